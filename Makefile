@@ -36,7 +36,7 @@ test: .venv/installed ## Run the tests; takes minutes
 	$(PYTEST)
 
 SLOW := (slow or airflow_stack) and not cluster
-test-slow: .venv/installed ## Run those that take longer: trainings, a whole Airflow, long stories
+test-slow: .venv/installed ## Run those that take longer: trainings, a whole Airflow, long fault schedules
 	$(PYTEST) -m '$(SLOW)'
 
 test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.test_tfjob_v1alpha1 import entry, tfjob
 from tests.core.builders import START
-from tests.core.reconciler.stories import started
+from tests.core.reconciler.scenarios import started
 from tests.core.world import World
 from tf_dist.core.api.context import WriteStatus
 from tf_dist.core.api.job import ReplicaId

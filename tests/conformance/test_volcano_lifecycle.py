@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.core.builders import template
-from tests.core.reconciler import stories
-from tests.core.reconciler.stories import lose
+from tests.core.reconciler import scenarios
+from tests.core.reconciler.scenarios import lose
 from tests.core.world import World
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.dialects import read
@@ -37,7 +37,7 @@ def job(*tasks: Doc, policies: tuple[Doc, ...] = (), **spec: Any) -> Doc:
 
 def started(document: Doc) -> World:
     """Every pod of the job runs."""
-    return stories.started(read(document))
+    return scenarios.started(read(document))
 
 
 def run(world: World) -> None:

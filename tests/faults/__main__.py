@@ -1,4 +1,4 @@
-"""Tell stories: ``python -m tests.faults [--from SEED] [--count N] [--more] [--shorten]``; see ``teller.py``."""
+"""Run fault schedules: ``python -m tests.faults [--from SEED] [--count N] [--more] [--shorten]``; see ``runner.py``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 import traceback
 from collections import Counter
 
-from tests.faults.story import drawn
-from tests.faults.teller import Teller, fails, limited, shortened
+from tests.faults.runner import ScheduleRunner, fails, limited, shortened
+from tests.faults.schedule import drawn
 
-# Seconds of a processor that a story may take: one that takes longer goes round in circles without waiting.
+# Seconds of a processor that a schedule may take: one that takes longer goes round in circles without waiting.
 _PATIENCE = 120
 
 
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--may-fail", type=int, default=0, help="so many that fail with --keep-going are only reported")
     options = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a story
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a schedule
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
         )
@@ -41,25 +41,25 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failed, began = 0, time.process_time()
     for seed in range(options.first, options.first + options.count):
-        story = drawn(seed, more=options.more)
-        teller = Teller(story)
+        schedule = drawn(seed, more=options.more)
+        runner = ScheduleRunner(schedule)
         try:
             with limited(_PATIENCE):
-                counts += teller.tell()
+                counts += runner.run()
         except Exception:
             failed += 1
             problem = traceback.format_exc()
-            _say(f"story {seed} fails: python -m tests.faults --from {seed}")
+            _say(f"schedule {seed} fails: python -m tests.faults --from {seed}")
             if options.shorten:
-                story = shortened(story)
-                problem = str(fails(story))
+                schedule = shortened(schedule)
+                problem = str(fails(schedule))
             if not options.keep_going or options.shorten:
-                _say(f"{story}\n{problem}")
+                _say(f"{schedule}\n{problem}")
             else:
                 _say(problem.split("AssertionError: ")[-1].split("Broken: ")[-1][:300])
             if not options.keep_going:
                 return 1
-    counts["stories"], counts["failed stories"] = options.count, failed
+    counts["schedules"], counts["failed schedules"] = options.count, failed
     seconds = time.process_time() - began
     _say(json.dumps({**dict(sorted(counts.items())), "seconds": round(seconds, 1)}))
     return 1 if failed > options.may_fail else 0

@@ -1,4 +1,4 @@
-"""Jobs, queues and priorities of the stories, in every dialect."""
+"""Jobs, queues and priorities of the schedules, in every dialect."""
 
 from __future__ import annotations
 

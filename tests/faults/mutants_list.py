@@ -137,7 +137,7 @@ MUTANTS: Final = (
         "jobs of replicas that may renew at any moment are taken over",
     ),
     Mutant(
-        "teller-takes-the-job",
+        "runner-takes-the-job",
         "controller/job_reconciler.py",
         "plan = self.plan(known, verdict, driver=known.driver)",
         "plan = self.plan(known, verdict)",

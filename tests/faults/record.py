@@ -233,7 +233,7 @@ class Record:
         for spec in job.replica_specs:
             there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
             over = sum(type_ == spec.type for type_, _ in done) + memory.counts.get(spec.type, NO_PODS).failed
-            # Whose seat is empty is not written down, and the driver does not tell them apart either (see story 3189).
+            # Which node is empty is not written down, and the driver does not know it either (see schedule 3189).
             to_come = max(0, place.granted.get(spec.type, spec.replicas) - over - there.total()) if not over else 0
             for node, count in place.placement.get(spec.type, {}).items():
                 found[node] = found.get(node, Decimal(0)) + min(count, there[node] + to_come) * pod_cpus(spec)

@@ -1,7 +1,7 @@
-"""Threads on virtual time: one runs at a time, the story's dice say which, and time goes on when all of them wait.
+"""Threads on virtual time: one runs at a time, the schedule's dice say which, and time goes on when all of them wait.
 
 The code of a driver runs as it is, in greenlets, on the ``ThreadRuntime`` of a simulated process. Nothing here
-depends on the machine's clock or its load, so a story with the same dice is the same story. What no test would
+depends on the machine's clock or its load, so a schedule with the same dice is the same schedule. What no test would
 survive is found: two threads that wait for each other's locks, a loop that goes round without time passing.
 """
 
@@ -444,7 +444,7 @@ class Thread:
 
 
 class Pool:
-    """As ``ThreadPoolExecutor``; a task that raises ends the story."""
+    """As ``ThreadPoolExecutor``; a task that raises ends the schedule."""
 
     def __init__(self, process: Process, workers: int, name: str) -> None:
         self._process = process

@@ -363,12 +363,12 @@ def test_a_replica_that_has_failed_for_good_gives_its_room_to_others(world: Judg
 
 def test_a_place_for_a_job_that_nobody_drives(world: Judged) -> None:
     world.begun()
-    teller, place = Author(OTHER, sees_nodes=True), {"at": "2027-01-15T08:00:00Z", "sizes": {"ps": 1, "worker": 2}}
+    runner, place = Author(OTHER, sees_nodes=True), {"at": "2027-01-15T08:00:00Z", "sizes": {"ps": 1, "worker": 2}}
     world.remember(admission=None, driver="default/me")
-    world.remember(teller, admission=place)
+    world.remember(runner, admission=place)
     assert world.broken == ""
     world.remember(HANDS, admission=None, driver="")
-    world.remember(teller, admission=place)
+    world.remember(runner, admission=place)
     assert "a has a place and no driver" in world.broken
 
 

@@ -1,7 +1,7 @@
 """Any order of faults, deaths and hands on a cluster: what must hold holds, and once it is calm every job gets there.
 
-A story is drawn from a seed and told by the production driver on virtual time (``tests/faults/teller.py``), so that it
-can be repeated: ``python -m tests.faults --from SEED --shorten``. ``TF_DIST_FAULT_RUNS`` says how many are run:
+A schedule is drawn from a seed and run by the production driver on virtual time (``tests/faults/runner.py``), so that
+it can be repeated: ``python -m tests.faults --from SEED --shorten``. ``TF_DIST_FAULT_RUNS`` says how many are run:
 the fixed ones from 0 on, or those from ``TF_DIST_FAULT_SEED`` on where that is given (``drawn``: from now's).
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.proxy import Kind
-from tests.faults.teller import limited
+from tests.faults.runner import limited
 
 RUNS = int(os.environ.get("TF_DIST_FAULT_RUNS") or 30)
 SEED = os.environ.get("TF_DIST_FAULT_SEED") or "0"
@@ -26,8 +26,8 @@ FIRST = time.time_ns() // 1000 % 1_000_000_000 if SEED == "drawn" else int(SEED)
 ROOT = Path(__file__).parents[2]
 
 
-def told(first: int, count: int) -> dict[str, float]:
-    """Tell so many stories in a process of their own; what happened in them."""
+def run_in_process(first: int, count: int) -> dict[str, float]:
+    """Run so many schedules in a process of their own; what happened in them."""
     command = [sys.executable, "-m", "tests.faults", "--from", str(first), "--count", str(count)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -37,7 +37,7 @@ def told(first: int, count: int) -> dict[str, float]:
 
 
 _HARD = (Kind.LOSE, Kind.LATE, Kind.HANG, Kind.STALE)
-# What there must be of everything in as few as thirty stories: a machine that does not see it happen guards nothing.
+# What there must be of everything in as few as thirty schedules: a machine that does not see it happen guards nothing.
 OFTEN = {
     "admitted": 30,
     "Completed": 20,
@@ -59,8 +59,8 @@ SELDOM = ("restart Preempted", "drained", "nodes lost", "etcd restored", *(f"fau
 
 @pytest.mark.timeout(600 + 3 * RUNS)
 def test_whatever_happens_every_job_keeps_the_rules_and_gets_there() -> None:
-    counts = told(FIRST, RUNS)
-    assert counts["stories"] == RUNS
+    counts = run_in_process(FIRST, RUNS)
+    assert counts["schedules"] == RUNS
     if RUNS >= 30:
         assert {what: counts.get(what, 0) for what, least in OFTEN.items() if counts.get(what, 0) < least} == {}
     if RUNS >= 300:
@@ -68,14 +68,14 @@ def test_whatever_happens_every_job_keeps_the_rules_and_gets_there() -> None:
 
 
 def test_the_same_seed_is_the_same_story() -> None:
-    counts = [told(7, 2) for _ in range(2)]
+    counts = [run_in_process(7, 2) for _ in range(2)]
     for one in counts:
         del one["seconds"]
     assert counts[0] == counts[1]
 
 
 def test_what_goes_round_in_circles_is_ended_each_time() -> None:
-    """Shortening tells a story that does not end many times over."""
+    """Shortening runs a schedule that does not end many times over."""
 
     def circle() -> None:
         with limited(0.05):

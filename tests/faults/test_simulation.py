@@ -33,7 +33,7 @@ def test_time_goes_on_when_all_threads_wait() -> None:
 
 
 def test_who_goes_first_is_a_matter_of_the_dice() -> None:
-    def told(seed: int) -> list[int]:
+    def order_of(seed: int) -> list[int]:
         said: list[int] = []
         with simulated(Random(seed)) as simulation:
             _, runtime = process(simulation)
@@ -42,10 +42,10 @@ def test_who_goes_first_is_a_matter_of_the_dice() -> None:
             simulation.run(1.0)
         return said
 
-    orders = {tuple(told(seed)) for seed in range(20)}
+    orders = {tuple(order_of(seed)) for seed in range(20)}
     assert len(orders) > 1
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
-    assert told(3) == told(3)
+    assert order_of(3) == order_of(3)
 
 
 def test_a_fast_clock_waits_for_a_shorter_time() -> None:

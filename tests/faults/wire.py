@@ -2,7 +2,7 @@
 
 The server is the embedded store, called in the same thread. Requests may take time, arrive when their sender has given
 up or is dead, or never; answers may get lost or be old; watches lag, break, and repeat themselves. All of it is laid
-out beforehand as ``Fault``s and drawn from the story's dice.
+out beforehand as ``Fault``s and drawn from the schedule's dice.
 """
 
 from __future__ import annotations

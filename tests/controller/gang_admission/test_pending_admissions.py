@@ -29,7 +29,7 @@ def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> N
 
 
 def test_a_place_in_the_air_never_arrives_once_the_next_arbiter_has_decided() -> None:
-    """The story that the list is for, told once in full."""
+    """The case that the list is for, once in full."""
     world = World(cpu="4")
     slow, quick = Process(world), Process(world)
     world.submit(tfjob("a"))

@@ -1,4 +1,4 @@
-"""Laws of quotas, over random forests and stories, beside an oracle that adds everything up anew."""
+"""Laws of quotas, over random forests and sequences, beside an oracle that adds everything up anew."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def forests(draw: st.DrawFn) -> list[Queue]:
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> tuple[list[Queue], list[tuple[str, Resources]]]:
+def sequences(draw: st.DrawFn) -> tuple[list[Queue], list[tuple[str, Resources]]]:
     forest = draw(forests())
     step = st.tuples(st.sampled_from([queue.name for queue in forest]), NEEDS)
     return forest, draw(st.lists(step, max_size=12))
@@ -54,11 +54,11 @@ def _left(quotas: Quotas, name: str) -> list[int]:
 
 
 @settings(CALM, max_examples=300)
-@given(stories(), st.data())
+@given(sequences(), st.data())
 def test_it_agrees_with_the_definitions(
-    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+    case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
 ) -> None:
-    forest, steps = story
+    forest, steps = case
     quotas, naive, empty = Quotas(forest), NaiveQuotas(forest), NaiveQuotas(forest)
     for name, need in steps:
         lack = quotas.lack(name, need)
@@ -82,11 +82,11 @@ def test_it_agrees_with_the_definitions(
 
 
 @CALM
-@given(stories(), st.data())
+@given(sequences(), st.data())
 def test_what_is_given_back_leaves_no_trace(
-    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+    case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
 ) -> None:
-    forest, steps = story
+    forest, steps = case
     quotas = Quotas(forest)
     kept = steps[: len(steps) // 2]
     for step in kept:
@@ -101,11 +101,11 @@ def test_what_is_given_back_leaves_no_trace(
 
 
 @CALM
-@given(stories(), st.data())
+@given(sequences(), st.data())
 def test_neither_the_order_of_gangs_nor_that_of_queues_matters(
-    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+    case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
 ) -> None:
-    forest, steps = story
+    forest, steps = case
     one, other = Quotas(forest), Quotas(data.draw(st.permutations(forest)))
     for step in steps:
         one.take(*step)
@@ -115,11 +115,11 @@ def test_neither_the_order_of_gangs_nor_that_of_queues_matters(
 
 
 @CALM
-@given(stories())
+@given(sequences())
 def test_a_tree_never_holds_more_than_its_nominal_quotas_if_only_what_fits_is_taken(
-    story: tuple[list[Queue], list[tuple[str, Resources]]],
+    case: tuple[list[Queue], list[tuple[str, Resources]]],
 ) -> None:
-    forest, steps = story
+    forest, steps = case
     quotas, naive = Quotas(forest), NaiveQuotas(forest)
     for name, need in steps:
         if quotas.lack(name, need) is None:
@@ -135,11 +135,11 @@ def test_a_tree_never_holds_more_than_its_nominal_quotas_if_only_what_fits_is_ta
 
 
 @CALM
-@given(stories())
+@given(sequences())
 def test_what_a_queue_does_not_lend_is_always_there_for_it(
-    story: tuple[list[Queue], list[tuple[str, Resources]]],
+    case: tuple[list[Queue], list[tuple[str, Resources]]],
 ) -> None:
-    forest, steps = story
+    forest, steps = case
     quotas, naive = Quotas(forest), NaiveQuotas(forest)
     leaf = forest[-1]
     for name, need in steps:
@@ -150,10 +150,10 @@ def test_what_a_queue_does_not_lend_is_always_there_for_it(
 
 
 @settings(CALM, max_examples=200)
-@given(stories())
-def test_a_share_is_what_its_definition_says(story: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
+@given(sequences())
+def test_a_share_is_what_its_definition_says(case: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
     """By weight, level by level; asked for with something added it is what it will be."""
-    forest, steps = story
+    forest, steps = case
     capacity = dict.fromkeys(RESOURCES, Decimal(20))
     quotas, naive = Quotas(forest, capacity), NaiveQuotas(forest)
     for name, need in steps:
@@ -167,11 +167,11 @@ def test_a_share_is_what_its_definition_says(story: tuple[list[Queue], list[tupl
 
 
 @CALM
-@given(stories(), st.data())
+@given(sequences(), st.data())
 def test_turns_go_by_the_smallest_share_at_that_moment(
-    story: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
+    case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
 ) -> None:
-    forest, steps = story
+    forest, steps = case
     quotas = Quotas(forest, capacity=dict.fromkeys(RESOURCES, Decimal(20)))
     left = {queue.name: [need for name, need in steps if name == queue.name] for queue in forest}
     waiting = {name: 0 for name, needs in left.items() if needs}

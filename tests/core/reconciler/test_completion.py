@@ -10,7 +10,7 @@ from tests.core.builders import (
     v1_job,
     v1alpha1_job,
 )
-from tests.core.reconciler.stories import KEEP, again, end, ended, lose, started
+from tests.core.reconciler.scenarios import KEEP, again, end, ended, lose, started
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.context import Create, WriteStatus

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
-from tests.core.reconciler.stories import lose, started
+from tests.core.reconciler.scenarios import lose, started
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, Wait, chosen_job
 from tf_dist.core.api.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, START, replicas, v1_job, views, volcano_job
-from tests.core.reconciler.stories import started
+from tests.core.reconciler.scenarios import started
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, PendingReason, Wait
 from tf_dist.core.api.context import Observed

@@ -184,7 +184,7 @@ VERDICTS = {
     "preempt": Preempt(by=JobKey("default", "urgent"), message=""),
 }
 
-STORY = st.lists(
+SEQUENCES = st.lists(
     st.tuples(
         st.sampled_from((*OPS, "run_all", "run_all", "run_all", "wait", "sleep", "suspend", "resume", *VERDICTS)),
         PODS,
@@ -194,11 +194,11 @@ STORY = st.lists(
 )
 
 
-def tell(job: Job, story: list[tuple[str, int, int]], most: int | None) -> list[object]:
+def replay(job: Job, sequence: list[tuple[str, int, int]], most: int | None) -> list[object]:
     """What the memory holds after each event, when every pass dies after ``most`` actions."""
     world, memories = World(job), []
     world.settle(most)
-    for op, which, code in story:
+    for op, which, code in sequence:
         match op:
             case "wait":
                 world.now = round(world.now + 9.7, 6)
@@ -217,18 +217,18 @@ def tell(job: Job, story: list[tuple[str, int, int]], most: int | None) -> list[
 
 
 @settings(max_examples=400, deadline=None)
-@given(job=JOBS, story=STORY)
+@given(job=JOBS, sequence=SEQUENCES)
 def test_a_driver_that_dies_after_every_action_tells_the_same_story(
-    job: Job, story: list[tuple[str, int, int]]
+    job: Job, sequence: list[tuple[str, int, int]]
 ) -> None:
-    assert tell(job, story, most=1) == tell(job, story, most=None)
+    assert replay(job, sequence, most=1) == replay(job, sequence, most=None)
 
 
 @settings(max_examples=300, deadline=None)
-@given(job=JOBS, story=STORY)
-def test_waking_when_told_is_enough_for_every_time_limit(job: Job, story: list[tuple[str, int, int]]) -> None:
+@given(job=JOBS, sequence=SEQUENCES)
+def test_waking_when_told_is_enough_for_every_time_limit(job: Job, sequence: list[tuple[str, int, int]]) -> None:
     world = World(job)
-    tell_on(world, story)
+    replay_on(world, sequence)
     for _ in range(100):
         plan = world.settle()
         if plan.wake_at is None or world.job_gone:
@@ -239,8 +239,8 @@ def test_waking_when_told_is_enough_for_every_time_limit(job: Job, story: list[t
     assert job.run_policy.ttl is None or memory.phase not in TERMINAL or world.job_gone
 
 
-def tell_on(world: World, story: list[tuple[str, int, int]]) -> None:
-    for op, which, code in story:
+def replay_on(world: World, sequence: list[tuple[str, int, int]]) -> None:
+    for op, which, code in sequence:
         if op in OPS:
             happen(world, op, which, code)
             world.step()

@@ -12,7 +12,7 @@ from tests.core.builders import (
     v1_job,
     volcano_job,
 )
-from tests.core.reconciler.stories import again, end, ended, lose, started
+from tests.core.reconciler.scenarios import again, end, ended, lose, started
 from tests.core.world import World
 from tf_dist.core.api.context import Create
 from tf_dist.core.api.job import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.core.builders import EVICTED, FAILED, ON_FAILURE, replicas, v1_job, volcano_job
-from tests.core.reconciler.stories import started
+from tests.core.reconciler.scenarios import started
 from tests.core.world import World
 from tf_dist.core.api import pods
 from tf_dist.core.api.assignment import Preempt

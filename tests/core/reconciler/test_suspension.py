@@ -13,7 +13,7 @@ from tests.core.builders import (
     v1alpha1_job,
     volcano_job,
 )
-from tests.core.reconciler.stories import again, end, ended, started
+from tests.core.reconciler.scenarios import again, end, ended, started
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import (

@@ -15,7 +15,7 @@ from tests.core.builders import (
     v1_job,
     volcano_job,
 )
-from tests.core.reconciler.stories import end, ended, lose, started
+from tests.core.reconciler.scenarios import end, ended, lose, started
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.context import DeleteJob, WriteStatus

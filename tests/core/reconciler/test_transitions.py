@@ -16,7 +16,7 @@ from tests.core.builders import (
     v1alpha1_job,
     volcano_job,
 )
-from tests.core.reconciler.stories import end, ended, started
+from tests.core.reconciler.scenarios import end, ended, started
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.context import Create, Delete, DeleteJob

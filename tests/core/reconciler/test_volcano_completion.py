@@ -9,7 +9,7 @@ from tests.core.builders import (
     replicas,
     volcano_job,
 )
-from tests.core.reconciler.stories import again, end, ended, lose, started
+from tests.core.reconciler.scenarios import again, end, ended, lose, started
 from tests.core.world import World
 from tf_dist.core.api.job import (
     Action,

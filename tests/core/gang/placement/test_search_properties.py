@@ -104,7 +104,7 @@ def test_the_order_in_which_nodes_are_given_does_not_matter(
 
 
 # The same few gangs come again and again: what is remembered of a shape must be right the next time.
-STORIES = gangs(most=6).flatmap(
+SEQUENCES = gangs(most=6).flatmap(
     lambda pods: st.lists(
         st.tuples(st.lists(st.sampled_from(pods), min_size=1, max_size=3), LOCALITIES, KEEPS, st.integers(0, 9)),
         min_size=1,
@@ -113,14 +113,14 @@ STORIES = gangs(most=6).flatmap(
 )
 
 
-@given(clusters(most=12), STORIES)
+@given(clusters(most=12), SEQUENCES)
 @settings(PATIENT, max_examples=300)
 def test_a_snapshot_with_a_history_finds_what_one_made_anew_finds(
-    cluster: list[Node], story: list[tuple[list[PodSet], TopologyRequest | None, dict[str, int], int]]
+    cluster: list[Node], sequence: list[tuple[list[PodSet], TopologyRequest | None, dict[str, int], int]]
 ) -> None:
     room = NodeSnapshot(cluster)
     running: list[tuple[list[tuple[PodClass, int]], list[dict[str, int]]]] = []
-    for gang, locality, keep, ends in story:
+    for gang, locality, keep, ends in sequence:
         wanted = wants(room, *gang)
         fresh = NodeSnapshot([replace(each, free=room.free(each.name)) for each in cluster], room.catalogue)
         found = place_gang(room, wanted, locality=locality, keep=keep)

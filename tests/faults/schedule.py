@@ -1,4 +1,4 @@
-"""Stories as data: what befalls a cluster and its drivers, drawn from a seed."""
+"""Schedules as data: what befalls a cluster and its drivers, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NONSENSE = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is done after a pause of so many seconds: a method of ``Teller`` and what it is given."""
+    """Something that is done after a pause of so many seconds: a method of ``ScheduleRunner`` and what it is given."""
 
     act: str
     pause: float
@@ -60,8 +60,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """One story; the seed is that of its dice.
+class Schedule:
+    """One schedule; the seed is that of its dice.
 
     ``calm``: what is done when all drivers are well and see everything, so that what they make of it can be judged to
     the second; ``closed``: until then one node takes no pods. ``narrow``: who drives a namespace
@@ -95,8 +95,8 @@ class Story:
         return "\n".join([str(fields), *lines])
 
 
-def drawn(seed: int, *, more: bool = False) -> Story:
-    """The story of a seed; ``more``: half of them with what befalls few clusters (see ``_MORE``)."""
+def drawn(seed: int, *, more: bool = False) -> Schedule:
+    """The schedule of a seed; ``more``: half of them with what befalls few clusters (see ``_MORE``)."""
     dice = Random(f"story {seed}")
     pick = dice.choice
     company = pick(_OFTEN)
@@ -106,7 +106,7 @@ def drawn(seed: int, *, more: bool = False) -> Story:
         queues = {"research": {"cpu": 0}, "vision": {"cpu": pick((1, 2, 4)), "parent": "research"}}
         queues["speech"] = {"cpu": pick((1, 2, 3)), "parent": "research", "order": pick(("", "StrictFIFO"))}
     jobs = tuple(_shape(dice, queues) for _ in range(pick((1, 2, 2, 3, 4))))
-    story = Story(
+    schedule = Schedule(
         seed=seed,
         company=company,
         cpus=cpus,
@@ -124,39 +124,39 @@ def drawn(seed: int, *, more: bool = False) -> Story:
         failing=pick((0.0, 0.15, 0.4)),
         longest=pick((20.0, 60.0, 200.0)),
     )
-    return _with_more(story, Random(f"more 358 {seed}")) if more else story
+    return _with_more(schedule, Random(f"more 358 {seed}")) if more else schedule
 
 
-def _with_more(story: Story, dice: Random) -> Story:
-    """With what most stories do without. Drawn by dice of its own, so that the others stay as they are."""
+def _with_more(schedule: Schedule, dice: Random) -> Schedule:
+    """With what most schedules do without. Drawn by dice of its own, so that the others stay as they are."""
     if dice.random() < 0.5:
-        return story
-    story = replace(story, polite=dice.choice((0.0, 0.5, 1.0)))
+        return schedule
+    schedule = replace(schedule, polite=dice.choice((0.0, 0.5, 1.0)))
     for add in dice.sample(_MORE, 3):
-        story = add(story, dice)
-    return story
+        schedule = add(schedule, dice)
+    return schedule
 
 
-def _at(story: Story, dice: Random, *steps: Step) -> Story:
+def _at(schedule: Schedule, dice: Random, *steps: Step) -> Schedule:
     """With these steps, somewhere in the second half."""
-    index = dice.randint(len(story.steps) // 2, len(story.steps))
-    return replace(story, steps=(*story.steps[:index], *steps, *story.steps[index:]))
+    index = dice.randint(len(schedule.steps) // 2, len(schedule.steps))
+    return replace(schedule, steps=(*schedule.steps[:index], *steps, *schedule.steps[index:]))
 
 
-def _strangers(story: Story, dice: Random) -> Story:
+def _strangers(schedule: Schedule, dice: Random) -> Schedule:
     """Pods of others: with labels of ours, or under a name of ours; those that run go when it is calm, or never."""
     pick = dice.choice
     for _ in range(pick((1, 2))):
         given = {"which": dice.randrange(6), "how": pick(("", "labels", "name")), "cpu": pick((1, 2, 2))}
-        story = _at(story, dice, Step("stranger", pick((0.0, 3.0, 10.0)), given))
+        schedule = _at(schedule, dice, Step("stranger", pick((0.0, 3.0, 10.0)), given))
     goes = Step("strangers_go", pick((0.0, 10.0)), {"most": pick((1, 9))})
-    return replace(story, calm=(*story.calm, *pick(((), (goes,), (goes, goes)))))
+    return replace(schedule, calm=(*schedule.calm, *pick(((), (goes,), (goes, goes)))))
 
 
-def _late_jobs(story: Story, dice: Random) -> Story:
+def _late_jobs(schedule: Schedule, dice: Random) -> Schedule:
     """Jobs that come when it is calm, to queues and into a namespace with quotas."""
     pick = dice.choice
-    queues = {**story.queues, "lone": {"cpu": pick((1, 2, 3))}}
+    queues = {**schedule.queues, "lone": {"cpu": pick((1, 2, 3))}}
     hard = Step("limit", 0.0, {"hard": pick(({}, {"pods": 1}, {"pods": 2}, {"pods": 3}, {"pods": 4}))})
     shapes = [replace(_shape(dice, queues), queue=pick(("", "lone", "lone"))) for _ in range(pick((1, 2, 3)))]
     steps = [
@@ -164,23 +164,26 @@ def _late_jobs(story: Story, dice: Random) -> Story:
         for name, shape in zip(LATE_JOBS, shapes, strict=False)
     ]
     return replace(
-        story, queues=queues, steps=(*story.steps, *([hard] if hard.given["hard"] else [])), calm=(*story.calm, *steps)
+        schedule,
+        queues=queues,
+        steps=(*schedule.steps, *([hard] if hard.given["hard"] else [])),
+        calm=(*schedule.calm, *steps),
     )
 
 
-def _closed(story: Story, dice: Random) -> Story:
+def _closed(schedule: Schedule, dice: Random) -> Schedule:
     """A node that takes pods again once it is calm, and nothing else happens."""
-    return replace(story, closed=True, calm=(*story.calm, Step("open_node", dice.choice((10.0, 30.0)))))
+    return replace(schedule, closed=True, calm=(*schedule.calm, Step("open_node", dice.choice((10.0, 30.0)))))
 
 
-def _handover(story: Story, dice: Random) -> Story:
+def _handover(schedule: Schedule, dice: Random) -> Schedule:
     """Who decides dies between what it writes down and what it does; its successor may not touch those jobs."""
     given = {"refusals": dice.randint(1, 3), "code": dice.choice((409, 422)), "writes": dice.choice((1, 1, 2))}
-    submit = Step("submit", 1.0, {"name": dice.choice(LATE_JOBS), "shape": _shape(dice, story.queues)})
-    return _at(story, dice, Step("hand_over", 10.0, given), submit, Step("quiet", 0.0))
+    submit = Step("submit", 1.0, {"name": dice.choice(LATE_JOBS), "shape": _shape(dice, schedule.queues)})
+    return _at(schedule, dice, Step("hand_over", 10.0, given), submit, Step("quiet", 0.0))
 
 
-def _restarts(story: Story, dice: Random) -> Story:
+def _restarts(schedule: Schedule, dice: Random) -> Schedule:
     """Kubelets restart the containers of a job with a bound for that, and pods of it are taken in between."""
     backoff = dice.choice((1, 2, 3))
     shape = Shape(workers=dice.choice((1, 2)), ps=1, policy="OnFailure", backoff=backoff, priority="high", lasts=300.0)
@@ -188,7 +191,7 @@ def _restarts(story: Story, dice: Random) -> Story:
     steps = [Step("submit", 0.0, {"name": "restarted", "shape": shape}), Step("restart_container", 20.0, restart.given)]
     steps += [restart] * (backoff - 1)
     steps += [Step("evict_of", 10.0, {"name": "restarted"}), Step("restart_container", 20.0, restart.given)]
-    return replace(story, calm=(*story.calm, *steps))
+    return replace(schedule, calm=(*schedule.calm, *steps))
 
 
 def _submit(dice: Random, **fields: Any) -> Step:
@@ -208,25 +211,25 @@ def _everywhere(dice: Random, what: tuple[str, ...], verb: str, codes: tuple[int
     return Step("refused_everywhere", dice.choice((0.0, 10.0)), given)
 
 
-def _full(story: Story, dice: Random) -> Story:
+def _full(schedule: Schedule, dice: Random) -> Schedule:
     """A job waits for room that only pods of others have, until those go and nothing else happens."""
     go = Step("strangers_go", 20.0, {"most": dice.choice((2, 99))})
-    return replace(story, calm=(Step("crowd", 0.0), replace(_submit(dice), pause=5.0), go, *story.calm))
+    return replace(schedule, calm=(Step("crowd", 0.0), replace(_submit(dice), pause=5.0), go, *schedule.calm))
 
 
-def _no_pods(story: Story, dice: Random) -> Story:
+def _no_pods(schedule: Schedule, dice: Random) -> Schedule:
     """No driver may make pods for a while, and then they may."""
     refused = _everywhere(dice, ("pods",), "create", (403, 403, 409, 500))
-    return _at(story, dice, refused, _submit(dice), Step("quiet", 0.0))
+    return _at(schedule, dice, refused, _submit(dice), Step("quiet", 0.0))
 
 
-def _unwritten(story: Story, dice: Random) -> Story:
+def _unwritten(schedule: Schedule, dice: Random) -> Schedule:
     """What is decided about a job cannot be written, though the job stays as it is."""
     refused = _everywhere(dice, ("tfjobs", "jobs"), "update", (409, 409, 403))
-    return _at(story, dice, refused, _submit(dice), Step("quiet", 0.0))
+    return _at(schedule, dice, refused, _submit(dice), Step("quiet", 0.0))
 
 
-def _clinging(story: Story, dice: Random) -> Story:
+def _clinging(schedule: Schedule, dice: Random) -> Schedule:
     """Pods cannot be deleted for a while, and are to be followed by others."""
     submit = _submit(dice, workers=2, ps=dice.choice((0, 1)), lasts=300.0)
     called = submit.given["name"]
@@ -234,42 +237,42 @@ def _clinging(story: Story, dice: Random) -> Story:
     stop, go_on = (
         Step("suspend", pause, {"name": called, "wish": wish}) for pause, wish in ((0.0, True), (3.0, False))
     )
-    return _at(story, dice, submit, replace(refused, pause=10.0), stop, go_on, Step("quiet", 0.0))
+    return _at(schedule, dice, submit, replace(refused, pause=10.0), stop, go_on, Step("quiet", 0.0))
 
 
-def _lapse(story: Story, dice: Random) -> Story:
+def _lapse(schedule: Schedule, dice: Random) -> Schedule:
     """A driver's Lease runs out while what it writes is under way."""
     lapse = Step("lapse", 1.0, {"times": dice.randrange(6), "later": dice.choice((7, 8, 9))})
-    return _at(replace(story, retries=3), dice, lapse, _submit(dice), Step("quiet", 0.0))
+    return _at(replace(schedule, retries=3), dice, lapse, _submit(dice), Step("quiet", 0.0))
 
 
-def _blind(story: Story, dice: Random) -> Story:
+def _blind(schedule: Schedule, dice: Random) -> Schedule:
     """A driver that takes jobs over does not see the pods that have been made for them."""
     hold = Step("hold_pods", 0.0, {"seconds": dice.choice((40.0, 60.0))})
     die = Step("die_of", dice.choice((3.0, 10.0)))
-    return replace(story, steps=(hold, die, Step("quiet", 0.0), *story.steps))
+    return replace(schedule, steps=(hold, die, Step("quiet", 0.0), *schedule.steps))
 
 
-def _set_back(story: Story, dice: Random) -> Story:
+def _set_back(schedule: Schedule, dice: Random) -> Schedule:
     """etcd is restored after others have written much, so that its versions stay behind for long."""
-    return _at(story, dice, Step("others_write", 1.0, {"times": 20_000}), Step("restore_etcd", 1.0, {"back": 1}))
+    return _at(schedule, dice, Step("others_write", 1.0, {"times": 20_000}), Step("restore_etcd", 1.0, {"back": 1}))
 
 
-def _unclaimed(story: Story, dice: Random) -> Story:
+def _unclaimed(schedule: Schedule, dice: Random) -> Schedule:
     """Those who drive all jobs stop for a while, and a job comes."""
     stop, comes = Step("stop_shared", 1.0, {"seconds": 50.0}), replace(_submit(dice), pause=30.0)
-    return _at(story, dice, stop, comes, Step("quiet", 0.0))
+    return _at(schedule, dice, stop, comes, Step("quiet", 0.0))
 
 
-def _narrow(story: Story, dice: Random) -> Story:
+def _narrow(schedule: Schedule, dice: Random) -> Schedule:
     """Who drives a namespace has no right to see nodes, and leaves it to another to decide while that one lives."""
-    if story.company not in ("both", "all"):
-        story = replace(story, company="both")
+    if schedule.company not in ("both", "all"):
+        schedule = replace(schedule, company="both")
     calm = replace(_submit(dice), pause=5.0)
-    return replace(story, narrow=True, calm=(*story.calm, calm, replace(_submit(dice), pause=5.0)))
+    return replace(schedule, narrow=True, calm=(*schedule.calm, calm, replace(_submit(dice), pause=5.0)))
 
 
-def _edited(story: Story, dice: Random) -> Story:
+def _edited(schedule: Schedule, dice: Random) -> Schedule:
     """A job that runs for long is made smaller, suspended, or comes to its deadline, in the calm."""
     pick, submit = dice.choice, _submit(dice, lasts=300.0)
     called, shape = submit.given["name"], submit.given["shape"]
@@ -280,19 +283,19 @@ def _edited(story: Story, dice: Random) -> Story:
             (replace(shape, deadline=30), Step("quiet", 0.0)),
         )
     )
-    return replace(story, calm=(*story.calm, replace(submit, given={"name": called, "shape": shape}), step))
+    return replace(schedule, calm=(*schedule.calm, replace(submit, given={"name": called, "shape": shape}), step))
 
 
-def _node_gone(story: Story, dice: Random) -> Story:
+def _node_gone(schedule: Schedule, dice: Random) -> Schedule:
     """A node goes for good, and with it a part of a job that runs for long."""
-    return replace(story, steps=(*story.steps, _submit(dice, workers=3, lasts=300.0), Step("remove_node", 10.0)))
+    return replace(schedule, steps=(*schedule.steps, _submit(dice, workers=3, lasts=300.0), Step("remove_node", 10.0)))
 
 
-def _politely(story: Story, dice: Random) -> Story:
+def _politely(schedule: Schedule, dice: Random) -> Schedule:
     """Pods get the signal to stop, and do so with 0 before any driver sees it."""
     take = [Step("delete_pod", 0.0, {"which": dice.randrange(6)}) for _ in range(dice.choice((1, 2, 3)))]
-    story = _at(story, dice, Step("delay_all", 1.0, {"seconds": 20.0}), *take, Step("quiet", 0.0))
-    return replace(story, polite=1.0)
+    schedule = _at(schedule, dice, Step("delay_all", 1.0, {"seconds": 20.0}), *take, Step("quiet", 0.0))
+    return replace(schedule, polite=1.0)
 
 
 _MORE = (

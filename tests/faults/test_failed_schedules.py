@@ -1,14 +1,14 @@
-"""Stories that found a defect, as short as they could be made, each told as it failed."""
+"""Schedules that found a defect, as short as they could be made, each as it failed."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults.documents import Shape
-from tests.faults.story import Step, Story
-from tests.faults.teller import Teller
+from tests.faults.runner import ScheduleRunner
+from tests.faults.schedule import Schedule, Step
 
-OVERTAKEN = Story(
+OVERTAKEN = Schedule(
     seed=22,
     company="alone",
     cpus=(2, 2),
@@ -23,7 +23,7 @@ OVERTAKEN = Story(
 """etcd is restored and has written more by the time the watches come back than they had seen: none of them notices."""
 
 
-@pytest.mark.parametrize("story", [pytest.param(OVERTAKEN, id="overtaken")])
-def test_a_story_that_once_failed(story: Story) -> None:
-    counts = Teller(story).tell()
+@pytest.mark.parametrize("schedule", [pytest.param(OVERTAKEN, id="overtaken")])
+def test_a_schedule_that_once_failed(schedule: Schedule) -> None:
+    counts = ScheduleRunner(schedule).run()
     assert counts["Completed"] == counts["jobs"] == 1

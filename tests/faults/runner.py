@@ -1,4 +1,4 @@
-"""Telling stories: on virtual time, with the production driver, under all rules; and making those that fail shorter."""
+"""Runs fault schedules on virtual time, with the production driver, under all rules; shortens those that fail."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Reach
 from tests.faults.record import owner
 from tests.faults.rules import Rules
+from tests.faults.schedule import COMPANIES, JOBS, LATE_JOBS, WRITES, Schedule, drawn
 from tests.faults.simulation import simulated
 from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, name, node_of, uid
-from tests.faults.story import COMPANIES, JOBS, LATE_JOBS, WRITES, Story, drawn
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.controller.leases.lease import pending_admissions_lease
 
-# The most that the end of a story may take, in true seconds.
+# The most that the end of a schedule may take, in true seconds.
 _LONGEST = 2400.0
 # Seconds within which it is found out that a kind is served again, as it is asked for ever more seldom.
 _ASKED_AGAIN = 40.0
@@ -37,49 +37,49 @@ _SEEN = 30.0
 _SHORT_PATIENCE = 20.0
 
 
-class Teller:
-    """Tells one story."""
+class ScheduleRunner:
+    """Runs one schedule."""
 
-    def __init__(self, story: Story) -> None:
-        self.story = story
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
         self.counts: Counter[str] = Counter()
         self.ending = False
 
-    def tell(self) -> Counter[str]:
-        """Tell it to its end; what happened how often. Broken, Stuck, or whatever a thread did not bear."""
-        story = self.story
-        dice = Random(f"told {story.seed}")
-        with simulated(dice, restless=story.restless) as self.simulation:
+    def run(self) -> Counter[str]:
+        """Run it to its end; what happened how often. Broken, Stuck, or whatever a thread did not bear."""
+        schedule = self.schedule
+        dice = Random(f"told {schedule.seed}")
+        with simulated(dice, restless=schedule.restless) as self.simulation:
             self.site = Site(
                 self.simulation,
-                story.cpus,
-                seed=story.seed,
-                slow=story.slow,
-                failing=story.failing,
-                longest=story.longest,
-                polite=story.polite,
+                schedule.cpus,
+                seed=schedule.seed,
+                slow=schedule.slow,
+                failing=schedule.failing,
+                longest=schedule.longest,
+                polite=schedule.polite,
             )
             self.server = Server(self.simulation, self.site.memory)
             self.puppets: list[Puppet] = []
             self._to_come: list[Fault] = []  # for drivers that appear until it is calm
             self.rules = Rules(self.site, self.puppets)
-            self.rules.late = story.late
+            self.rules.late = schedule.late
             self.server.told, self.server.acting = self.rules.told, self.rules.acting
             self.counts = self.site.counts
             try:
-                self._tell()
+                self._run_steps()
             finally:
                 for puppet in self.puppets:
                     self.counts.update(puppet.network.struck)
                 self.site.memory.close()
         return self.counts
 
-    def _tell(self) -> None:
-        story = self.story
-        for called, fields in story.queues.items():
+    def _run_steps(self) -> None:
+        schedule = self.schedule
+        for called, fields in schedule.queues.items():
             self.site.set_queue(called, **fields)
-        jobs = dict(zip(JOBS, story.jobs, strict=False))
-        for reach in COMPANIES[story.company]:
+        jobs = dict(zip(JOBS, schedule.jobs, strict=False))
+        for reach in COMPANIES[schedule.company]:
             own = None
             if reach is Reach.JOB and jobs:
                 called = min(jobs)
@@ -89,7 +89,7 @@ class Teller:
         for called, shape in jobs.items():
             self.site.submit(called, shape)
         self.backups: list[Backup] = []
-        for step in story.steps:
+        for step in schedule.steps:
             self._pass(step.pause)
             self.backups.append(self.site.backup())
             self.site.note(f"--- {step}")
@@ -106,26 +106,27 @@ class Teller:
             self._replace()
 
     def _appear(self, reach: Reach, job: tuple[str, Shape] | None = None) -> None:
-        story, dice = self.story, self.simulation.dice
+        schedule, dice = self.schedule, self.simulation.dice
         number = len(self.puppets) + 1
-        volcano = any(shape.dialect == "volcano" for shape in story.jobs) or any(
-            step.act == "submit" and step.given["shape"].dialect == "volcano" for step in (*story.steps, *story.calm)
+        volcano = any(shape.dialect == "volcano" for shape in schedule.jobs) or any(
+            step.act == "submit" and step.given["shape"].dialect == "volcano"
+            for step in (*schedule.steps, *schedule.calm)
         )
         puppet = Puppet(
             self.site,
             self.server,
             reach,
             number,
-            skew=dice.choice((0.0, 0.0, -3.0, 40.0)) if story.skewed else 0.0,
-            rate=dice.choice((1.0, 0.97, 1.03)) if story.skewed else 1.0,
-            retries=story.retries,
+            skew=dice.choice((0.0, 0.0, -3.0, 40.0)) if schedule.skewed else 0.0,
+            rate=dice.choice((1.0, 0.97, 1.03)) if schedule.skewed else 1.0,
+            retries=schedule.retries,
             workers=dice.choice((1, 4)),
             volcano=volcano,
-            intents=story.intents,
+            intents=schedule.intents,
             job=job,
         )
-        puppet.network.latency, puppet.network.lag = story.latency, story.lag
-        if story.narrow and reach is Reach.NAMESPACE:
+        puppet.network.latency, puppet.network.lag = schedule.latency, schedule.lag
+        if schedule.narrow and reach is Reach.NAMESPACE:
             puppet.network.rights = (Fault(Kind.REFUSE, _READS, frozenset({"nodes"}), times=None, code=403),)
         puppet.network.inject(*puppet.network.rights, *map(replace, self._to_come))
         self.puppets.append(puppet)
@@ -134,7 +135,7 @@ class Teller:
     def _replace(self) -> None:
         """A Deployment brings back what died, after a while."""
         for reach in (
-            () if self.ending else {reach: None for reach in COMPANIES[self.story.company] if reach is not Reach.JOB}
+            () if self.ending else {reach: None for reach in COMPANIES[self.schedule.company] if reach is not Reach.JOB}
         ):
             if not any(puppet.reach is reach for puppet in self._living()) and self.simulation.dice.random() < 0.2:
                 self._appear(reach)
@@ -223,7 +224,7 @@ class Teller:
             self.delay(index, seconds)
 
     def appear(self) -> None:
-        reaches = [reach for reach in COMPANIES[self.story.company] if reach not in (Reach.ALONE, Reach.JOB)]
+        reaches = [reach for reach in COMPANIES[self.schedule.company] if reach not in (Reach.ALONE, Reach.JOB)]
         if reaches and len(self._living()) < 4:
             self._appear(self.simulation.dice.choice(reaches))
 
@@ -279,7 +280,7 @@ class Teller:
         what: str,
         seconds: float,
     ) -> None:
-        if kind in (Kind.LATE, Kind.SLOW) and not self.story.late:
+        if kind in (Kind.LATE, Kind.SLOW) and not self.schedule.late:
             kind = Kind.LOSE
         resources = frozenset({what} if what else ())
         fault = Fault(kind, verbs, resources, skip=skip, times=times, code=code, seconds=seconds)
@@ -434,9 +435,9 @@ class Teller:
 
     def _end(self) -> None:
         self._calm_down()
-        if self.story.calm:
+        if self.schedule.calm:
             self._pass(_SEEN)
-        for step in self.story.calm:
+        for step in self.schedule.calm:
             self._pass(step.pause)
             self.site.note(f"--- {step}")
             getattr(self, step.act)(**step.given)
@@ -465,7 +466,7 @@ class Teller:
         self._to_come.clear()
         for node in self.site.nodes():
             self.site.restore_node(node)
-        if self.story.closed:
+        if self.schedule.closed:
             self.site.close_node(self.site.nodes()[0])
         for stranger in self.site.strangers():
             if not node_of(stranger):  # it would take what is promised
@@ -474,7 +475,7 @@ class Teller:
             self.site.mend(called)
         self.site.make_namespace()
         if not any(puppet.reach in (Reach.ALONE, Reach.CLUSTER) for puppet in self._living()):
-            self._appear(Reach.ALONE if self.story.company == "alone" else Reach.CLUSTER)
+            self._appear(Reach.ALONE if self.schedule.company == "alone" else Reach.CLUSTER)
         self.rules.calm_since = self.simulation.now
 
     def _let_go(self) -> None:
@@ -537,16 +538,16 @@ class Teller:
         return f"{jobs} {pods} {drivers}"
 
 
-def tell(seed: int, *, more: bool = False) -> Counter[str]:
-    """Tell the story of a seed; what happened how often. AssertionError, or whatever a thread raised, when it fails."""
-    return Teller(drawn(seed, more=more)).tell()
+def run(seed: int, *, more: bool = False) -> Counter[str]:
+    """Run the schedule of a seed; what happened how often. When it fails, AssertionError or what a thread raised."""
+    return ScheduleRunner(drawn(seed, more=more)).run()
 
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """AssertionError in the main thread when what is done takes longer than so many seconds of a processor.
 
-    A story that goes round in circles, and in which time passes all the same, ends in no other way.
+    A schedule that goes round in circles, and in which time passes all the same, ends in no other way.
     """
 
     def too_long(*_: object) -> None:
@@ -561,37 +562,37 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def fails(story: Story) -> BaseException | None:
-    """How a story fails; None: it does not."""
+def fails(schedule: Schedule) -> BaseException | None:
+    """How a schedule fails; None: it does not."""
     try:
         with limited(_SHORT_PATIENCE):
-            Teller(story).tell()
+            ScheduleRunner(schedule).run()
     except Exception as error:
         return error
     return None
 
 
-def shortened(story: Story, *, most: int = 200) -> Story:
-    """A story with fewer steps and jobs that fails, too."""
+def shortened(schedule: Schedule, *, most: int = 200) -> Schedule:
+    """A schedule with fewer steps and jobs that fails, too."""
     budget = most
-    size = max(1, len(story.steps) // 2)
+    size = max(1, len(schedule.steps) // 2)
     while size and budget > 0:
         begin = 0
-        while begin < len(story.steps) and budget > 0:
-            shorter = replace(story, steps=story.steps[:begin] + story.steps[begin + size :])
+        while begin < len(schedule.steps) and budget > 0:
+            shorter = replace(schedule, steps=schedule.steps[:begin] + schedule.steps[begin + size :])
             budget -= 1
             if fails(shorter):
-                story = shorter
+                schedule = shorter
             else:
                 begin += size
         size //= 2
-    for index in reversed(range(len(story.jobs))):
-        shorter = replace(story, jobs=story.jobs[:index] + story.jobs[index + 1 :])
+    for index in reversed(range(len(schedule.jobs))):
+        shorter = replace(schedule, jobs=schedule.jobs[:index] + schedule.jobs[index + 1 :])
         if fails(shorter):
-            story = shorter
+            schedule = shorter
     calmer = [{"lag": 0.0}, {"latency": 0.0}, {"restless": 0.0}, {"skewed": False}, {"failing": 0.0}, {"late": False}]
     for fields in calmer:
-        shorter = replace(story, **fields)
+        shorter = replace(schedule, **fields)
         if fails(shorter):
-            story = shorter
-    return story
+            schedule = shorter
+    return schedule
