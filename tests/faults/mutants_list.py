@@ -289,14 +289,14 @@ MUTANTS: Final = (
     Mutant(
         "queue-quota-ignored",
         "core/gang/backfill.py",
-        "if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):",
-        "if ask is None:",
+        "if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):",
+        "if request is None:",
         "a queue has more than its quota",
     ),
     Mutant(
         "resource-quota-ignored",
         "core/gang/cycle.py",
-        "if self._books.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:",
+        "if self._cache.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:",
         "if False:",
         "half of a gang is made, and the namespace's ResourceQuota refuses the rest",
     ),

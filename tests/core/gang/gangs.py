@@ -187,7 +187,7 @@ class World:
         for uid in sorted(verdicts):
             one = obeyed(self.gangs[uid], verdicts[uid], now)
             lost = one.place is None and self.gangs[uid].place is not None
-            self.put(replace(self.asked[uid], promised=False) if lost and one.fallback else one)
+            self.put(replace(self.asked[uid], nominated=False) if lost and one.fallback else one)
         return verdicts
 
     def settle(self, now: float) -> list[dict[str, Verdict]]:
@@ -216,5 +216,5 @@ def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
         case Preempt():
             return replace(gang, place=None)
         case Wait():
-            return replace(gang, promised=gang.promised or verdict.reason == PendingReason.PREEMPTING)
+            return replace(gang, nominated=gang.nominated or verdict.reason == PendingReason.PREEMPTING)
     return gang

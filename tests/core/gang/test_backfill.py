@@ -244,7 +244,7 @@ class Case:
     node.
     """
 
-    books: SchedulerCache
+    cache: SchedulerCache
     free: Free
     gives: list[tuple[float, str, Free]]
     left: dict[str, int]
@@ -253,11 +253,11 @@ class Case:
 
 def drawn(dice: Random) -> Case:
     """Up to 4 nodes that are nearly full, and up to 4 gangs that wait, of pods of one size each."""
-    books = SchedulerCache()
-    books.track_nodes()
+    cache = SchedulerCache()
+    cache.track_nodes()
     free = {f"n{at}": dice.randint(0, 4) for at in range(dice.randint(1, 4))}
     quotas = {"a": dice.randint(2, 10), "b": dice.randint(2, 10)}
-    books.put_queues([*(queue(name, gpu=gpus) for name, gpus in quotas.items()), queue("free")])
+    cache.put_queues([*(queue(name, gpu=gpus) for name, gpus in quotas.items()), queue("free")])
     left = {**quotas, "free": 10**6}
     gives: list[tuple[float, str, Free]] = []
     told, used = [], dict.fromkeys(free, 0)
@@ -284,19 +284,19 @@ def drawn(dice: Random) -> Case:
         told += [one.uid] if kind == "told" else []
     for name, there in free.items():
         held = sum(gpus.get(name, 0) for _, _, gpus in gives)
-        books.put_node(node(name, gpu=there + held, used={"gpu": used[name]}))
+        cache.put_node(node(name, gpu=there + held, used={"gpu": used[name]}))
     for one, _ in runs:
-        entry = books.put(one)
+        entry = cache.put(one)
         if one.uid in told:
-            books.release(entry, entry.held.remaining, entry.held.remaining_quota)
-    books.ends.advance(NOW)
+            cache.release(entry, entry.held.remaining, entry.held.remaining_quota)
+    cache.ends.advance(NOW)
     waiting = [
-        books.put(gang(f"w{at}", workers(dice.randint(1, 5), gpu=dice.choice([1, 1, 2])), queue=dice.choice(QUEUES)))
+        cache.put(gang(f"w{at}", workers(dice.randint(1, 5), gpu=dice.choice([1, 1, 2])), queue=dice.choice(QUEUES)))
         for at in range(dice.randint(2, 4))
     ]
-    assert books.grants is not None
-    books.grants.settle()
-    return Case(books, free, sorted(gives, key=lambda one: one[0]), left, waiting)
+    assert cache.assumed_pods is not None
+    cache.assumed_pods.settle()
+    return Case(cache, free, sorted(gives, key=lambda one: one[0]), left, waiting)
 
 
 def wants(entry: WorkloadInfo) -> tuple[int, int]:
@@ -375,7 +375,7 @@ def test_one_after_the_other_they_agree_with_the_definition() -> None:
         before = state(case)
         for entry in case.waiting:
             expected = earliest(case, entry, made)
-            found = make_reservation(case.books, entry, entry.ask.full if entry.ask else (), NOW, made)
+            found = make_reservation(case.cache, entry, entry.request.full if entry.request else (), NOW, made)
             assert (found is None) == (expected is None), seed
             assert state(case) == before, "a look leaves no trace"
             if found is None or expected is None:
@@ -396,9 +396,9 @@ def test_one_after_the_other_they_agree_with_the_definition() -> None:
 
 
 def state(case: Case) -> object:
-    grants, quotas = case.books.grants, case.books.quotas
-    assert grants is not None
-    return {name: grants.room.free(name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
+    assumed_pods, quotas = case.cache.assumed_pods, case.cache.quotas
+    assert assumed_pods is not None
+    return {name: assumed_pods.room.free(name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
 
 
 def check_views(case: Case, made: Sequence[Reservation]) -> None:
@@ -409,7 +409,7 @@ def check_views(case: Case, made: Sequence[Reservation]) -> None:
         (with_reserved_taken, [gpus(one.pods) for one in made]),
         (with_reserved_kept, [gpus(one.hold) for one in made]),
     ):
-        with view(case.books, made):
+        with view(case.cache, made):
             rooms, used = state(case)  # type: ignore[misc]
             free, had = before  # type: ignore[misc]
             assert rooms == {name: free[name] - sum(part.get(name, 0) for part in parts) for name in free}
@@ -427,7 +427,7 @@ def test_without_the_ends_of_others_only_what_is_leaving_counts() -> None:
     for seed in range(150):
         case = drawn(Random(seed))
         entry = case.waiting[0]
-        found = make_reservation(case.books, entry, entry.ask.full if entry.ask else (), NOW, ended=False)
+        found = make_reservation(case.cache, entry, entry.request.full if entry.request else (), NOW, ended=False)
         expected = earliest(replace(case, gives=[one for one in case.gives if one[0] == NOW]), entry, ())
         assert (found is None) == (expected is None)
         possible += found is not None
@@ -435,14 +435,14 @@ def test_without_the_ends_of_others_only_what_is_leaving_counts() -> None:
 
 
 def test_who_ends_when_nobody_knows_ends_last_and_has_no_time() -> None:
-    books = SchedulerCache()
-    books.put_node(node("n0", gpu=4))
-    books.put(running("known", {"n0": 2}, estimate=NOW + 50))
-    books.put(running("unknown", {"n0": 2}))
-    books.ends.advance(NOW)
-    small, large = books.put(gang("small", workers(2))), books.put(gang("large", workers(4)))
-    first = make_reservation(books, small, (2,), NOW)
-    second = make_reservation(books, large, (4,), NOW)
+    cache = SchedulerCache()
+    cache.put_node(node("n0", gpu=4))
+    cache.put(running("known", {"n0": 2}, estimate=NOW + 50))
+    cache.put(running("unknown", {"n0": 2}))
+    cache.ends.advance(NOW)
+    small, large = cache.put(gang("small", workers(2))), cache.put(gang("large", workers(4)))
+    first = make_reservation(cache, small, (2,), NOW)
+    second = make_reservation(cache, large, (4,), NOW)
     assert first is not None
     assert second is not None
     assert (first.start, second.start) == (NOW + 50, inf)
@@ -452,12 +452,12 @@ def test_who_ends_when_nobody_knows_ends_last_and_has_no_time() -> None:
 @pytest.mark.parametrize(("vacated", "kept_back"), [(0, 5), (1, 4), (2, 3), (3, 2), (4, 1), (5, 0)])
 def test_members_of_two_sizes_on_one_node_do_not_count_on_the_same_room(vacated: int, kept_back: int) -> None:
     """One pod of 3 GPUs and two of 1 on a node where so many become free: every GPU covers one pod at most."""
-    books = SchedulerCache()
-    books.put_node(node("n0", gpu=5))
-    books.put(running("a", {"n0": vacated}, estimate=NOW + 50) if vacated else gang("none", member("w", 0)))
-    books.ends.advance(NOW)
-    both = books.put(gang("both", member("w", 1, gpu=3), member("x", 2, gpu=1)))
-    found = make_reservation(books, both, (1, 2), NOW)
+    cache = SchedulerCache()
+    cache.put_node(node("n0", gpu=5))
+    cache.put(running("a", {"n0": vacated}, estimate=NOW + 50) if vacated else gang("none", member("w", 0)))
+    cache.ends.advance(NOW)
+    both = cache.put(gang("both", member("w", 1, gpu=3), member("x", 2, gpu=1)))
+    found = make_reservation(cache, both, (1, 2), NOW)
     assert found is not None
     assert sum(gpus(found.pods).values()) == 5
     held_back = sum(gpus(found.hold).values())

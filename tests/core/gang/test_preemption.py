@@ -90,7 +90,7 @@ def test_a_promise_outlives_the_admitter() -> None:
     found = world(running("low", {"n0": 4}), gang("high", workers(4), priority=5), nodes=1)
     found.decide(1)
     found.put(gang("higher", workers(4), priority=9))
-    assert found.gangs["high"].promised
+    assert found.gangs["high"].nominated
     anew = admit(found.snapshot(2))
     assert (reason(anew["high"]), reason(anew["higher"])) == ("Admit", "WaitingForCapacity")
 
@@ -350,9 +350,11 @@ def test_nobody_is_made_smaller_who_may_not_have_heard_of_its_place_or_was_told_
     assert told.sizes == {"worker": 2}
 
 
-@pytest.mark.parametrize(("promised", "first"), [(True, "mine"), (False, "other")])
-def test_to_whom_others_gave_way_comes_first_though_another_queue_has_less(promised: bool, first: str) -> None:
+@pytest.mark.parametrize(("nominated", "first"), [(True, "mine"), (False, "other")])
+def test_to_whom_others_gave_way_comes_first_though_another_queue_has_less(nominated: bool, first: str) -> None:
     found = World([node("n0", gpu=4), node("n1", gpu=4)], [queue("a"), queue("b")])
     found.put(running("a", {"n1": 4}, queue="a"))
-    found.put(gang("mine", workers(4), queue="a", at=5, promised=promised), gang("other", workers(4), queue="b", at=1))
+    found.put(
+        gang("mine", workers(4), queue="a", at=5, nominated=nominated), gang("other", workers(4), queue="b", at=1)
+    )
     assert [uid for uid, verdict in found.decide(10).items() if isinstance(verdict, Admit)] == [first]

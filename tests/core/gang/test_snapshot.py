@@ -344,8 +344,8 @@ def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() 
 
 
 def test_a_gang_to_which_others_give_way_remembers_it() -> None:
-    assert one(Status(reason="Preempting")).promised
-    assert not one(Status(reason="WaitingForCapacity")).promised
+    assert one(Status(reason="Preempting")).nominated
+    assert not one(Status(reason="WaitingForCapacity")).nominated
 
 
 def test_without_the_right_to_see_nodes_there_are_none() -> None:

@@ -312,7 +312,7 @@ class PendingReason(StrEnum):
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     WAITING_IN_QUEUE = "WaitingInQueue"
     RESERVED = "Reserved"  # there is room, which is reserved for gangs that have waited longer
-    PREEMPTING = "Preempting"  # others are preempted for it; it counts as ``promised`` from then on
+    PREEMPTING = "Preempting"  # others are preempted for it; it counts as ``nominated`` from then on
     QUOTA_EXCEEDED = "QuotaExceeded"
     RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"
     NEVER_FITS = "NeverFits"

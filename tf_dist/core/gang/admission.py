@@ -29,53 +29,53 @@ class Admitter:
     hold until ``put_gang`` or ``remove_gang`` reports the outcome: the gang with its assignment if that was written (as
     decided, or otherwise), without one if not. The room of a preempted gang is free only then, and when its pods are
     gone; the gang it is preempted for comes first from then on. (That gang waits with the reason ``Preempting``, and
-    is put as ``promised``, so that this outlives the admitter.)
+    is put as ``nominated``, so that this outlives the admitter.)
 
     ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. Not thread-safe.
     """
 
     def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
         self._policy = policy or AdmissionPolicy()
-        self._books = SchedulerCache()
+        self._cache = SchedulerCache()
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
         # Gangs whose assignment is written. Only those can be preempted.
         self._confirmed: set[str] = set()
-        self._awaits_hearing = False
+        self._awaits_confirmation = False
         self._now = 0.0
         self._seen = -1
         self._due = inf
         self._new: set[str] = set()
         self._limits: tuple[int, int] | None = None
         if sees_nodes:
-            self._books.track_nodes()
+            self._cache.track_nodes()
 
     def put_node(self, node: Node) -> None:
         """Add or update a node; ``free`` is what all pods on it leave, those of gangs included."""
-        self._books.put_node(node)
+        self._cache.put_node(node)
 
     def remove_node(self, name: str) -> None:
         """Remove a node that is gone or unschedulable. An unknown one is no error."""
-        self._books.remove_node(name)
+        self._cache.remove_node(name)
 
     def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
         """Replace the nodes that take no pods for now: a gang that fits with them only waits for them."""
-        self._books.put_unavailable(nodes)
+        self._cache.put_unavailable(nodes)
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Replace all queues. ValueError: two of one name."""
-        self._books.put_queues(tuple(queues))
+        self._cache.put_queues(tuple(queues))
 
     def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
         """Replace all ResourceQuotas, by namespace."""
-        self._books.put_resource_quotas(quotas)
+        self._cache.put_resource_quotas(quotas)
 
     def put_gang(self, gang: Gang) -> None:
         """Add or update a gang; also to report whether a verdict on it was carried out."""
-        before = self._books.entries.get(gang.uid)
-        promised = gang.place is None and (gang.promised or (before is not None and before.gang.promised))
-        if promised != gang.promised:
-            gang = replace(gang, promised=promised)
+        before = self._cache.entries.get(gang.uid)
+        nominated = gang.place is None and (gang.nominated or (before is not None and before.gang.nominated))
+        if nominated != gang.nominated:
+            gang = replace(gang, nominated=nominated)
         stays = {one.uid for one in gang.fallbacks}
         for one in before.gang.fallbacks if before is not None else ():
             if one.uid not in stays:
@@ -85,14 +85,14 @@ class Admitter:
             self._put(one)
 
     def _put(self, gang: Gang) -> None:
-        before = self._books.entries.get(gang.uid)
-        known = before and gang.place is None and (_queue_facts_key(before.gang), before.ask, before.problem)
-        entry = self._books.put(gang)
+        before = self._cache.entries.get(gang.uid)
+        known = before and gang.place is None and (_queue_facts_key(before.gang), before.request, before.problem)
+        entry = self._cache.put(gang)
         self._confirm(gang)
         if entry.runs:
             self._pending.remove(gang.uid)
             self._new.discard(gang.uid)
-        elif known != (_queue_facts_key(gang), entry.ask, entry.problem):
+        elif known != (_queue_facts_key(gang), entry.request, entry.problem):
             self._pending.put(entry)
             self._new.add(gang.job_uid)
 
@@ -101,20 +101,20 @@ class Admitter:
             self._confirmed.discard(gang.uid)
         elif gang.uid not in self._confirmed:
             self._confirmed.add(gang.uid)
-            if self._awaits_hearing:
-                self._books.changes += 1
-                self._books.state += 1
+            if self._awaits_confirmation:
+                self._cache.changes += 1
+                self._cache.state += 1
 
     def remove_gang(self, uid: str) -> None:
         """Remove a gang that has ended or is gone. An unknown one is no error."""
-        entry = self._books.entries.get(uid)
+        entry = self._cache.entries.get(uid)
         for one in entry.gang.fallbacks if entry is not None else ():
             self._drop(one.uid)
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
         self._pending.remove(uid)
-        self._books.remove(uid)
+        self._cache.remove(uid)
         self._confirmed.discard(uid)
         self._new.discard(uid)
 
@@ -126,60 +126,60 @@ class Admitter:
         Why the others wait changes all the time: ask ``explain`` when it is needed.
         """
         self._now = now
-        self._books.ends.advance(now)
-        woken = self._pending.wake(now, self._books.entries)
-        changed = self._seen != self._books.changes
+        self._cache.ends.advance(now)
+        woken = self._pending.wake(now, self._cache.entries)
+        changed = self._seen != self._cache.changes
         if not changed and not woken and now < self._due:
             return {}
-        if self._books.grants is not None:
-            self._books.grants.settle()
-        self._seen = self._books.changes
-        self._due = self._pending.alarm()
-        verdicts = self._decide(now) if self._pending.lines or self._books.elastic else {}
-        self._note_hindered()
+        if self._cache.assumed_pods is not None:
+            self._cache.assumed_pods.settle()
+        self._seen = self._cache.changes
+        self._due = self._pending.next_wake()
+        verdicts = self._decide(now) if self._pending.lines or self._cache.elastic else {}
+        self._note_blocked()
         for uid in sorted(self._new - verdicts.keys()) if reasons else ():
             verdicts[uid] = self.explain(uid)
         self._new.clear()
         return verdicts
 
     def _decide(self, now: float) -> dict[str, Verdict]:
-        round_ = SchedulingCycle(self._books, self._pending, self._policy, now, self._known, self._confirmed)
-        round_.run()
-        self._due = round_.due()
-        self._awaits_hearing = round_.awaits_hearing
-        if round_.is_settled:
-            self._seen = self._books.changes
-        for uid in round_.promised:
-            self.put_gang(replace(self._books.entries[uid].gang, promised=True))
+        cycle = SchedulingCycle(self._cache, self._pending, self._policy, now, self._known, self._confirmed)
+        cycle.run()
+        self._due = cycle.due()
+        self._awaits_confirmation = cycle.awaits_confirmation
+        if cycle.is_settled:
+            self._seen = self._cache.changes
+        for uid in cycle.nominated:
+            self.put_gang(replace(self._cache.entries[uid].gang, nominated=True))
             self._new.add(uid)
-        return round_.verdicts
+        return cycle.verdicts
 
-    def _note_hindered(self) -> None:
+    def _note_blocked(self) -> None:
         """Report at once when a gang becomes able or unable to start at all: clients stop waiting for the latter."""
-        moved, self._limits = self._limits != self._books.limits, self._books.limits
+        moved, self._limits = self._limits != self._cache.limits, self._cache.limits
         for line in self._pending.lines.values():
             for group in line.groups.values():
-                if moved or group.hindered is None:
-                    found = unsatisfiable(self._books, self._books.entries[group.ranks[0].uid], group.ask)
-                    before, group.hindered = group.hindered, found.reason if found is not None else ""
-                    if before not in (None, group.hindered):
-                        self._new.update(self._books.entries[rank.uid].gang.job_uid for rank in group.ranks)
+                if moved or group.blocked_by is None:
+                    found = unsatisfiable(self._cache, self._cache.entries[group.ranks[0].uid], group.request)
+                    before, group.blocked_by = group.blocked_by, found.reason if found is not None else ""
+                    if before not in (None, group.blocked_by):
+                        self._new.update(self._cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
 
     def wake_at(self, now: float) -> float:
         """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
-        return now if self._seen != self._books.changes else self._due
+        return now if self._seen != self._cache.changes else self._due
 
     def explain(self, uid: str) -> Verdict:
         """The state of a gang as of the last decision: why it waits, and its position; or its assignment.
 
         KeyError: no such gang.
         """
-        entry = self._books.entries[uid]
+        entry = self._cache.entries[uid]
         place = entry.gang.place
         if place is not None:
             return Admit(placement=place.placement, sizes=place.sizes, fallback=entry.gang.fallback)
         try:
-            wait = explain_wait(self._books, self._pending, self._policy, entry, self._now, self._known)
+            wait = explain_wait(self._cache, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
             # The decision stands; a message that fails must not undo it, nor affect other gangs.
             return Wait(
@@ -191,17 +191,17 @@ class Admitter:
 
     def queue_usages(self) -> dict[str, QueueUsage]:
         """Usage of every queue that has a document."""
-        books = self._books
+        cache = self._cache
         return {
-            name: queue_usage(books.quotas, name, pending=books.pending[name], admitted=books.admitted[name])
-            for name in books.queues
-            if name in books.quotas
+            name: queue_usage(cache.quotas, name, pending=cache.pending[name], admitted=cache.admitted[name])
+            for name in cache.queues
+            if name in cache.quotas
         }
 
     @property
     def waiting(self) -> list[str]:
         """The uids of all pending gangs, in arbitrary order."""
-        waits = (entry.gang for entry in self._books.entries.values() if not entry.runs)
+        waits = (entry.gang for entry in self._cache.entries.values() if not entry.runs)
         return [gang.uid for gang in waits if not gang.fallback_of]
 
 
@@ -221,7 +221,7 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
 
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
     """What the position of a gang in its queue depends on, besides its request."""
-    line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.promised, gang.estimate
+    line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.nominated, gang.estimate
     way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
     return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None, way
 

@@ -41,7 +41,7 @@ class Reservation:
     @property
     def need(self) -> Resources:
         """What it needs of its quota."""
-        return self.entry.ask.need(self.counts) if self.entry.ask else {}
+        return self.entry.request.need(self.counts) if self.entry.request else {}
 
     @property
     def pods(self) -> list[PodsOnNode]:
@@ -49,7 +49,7 @@ class Reservation:
         return placed_pods(self.entry, self.places)
 
 
-def releases_underway(books: SchedulerCache) -> list[Release]:
+def releases_underway(cache: SchedulerCache) -> list[Release]:
     """What is being released: by gangs that are preempted or shrunk, and by terminating pods."""
     return [
         Release(
@@ -57,12 +57,12 @@ def releases_underway(books: SchedulerCache) -> list[Release]:
             entry.released_pods + entry.held.terminating,
             add_resources((entry.released_resources, entry.held.terminating_quota)),
         )
-        for _, entry in sorted(books.departing.items())
+        for _, entry in sorted(cache.departing.items())
     ]
 
 
 def make_reservation(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     entry: WorkloadInfo,
     counts: Counts,
     now: float,
@@ -74,12 +74,12 @@ def make_reservation(
 
     Not ``ended``: only what is being released already counts, no expected end.
     """
-    going = releases_underway(books)
-    running = (books.running[uid] for uid in books.ends) if ended else ()
+    going = releases_underway(cache)
+    running = (cache.running[uid] for uid in cache.ends) if ended else ()
     coming = (Release(one, one.held.remaining, one.held.remaining_quota) for one in running if not one.releasing)
-    with with_reserved_taken(books, earlier), WhatIf(books, chain(going, coming)) as supposing:
+    with with_reserved_taken(cache, earlier), WhatIf(cache, chain(going, coming)) as supposing:
         supposing.to(len(going))
-        places = fewest_releases(books, supposing, entry, counts)
+        places = fewest_releases(cache, supposing, entry, counts)
         if places is None:
             return None
         steps = supposing.steps
@@ -88,7 +88,7 @@ def make_reservation(
         entry=entry,
         counts=counts,
         places=places,
-        start=books.ends.time(after.uid) if after else now,
+        start=cache.ends.time(after.uid) if after else now,
         after=after,
         hold=_hold(entry, places, _vacated(steps, places, earlier)),
         reserved_quota=_hold_quota(entry, counts, steps, earlier),
@@ -96,39 +96,39 @@ def make_reservation(
 
 
 @contextmanager
-def with_reserved_taken(books: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
+def with_reserved_taken(cache: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
     """Nodes and quota as they are once these reservations have started."""
-    mark = books.grants.room.mark() if books.grants else 0
+    mark = cache.assumed_pods.room.mark() if cache.assumed_pods else 0
     for one in reserved:
-        books.quotas.take(one.entry.queue, one.need)
-        if books.grants:
+        cache.quotas.take(one.entry.queue, one.need)
+        if cache.assumed_pods:
             for shape, node, count in one.pods:
-                books.grants.room.take(shape, node, count)
+                cache.assumed_pods.room.take(shape, node, count)
     try:
         yield
     finally:
-        if books.grants:
-            books.grants.room.rollback(mark)
+        if cache.assumed_pods:
+            cache.assumed_pods.room.rollback(mark)
         for one in reserved:
-            books.quotas.give(one.entry.queue, one.need)
+            cache.quotas.give(one.entry.queue, one.need)
 
 
 @contextmanager
-def with_reserved_kept(books: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
+def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
     """Nodes and quota less what is held for these reservations."""
-    mark = books.grants.room.mark() if books.grants else 0
+    mark = cache.assumed_pods.room.mark() if cache.assumed_pods else 0
     for one in reserved:
-        books.quotas.take(one.entry.queue, one.reserved_quota)
-        if books.grants:
+        cache.quotas.take(one.entry.queue, one.reserved_quota)
+        if cache.assumed_pods:
             for shape, node, count in one.hold:
-                books.grants.room.take(shape, node, count)
+                cache.assumed_pods.room.take(shape, node, count)
     try:
         yield
     finally:
-        if books.grants:
-            books.grants.room.rollback(mark)
+        if cache.assumed_pods:
+            cache.assumed_pods.room.rollback(mark)
         for one in reserved:
-            books.quotas.give(one.entry.queue, one.reserved_quota)
+            cache.quotas.give(one.entry.queue, one.reserved_quota)
 
 
 def _hold_quota(
@@ -139,7 +139,7 @@ def _hold_quota(
     for one in earlier:
         if one.entry.queue == entry.queue:
             free = subtract_resources(free, subtract_resources(one.need, one.reserved_quota))
-    need = entry.ask.need(counts) if entry.ask else {}
+    need = entry.request.need(counts) if entry.request else {}
     left = {resource: value - max(Decimal(0), free.get(resource, Decimal(0))) for resource, value in need.items()}
     return {resource: value for resource, value in left.items() if value > 0}
 
@@ -182,7 +182,7 @@ def _hold(entry: WorkloadInfo, places: NodeAssignments, free: Amounts) -> list[P
 
 def placed_pods(entry: WorkloadInfo, places: NodeAssignments) -> list[PodsOnNode]:
     """The pods of a place, one shape on one node at a time."""
-    wants = entry.ask.wants if entry.ask else ()
+    wants = entry.request.wants if entry.request else ()
     together: Counter[tuple[PodClass, str]] = Counter()
     for want, placed in zip(wants, places, strict=True):
         for node, count in placed.items():
@@ -202,16 +202,16 @@ class ReservationCache:
         self.kept_out: set[object] = set()
         self._state: object = None
 
-    def at(self, books: SchedulerCache) -> ReservationCache:
+    def at(self, cache: SchedulerCache) -> ReservationCache:
         """The part that is valid now."""
-        state = books.state, books.ends.version
+        state = cache.state, cache.ends.version
         if state != self._state:
             self.made, self.kept_out, self._state = {}, set(), state
         return self
 
     def reserve(
         self,
-        books: SchedulerCache,
+        cache: SchedulerCache,
         entry: WorkloadInfo,
         counts: Counts,
         now: float,
@@ -220,20 +220,20 @@ class ReservationCache:
         ended: bool,
     ) -> Reservation | None:
         """``make_reservation``, cached."""
-        known = self.at(books)
-        key = entry, entry.ask, entry.queue, counts, ended, *before
+        known = self.at(cache)
+        key = entry, entry.request, entry.queue, counts, ended, *before
         if key not in known.made:
-            known.made[key] = make_reservation(books, entry, counts, now, before, ended=ended)
+            known.made[key] = make_reservation(cache, entry, counts, now, before, ended=ended)
         return known.made[key]
 
 
 class Reservations:
     """The reservations of a cycle: later gangs get what they do not need."""
 
-    def __init__(self, books: SchedulerCache, now: float, known: ReservationCache) -> None:
+    def __init__(self, cache: SchedulerCache, now: float, known: ReservationCache) -> None:
         self.made: list[Reservation] = []
         self._wanted: list[tuple[WorkloadInfo, Counts]] = []
-        self._books = books
+        self._cache = cache
         self._now = now
         self._known = known
 
@@ -252,24 +252,26 @@ class Reservations:
 
     def find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
         """Where a gang can have so many pods without delaying a reservation; None: nowhere. Nothing is taken."""
-        ask, books = entry.ask, self._books
-        if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
+        request, cache = entry.request, self._cache
+        if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
             return None
         found: NodeAssignments | None = None
         if not self.made or self._ends_before(entry):
-            found = books.grants.look(ask, counts) if books.grants else [{} for _ in counts]
+            found = cache.assumed_pods.look(request, counts) if cache.assumed_pods else [{} for _ in counts]
             if found is None:
                 return None
             self._make()
         if not self.made or self._ends_before(entry):
             return found
         self._make()
-        known = self._known.at(books)
-        key = ask, entry.queue, counts, *self.made
-        if key in known.kept_out or (books.grants is not None and books.grants.surely_lacks(ask, counts)):
+        known = self._known.at(cache)
+        key = request, entry.queue, counts, *self.made
+        if key in known.kept_out or (
+            cache.assumed_pods is not None and cache.assumed_pods.surely_lacks(request, counts)
+        ):
             return None
-        with with_reserved_kept(books, self.made):
-            found = find_now(books, entry, counts)
+        with with_reserved_kept(cache, self.made):
+            found = find_now(cache, entry, counts)
         if found is None:
             known.kept_out.add(key)
         return found
@@ -279,21 +281,21 @@ class Reservations:
 
         They go where the gang is already, as far as there is room. Nothing is taken.
         """
-        ask, books = entry.ask, self._books
-        if ask is None or (books.grants is not None and books.grants.surely_lacks(ask, counts)):
+        request, cache = entry.request, self._cache
+        if request is None or (cache.assumed_pods is not None and cache.assumed_pods.surely_lacks(request, counts)):
             return None
         self._make()
-        with with_reserved_kept(books, self.made):
-            if not books.quotas.fits(entry.queue, ask.need(counts)):
+        with with_reserved_kept(cache, self.made):
+            if not cache.quotas.fits(entry.queue, request.need(counts)):
                 return None
-            keep = Counter(node for want in ask.wants for node in entry.nodes_by_index(want.type) if node)
-            return books.grants.fit(ask, counts, keep) if books.grants else [{} for _ in counts]
+            keep = Counter(node for want in request.wants for node in entry.nodes_by_index(want.type) if node)
+            return cache.assumed_pods.fit(request, counts, keep) if cache.assumed_pods else [{} for _ in counts]
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Nodes and quota as they are once all reservations have started."""
         self._make()
-        with with_reserved_taken(self._books, self.made):
+        with with_reserved_taken(self._cache, self.made):
             yield
 
     def _make(self) -> None:
@@ -302,7 +304,7 @@ class Reservations:
         self._wanted.clear()
 
     def _reserve(self, entry: WorkloadInfo, counts: Counts, *, ended: bool) -> bool:
-        reservation = self._known.reserve(self._books, entry, counts, self._now, self.made, ended=ended)
+        reservation = self._known.reserve(self._cache, entry, counts, self._now, self.made, ended=ended)
         if reservation is not None:
             self.made.append(reservation)
         return reservation is not None

@@ -87,13 +87,13 @@ class ExpectedCompletions:
 
 @dataclass(slots=True, eq=False)
 class WorkloadInfo:
-    """A gang in the cache. ``ask`` None: it cannot be read, ``problem`` says why.
+    """A gang in the cache. ``request`` None: it cannot be read, ``problem`` says why.
 
     ``released_pods``: the pods it gives up by the verdict on it, and ``released_resources``: their requests.
     """
 
     gang: Gang
-    ask: GangRequest | None
+    request: GangRequest | None
     problem: str = ""
     uid: str = field(init=False)
     held: Usage = field(default_factory=lambda: usage.NO_USAGE)
@@ -130,9 +130,9 @@ class WorkloadInfo:
         at = self.gang.place
         return -inf if at is None else at.at if at.resized is None else at.resized
 
-    def update(self, gang: Gang, ask: GangRequest | None, problem: str) -> None:
+    def update(self, gang: Gang, request: GangRequest | None, problem: str) -> None:
         """Update the gang."""
-        self.gang, self.ask, self.problem = gang, ask, problem
+        self.gang, self.request, self.problem = gang, request, problem
         self._nodes = {}
 
     def nodes_by_index(self, type_: str) -> list[str]:
@@ -158,7 +158,7 @@ class SchedulerCache:
     """
 
     def __init__(self) -> None:
-        self.grants: AssumedPods | None = None
+        self.assumed_pods: AssumedPods | None = None
         self.quotas = Quotas(())
         self.bounds = ResourceQuotaUsage()
         self.queues: Mapping[str, Queue] = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)}
@@ -175,47 +175,47 @@ class SchedulerCache:
         self.admitted: Counter[str] = Counter()
         self.changes = 0
         self.state = 0
-        self._asks = GangRequests()
+        self._requests = GangRequests()
         self._rules = 0
 
     @property
     def limits(self) -> tuple[int, int]:
         """A value that changes whenever a gang could have more or less with all others gone."""
-        return self._rules, self.grants.layout if self.grants is not None else -1
+        return self._rules, self.assumed_pods.layout if self.assumed_pods is not None else -1
 
     def put_node(self, node: Node) -> None:
         """Add or update a node."""
-        grants = self.track_nodes()
-        layout = grants.layout
-        grants.put_node(node)
-        if grants.layout != layout:
-            self.quotas.put_capacity(grants.capacity)
+        assumed_pods = self.track_nodes()
+        layout = assumed_pods.layout
+        assumed_pods.put_node(node)
+        if assumed_pods.layout != layout:
+            self.quotas.put_capacity(assumed_pods.capacity)
         self._changed()
 
     def remove_node(self, name: str) -> None:
         """Remove a node that is gone or unschedulable. An unknown one is no error."""
-        if self.grants is not None:
-            self.grants.remove_node(name)
-            self.quotas.put_capacity(self.grants.capacity)
+        if self.assumed_pods is not None:
+            self.assumed_pods.remove_node(name)
+            self.quotas.put_capacity(self.assumed_pods.capacity)
             self._changed()
 
     def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
         """Replace the nodes that take no pods for now."""
-        if self.grants is not None and nodes != self.grants.unavailable:
-            self.grants.put_unavailable(nodes)
+        if self.assumed_pods is not None and nodes != self.assumed_pods.unavailable:
+            self.assumed_pods.put_unavailable(nodes)
             self._changed()
 
     def track_nodes(self) -> AssumedPods:
         """Track nodes from now on, even if there are none yet."""
-        if self.grants is None:
-            self.grants = AssumedPods()
+        if self.assumed_pods is None:
+            self.assumed_pods = AssumedPods()
             self._read_again()
-        return self.grants
+        return self.assumed_pods
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Replace all queues. ValueError: two of one name."""
         listed = {queue.name: queue for queue in queues}
-        self.quotas = Quotas(queues, self.grants.capacity if self.grants else {})
+        self.quotas = Quotas(queues, self.assumed_pods.capacity if self.assumed_pods else {})
         self.queues = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)} | listed
         for entry in self.entries.values():
             if entry.held.quota:
@@ -237,26 +237,26 @@ class SchedulerCache:
         self.changes += 1
         self.bounds.hold(gang)
         if entry is None:
-            ask, problem, held = self._counted(gang)
-            entry = self.entries[gang.uid] = WorkloadInfo(gang, ask, problem)
+            request, problem, held = self._counted(gang)
+            entry = self.entries[gang.uid] = WorkloadInfo(gang, request, problem)
             self._tally(entry, 1)
             self._enter(entry, held)
             return entry
         before = entry.gang
         self._tally(entry, -1)
         same = (gang.members, gang.locality, gang.problem) == (before.members, before.locality, before.problem)
-        ask, problem, held = self._counted(gang, entry if same else None)
+        request, problem, held = self._counted(gang, entry if same else None)
         if (
             held != entry.held
             or _ordering_key(gang) != _ordering_key(before)
-            or ask is not entry.ask
+            or request is not entry.request
             or entry.releasing
         ):
             self._leave(entry)
-            entry.update(gang, ask, problem)
+            entry.update(gang, request, problem)
             self._enter(entry, held)
         else:
-            entry.update(gang, ask, problem)
+            entry.update(gang, request, problem)
         self._tally(entry, 1)
         return entry
 
@@ -276,8 +276,8 @@ class SchedulerCache:
             self._leave(entry)
             self.bounds.drop(entry.gang)
             self.changes += 1
-        if len(self._asks) > 2 * len(self.entries) + 64:
-            self._asks.forget([entry.ask for entry in self.entries.values() if entry.ask])
+        if len(self._requests) > 2 * len(self.entries) + 64:
+            self._requests.forget([entry.request for entry in self.entries.values() if entry.request])
 
     def release(self, entry: WorkloadInfo, released_pods: list[PodsOnNode], released_resources: Resources) -> None:
         """Have a gang give up these pods; their room is free once it has confirmed it."""
@@ -287,10 +287,10 @@ class SchedulerCache:
 
     def _read_again(self) -> None:
         """Read all gangs again: requests depend on the nodes they are made for."""
-        self._asks = GangRequests()
+        self._requests = GangRequests()
         for entry in self.entries.values():
-            ask, problem, held = self._counted(entry.gang)
-            entry.update(entry.gang, ask, problem)
+            request, problem, held = self._counted(entry.gang)
+            entry.update(entry.gang, request, problem)
             self._unlist(entry)
             self.quotas.give(entry.queue, entry.held.quota)
             self._enter(entry, held)
@@ -306,8 +306,8 @@ class SchedulerCache:
         Nothing is written into the cache before this is known, so that a gang that cannot be counted leaves no trace.
         """
         try:
-            ask, problem = (known.ask, known.problem) if known is not None else self._ask(gang)
-            return ask, problem, usage.usage_of(gang, ask)
+            request, problem = (known.request, known.problem) if known is not None else self._ask(gang)
+            return request, problem, usage.usage_of(gang, request)
         except Exception as error:
             return None, f"it cannot be counted: {type(error).__name__}: {error}", usage.NO_USAGE
 
@@ -315,7 +315,7 @@ class SchedulerCache:
         if gang.problem:
             return None, gang.problem
         try:
-            return self._asks.of(gang, self.grants.room if self.grants else None), ""
+            return self._requests.of(gang, self.assumed_pods.room if self.assumed_pods else None), ""
         except predicates.InvalidConstraints as error:
             return None, str(error)
 
@@ -325,8 +325,8 @@ class SchedulerCache:
         if held is not usage.NO_USAGE:
             self.state += bool(held.quota or entry.runs)
             self.quotas.take(entry.queue, held.quota)
-            if self.grants is not None:
-                self.grants.grant(held.assumed, held.unassigned)
+            if self.assumed_pods is not None:
+                self.assumed_pods.grant(held.assumed, held.unassigned)
             if held.terminating:
                 self.departing[entry.uid] = entry
         if entry.runs:
@@ -335,17 +335,17 @@ class SchedulerCache:
                 insort(order.setdefault(entry.queue, []), turn)
             self.ends.put(gang, held.pods)
             insort(self.moves, (entry.moved, entry.uid))
-            if usage.can_shrink(gang, entry.ask) or usage.can_grow(gang, entry.ask):
+            if usage.can_shrink(gang, entry.request) or usage.can_grow(gang, entry.request):
                 self.elastic[entry.uid] = entry
-            if usage.is_partial(gang, entry.ask):
+            if usage.is_partial(gang, entry.request):
                 self.partial[entry.uid] = entry
 
     def _leave(self, entry: WorkloadInfo) -> None:
         if entry.held is not usage.NO_USAGE:
             self.state += bool(entry.held.quota or entry.runs)
             self.quotas.give(entry.queue, entry.held.quota)
-            if self.grants is not None:
-                self.grants.withdraw(entry.held.assumed, entry.held.unassigned)
+            if self.assumed_pods is not None:
+                self.assumed_pods.withdraw(entry.held.assumed, entry.held.unassigned)
         self._unlist(entry)
 
     def _unlist(self, entry: WorkloadInfo) -> None:

@@ -25,13 +25,13 @@ from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, GangDecis
 class SchedulingCycle:
     """The decisions at ``now``. ``verdicts``: on gangs that start, are preempted or grow, by uid.
 
-    ``promised``: gangs for which others are preempted. ``confirmed``: gangs whose assignment is known to be written;
-    ``awaits_hearing``: there may be more to decide once others are.
+    ``nominated``: gangs for which others are preempted. ``confirmed``: gangs whose assignment is known to be written;
+    ``awaits_confirmation``: there may be more to decide once others are.
     """
 
     def __init__(
         self,
-        books: SchedulerCache,
+        cache: SchedulerCache,
         pending: PendingQueues,
         policy: AdmissionPolicy,
         now: float,
@@ -40,25 +40,25 @@ class SchedulingCycle:
     ) -> None:
         self.now = now
         self.verdicts: dict[str, Verdict] = {}
-        self.promised: list[str] = []
-        self.reservations = Reservations(books, now, known)
-        self._idle = self._relief = self.awaits_hearing = False
-        self._books = books
+        self.nominated: list[str] = []
+        self.reservations = Reservations(cache, now, known)
+        self._idle = self._relief = self.awaits_confirmation = False
+        self._cache = cache
         self._pending = pending
         self._policy = policy
         self._confirmed = confirmed
         # By job, the fallback with which it starts in this cycle, unless a better way has its turn yet and fits.
         self._provisional: dict[str, Gang] = {}
         self._exchanged = False
-        self._puzzles = self._count_puzzles()
+        self._failed_searches = self._count_failed_searches()
 
     def run(self) -> None:
         """Decide."""
         self._serve()
         self._settle_fallbacks()
         self._start_rest(overdue=False)
-        self._idle = bool(self._books.elastic) and not self._anybody_waits()
-        if self._idle and elastic.growth_allowed_at(self._books, self._policy) <= self.now:
+        self._idle = bool(self._cache.elastic) and not self._anybody_waits()
+        if self._idle and elastic.growth_allowed_at(self._cache, self._policy) <= self.now:
             self._grow()
 
     @property
@@ -68,62 +68,62 @@ class SchedulingCycle:
             self._exchanged
             or self.reservations
             or len(self._pending.lines) > 1
-            or self._puzzles != self._count_puzzles()
+            or self._failed_searches != self._count_failed_searches()
         ):
             return False
         return all(isinstance(verdict, Admit) for verdict in self.verdicts.values()) and not self._relief
 
-    def _count_puzzles(self) -> int:
-        return self._books.grants.puzzles if self._books.grants else 0
+    def _count_failed_searches(self) -> int:
+        return self._cache.assumed_pods.failed_searches if self._cache.assumed_pods else 0
 
     # -- queue order --
 
     def _serve(self) -> None:
-        walks = {queue: self._walk(queue) for queue in self._pending.lines if queue in self._books.quotas}
-        while promised := [walk for walk in walks.values() if walk and walk.next.promised]:
-            self._step(min(promised, key=lambda walk: walk.next))
+        iterators = {queue: self._queue_iterator(queue) for queue in self._pending.lines if queue in self._cache.quotas}
+        while nominated := [iterator for iterator in iterators.values() if iterator and iterator.next.nominated]:
+            self._step(min(nominated, key=lambda iterator: iterator.next))
         self._start_rest(overdue=True)
-        if len(walks) == 1:
-            (alone,) = walks.values()
+        if len(iterators) == 1:
+            (alone,) = iterators.values()
             while alone:
                 self._step(alone)
             return
-        ties = {queue: walk.next for queue, walk in walks.items() if walk}
-        priorities = {queue: self._books.queues[queue].priority for queue in ties}
-        turns = FairSharingIterator(self._books.quotas, ties, priorities)
+        ties = {queue: iterator.next for queue, iterator in iterators.items() if iterator}
+        priorities = {queue: self._cache.queues[queue].priority for queue in ties}
+        turns = FairSharingIterator(self._cache.quotas, ties, priorities)
         while turns:
             queue = turns.next()
-            walk = walks[queue]
-            self._step(walk)
-            while walk and not turns:
-                self._step(walk)
-            if walk:
-                turns.back(queue, walk.next)
+            iterator = iterators[queue]
+            self._step(iterator)
+            while iterator and not turns:
+                self._step(iterator)
+            if iterator:
+                turns.back(queue, iterator.next)
 
-    def _walk(self, queue: str) -> QueueIterator:
-        strict = self._books.queues[queue].order is QueueingStrategy.STRICT_FIFO
+    def _queue_iterator(self, queue: str) -> QueueIterator:
+        strict = self._cache.queues[queue].order is QueueingStrategy.STRICT_FIFO
         return QueueIterator(
             self._pending.lines[queue], strict=strict, asleep=self._asleep, due=self._due_for_reservation
         )
 
-    def _step(self, walk: QueueIterator) -> None:
-        rank, group = walk.pop()
+    def _step(self, iterator: QueueIterator) -> None:
+        rank, group = iterator.pop()
         if rank not in group.ranks[:1]:
-            walk.again(group)  # the job has started in another way
+            iterator.again(group)  # the job has started in another way
             return
-        entry = self._books.entries[rank.uid]
+        entry = self._cache.entries[rank.uid]
         try:
-            self._serve_one(walk, entry, group)
+            self._serve_one(iterator, entry, group)
         except Exception as error:
             raise GangDecisionError(entry.gang.job_uid, error) from error
 
-    def _serve_one(self, walk: QueueIterator, entry: WorkloadInfo, group: EquivalentGangs) -> None:
+    def _serve_one(self, iterator: QueueIterator, entry: WorkloadInfo, group: EquivalentGangs) -> None:
         if entry.gang.fallback_of and self._preempts(entry.gang.fallback_of):
             return  # others are preempted for the way in which it would rather start
         worse = self._withdraw_fallback(entry)
         for counts in self._choices(entry):
             if self._start(entry, counts):
-                walk.again(group)
+                iterator.again(group)
                 return
         possible = not self._never(entry)
         coming = possible and self._make_way(entry, group)
@@ -132,27 +132,27 @@ class SchedulingCycle:
             return
         if not possible:
             return
-        if not coming and not walk.owns and self._is_due(entry):
-            walk.owns = True
+        if not coming and not iterator.owns and self._is_due(entry):
+            iterator.owns = True
             self.reservations.want(entry, self._at_least(entry))
-        if walk.strict and not entry.gang.fallback_of:
+        if iterator.strict and not entry.gang.fallback_of:
             # Its own fallbacks stand right behind it.
-            walk.stop(keep=lambda rank: self._is_fallback_of(rank.uid, entry))
+            iterator.stop(keep=lambda rank: self._is_fallback_of(rank.uid, entry))
 
     def _waited(self, entry: WorkloadInfo) -> float:
         return self.now - entry.since
 
     def _first(self, group: EquivalentGangs) -> WorkloadInfo:
-        return self._books.entries[group.ranks[0].uid]
+        return self._cache.entries[group.ranks[0].uid]
 
     def _asleep(self, group: EquivalentGangs) -> bool:
         """Whether its first gang could not start before, and nothing has changed since."""
         entry = self._first(group)
         if not all(self._known_to_lack(entry, counts) for counts in self._choices(entry)):
             return False
-        return not self._books.departing and (
+        return not self._cache.departing and (
             bool(entry.gang.fallback_of)
-            or not preemption.may_preempt(self._books, entry)
+            or not preemption.may_preempt(self._cache, entry)
             or group.no_preemption_at == self._state(entry)
         )
 
@@ -164,19 +164,19 @@ class SchedulingCycle:
         """Whether it has waited so long that room is reserved for it; of a job, for the first way that can be."""
         if self._waited(entry) < self._policy.patience_of(entry.gang):
             return False
-        return all(one.ask is None or self._never(one) for one in self._better(entry))
+        return all(one.request is None or self._never(one) for one in self._better(entry))
 
     def _never(self, entry: WorkloadInfo) -> bool:
         """Whether it could not even start as the only gang, or with all the room there is.
 
         A ResourceQuota is no matter of queues: a gang that waits for one blocks no other.
         """
-        ask = _ask(entry)
-        if self._books.bounds.beyond(entry.gang, ask.least) is not None:
+        request = _ask(entry)
+        if self._cache.bounds.beyond(entry.gang, request.least) is not None:
             return True
-        if not self._books.quotas.could_fit(entry.queue, ask.need(ask.least)):
+        if not self._cache.quotas.could_fit(entry.queue, request.need(request.least)):
             return True
-        return self._books.grants is not None and self._books.grants.never(ask) is not None
+        return self._cache.assumed_pods is not None and self._cache.assumed_pods.never(request) is not None
 
     # -- starting --
 
@@ -186,17 +186,17 @@ class SchedulingCycle:
         A job that is smaller then has to have waited for a while; the minimum of one that is not is no size, and the
         rest of it starts as room appears.
         """
-        ask = _ask(entry)
-        yield ask.full
-        if ask.elastic and (ask.starts_early or self._waited(entry) >= self._policy.shrink_after):
-            yield ask.least
+        request = _ask(entry)
+        yield request.full
+        if request.elastic and (request.starts_early or self._waited(entry) >= self._policy.shrink_after):
+            yield request.least
 
     def _at_least(self, entry: WorkloadInfo) -> Counts:
         """The minimum with which it may start now."""
         return list(self._choices(entry))[-1]
 
     def _known_to_lack(self, entry: WorkloadInfo, counts: Counts) -> bool:
-        return self._books.grants is not None and self._books.grants.lacks(_ask(entry), counts)
+        return self._cache.assumed_pods is not None and self._cache.assumed_pods.lacks(_ask(entry), counts)
 
     def _start(self, entry: WorkloadInfo, counts: Counts) -> bool:
         if self._known_to_lack(entry, counts):
@@ -204,10 +204,10 @@ class SchedulingCycle:
         places = self._find(entry, counts)
         if places is None:
             return False
-        ask = _ask(entry)
-        if counts != ask.full:
-            counts, places = self._largest(entry, counts, ask.full, places)
-        types = [want.type for want in ask.wants]
+        request = _ask(entry)
+        if counts != request.full:
+            counts, places = self._largest(entry, counts, request.full, places)
+        types = [want.type for want in request.wants]
         sizes = dict(zip(types, counts, strict=True))
         named = zip(types, places, strict=True) if entry.gang.pinned else ()
         placement = {type_: dict(sorted(nodes.items())) for type_, nodes in named if nodes}
@@ -228,17 +228,17 @@ class SchedulingCycle:
         """The job starts in this way, and leaves all queues."""
         for one in gang.fallbacks:
             self._pending.remove(one.uid)
-            self._books.remove(one.uid)
+            self._cache.remove(one.uid)
         self._pending.remove(gang.uid)
-        self._books.put(gang.admitted(place, fallback))
+        self._cache.put(gang.admitted(place, fallback))
         self.verdicts[gang.uid] = Admit(placement=place.placement, sizes=place.sizes, fallback=fallback)
 
     def _start_provisionally(self, gang: Gang) -> None:
         """A fallback takes its room; those behind it are out of question."""
-        self._books.put(gang)
+        self._cache.put(gang)
         self._provisional[gang.fallback_of] = gang
         self._exchanged = True
-        others = self._books.entries[gang.fallback_of].gang.fallbacks
+        others = self._cache.entries[gang.fallback_of].gang.fallbacks
         for one in others[[one.uid for one in others].index(gang.uid) + 1 :]:
             self._pending.remove(one.uid)
 
@@ -246,43 +246,43 @@ class SchedulingCycle:
         """The fallback with which the job has started though this way is better; its room is free again."""
         held = self._provisional.pop(entry.gang.job_uid, None)
         if held is not None:
-            self._books.put(replace(held, place=None))
+            self._cache.put(replace(held, place=None))
         return held
 
     def _preempts(self, uid: str) -> bool:
         """Whether others are preempted for a gang."""
-        return uid in self.promised or self._books.entries[uid].gang.promised
+        return uid in self.nominated or self._cache.entries[uid].gang.nominated
 
     def _keep_fallback(self, gang: Gang) -> None:
         """The job starts with this fallback after all, unless others were preempted just now for a better way."""
         if not self._preempts(gang.fallback_of):
-            self._books.put(gang)
+            self._cache.put(gang)
             self._provisional[gang.fallback_of] = gang
             return
-        for one in self._books.entries[gang.fallback_of].gang.fallbacks:
-            self._pending.put(self._books.entries[one.uid])
+        for one in self._cache.entries[gang.fallback_of].gang.fallbacks:
+            self._pending.put(self._cache.entries[one.uid])
 
     def _settle_fallbacks(self) -> None:
         for uid, gang in self._provisional.items():
             if gang.place is not None:
-                self._admit(self._books.entries[uid].gang, gang.place, gang.fallback)
+                self._admit(self._cache.entries[uid].gang, gang.place, gang.fallback)
 
     def _better(self, entry: WorkloadInfo) -> Iterator[WorkloadInfo]:
         """The ways in which the job of a fallback would rather start."""
         if entry.gang.fallback_of:
-            job = self._books.entries[entry.gang.fallback_of]
+            job = self._cache.entries[entry.gang.fallback_of]
             yield job
             for one in job.gang.fallbacks:
                 if one.uid == entry.uid:
                     return
-                yield self._books.entries[one.uid]
+                yield self._cache.entries[one.uid]
 
     def _is_fallback_of(self, uid: str, entry: WorkloadInfo) -> bool:
-        other = self._books.entries.get(uid)
+        other = self._cache.entries.get(uid)
         return other is not None and other.gang.fallback_of == entry.uid
 
     def _find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
-        if self._books.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:
+        if self._cache.bounds.beyond(entry.gang, counts, more=entry.runs) is not None:
             return None
         return self.reservations.find_more(entry, counts) if entry.runs else self.reservations.find(entry, counts)
 
@@ -295,14 +295,14 @@ class SchedulingCycle:
         before gangs that have not waited as long, or a steady stream of small jobs would keep them from ever starting.
         Nothing is preempted for them.
         """
-        oldest = self._oldest() if overdue and self._books.partial else inf
-        for entry in sorted(self._books.partial.values(), key=lambda entry: (-entry.gang.priority, entry.moved)):
+        oldest = self._oldest() if overdue and self._cache.partial else inf
+        for entry in sorted(self._cache.partial.values(), key=lambda entry: (-entry.gang.priority, entry.moved)):
             if overdue and (entry.moved >= oldest or self.now - entry.moved < self._policy.patience):
                 continue
             if entry.releasing or entry.gang.inadmissible or entry.uid in self.verdicts:
                 continue
             if entry.uid not in self._confirmed:
-                self.awaits_hearing = True
+                self.awaits_confirmation = True
                 continue
             try:
                 self._start_rest_of(entry)
@@ -315,9 +315,9 @@ class SchedulingCycle:
         return min((entry.since for entry in map(self._first, groups) if not self._never(entry)), default=inf)
 
     def _start_rest_of(self, entry: WorkloadInfo) -> None:
-        has, ask = usage.granted_counts(entry.gang), _ask(entry)
-        missing = tuple(max(0, want.least - has[want.type]) for want in ask.wants)
-        needed = tuple(max(0, want.start - has[want.type]) for want in ask.wants)
+        has, request = usage.granted_counts(entry.gang), _ask(entry)
+        missing = tuple(max(0, want.least - has[want.type]) for want in request.wants)
+        needed = tuple(max(0, want.start - has[want.type]) for want in request.wants)
         first = [needed] if any(needed) else _single_pods(entry, missing)
         for counts in first:
             places = None if self._known_to_lack(entry, counts) else self._find(entry, counts)
@@ -328,8 +328,8 @@ class SchedulingCycle:
 
     def _resized(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
         """Write down that a gang has more pods from now on."""
-        before = usage.granted_counts(self._books.entries[gang.uid].gang)
-        self._books.put(gang)
+        before = usage.granted_counts(self._cache.entries[gang.uid].gang)
+        self._cache.put(gang)
         if gang.place is not None:
             message = text(before, gang.place.sizes)
             self.verdicts[gang.uid] = Resize(sizes=gang.place.sizes, placement=gang.place.placement, message=message)
@@ -357,51 +357,51 @@ class SchedulingCycle:
         counts = self._at_least(entry)
         if entry.gang.fallback_of:
             return False  # it takes what is free
-        if self._books.departing and self.reservations.when_left(entry, counts):
+        if self._cache.departing and self.reservations.when_left(entry, counts):
             return True
         state = self._state(entry)
-        if not preemption.may_preempt(self._books, entry) or group.no_preemption_at == state:
+        if not preemption.may_preempt(self._cache, entry) or group.no_preemption_at == state:
             return False
         self._relief = True
         with self.reservations.taken():
             unheard = self._unheard()
             plan = preemption.plan_preemption(
-                self._books, entry, counts, self.now, self._policy, self.verdicts.keys() | unheard
+                self._cache, entry, counts, self.now, self._policy, self.verdicts.keys() | unheard
             )
         if plan is None:
-            self.awaits_hearing = self.awaits_hearing or bool(unheard)
+            self.awaits_confirmation = self.awaits_confirmation or bool(unheard)
             busy = self.reservations or self.verdicts or self._provisional
             group.no_preemption_at = None if busy else state
             return False
-        self.promised.append(entry.uid)
-        self.verdicts |= issue_preemptions(self._books, plan, entry)
+        self.nominated.append(entry.uid)
+        self.verdicts |= issue_preemptions(self._cache, plan, entry)
         return self.reservations.when_left(entry, counts)
 
     def _unheard(self) -> Set[str]:
         """The running gangs whose assignment may not be written yet."""
-        running = self._books.running
+        running = self._cache.running
         return running.keys() - self._confirmed if len(running) != len(self._confirmed) else frozenset()
 
     def _state(self, entry: WorkloadInfo) -> object:
         """A value that is equal as long as no further gang could be preempted."""
         waited = self._waited(entry)
         stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
-        return self._books.state, entry.uid, stage
+        return self._cache.state, entry.uid, stage
 
     # -- growing --
 
     def _anybody_waits(self) -> bool:
         """Whether a gang waits for room. One that waits for quota is not helped by room."""
         for queue, line in self._pending.lines.items():
-            for group in line.groups.values() if queue in self._books.quotas else ():
+            for group in line.groups.values() if queue in self._cache.quotas else ():
                 entry = self._first(group)
-                need = group.ask.need(group.ask.least)
-                if self._books.quotas.fits(queue, need) and not self._never(entry):
+                need = group.request.need(group.request.least)
+                if self._cache.quotas.fits(queue, need) and not self._never(entry):
                     return True
         return False
 
     def _grow(self) -> None:
-        for gang in elastic.grow_gangs(self._books, self.now, self._policy):
+        for gang in elastic.grow_gangs(self._cache, self.now, self._policy):
             if gang.uid not in self._confirmed:
                 continue
             self._resized(gang, messages.grow_text)
@@ -414,20 +414,20 @@ class SchedulingCycle:
 
     def _times(self) -> Iterator[float]:
         policy = self._policy
-        yield self._pending.alarm()
-        yield from (entry.moved + policy.patience for entry in self._books.partial.values())
+        yield self._pending.next_wake()
+        yield from (entry.moved + policy.patience for entry in self._cache.partial.values())
         for line in self._pending.lines.values():
             for group in line.groups.values():
                 since = self._first(group).since
                 yield since + policy.patience_of(self._first(group).gang)
-                if group.ask.elastic or self._books.elastic:
+                if group.request.elastic or self._cache.elastic:
                     yield since + policy.shrink_after
                     yield since + policy.shrink_below_spec_after
         if self.reservations:
-            yield self._books.ends.first
+            yield self._cache.ends.first
         if self._idle:
-            yield elastic.growth_allowed_at(self._books, policy)
-            yield from (elastic.resize_cooldown_until(entry, policy) for entry in self._books.elastic.values())
+            yield elastic.growth_allowed_at(self._cache, policy)
+            yield from (elastic.resize_cooldown_until(entry, policy) for entry in self._cache.elastic.values())
 
 
 def _by_priority(entry: WorkloadInfo) -> list[int]:
@@ -443,5 +443,5 @@ def _single_pods(entry: WorkloadInfo, counts: Counts) -> list[Counts]:
 
 def _ask(entry: WorkloadInfo) -> GangRequest:
     """The request of a queued gang: gangs that cannot be read are not queued."""
-    assert entry.ask is not None
-    return entry.ask
+    assert entry.request is not None
+    return entry.request

@@ -59,9 +59,9 @@ def _speed(pods: int) -> float:
     return pods / (1 + _SYNC_OVERHEAD * (pods - 1)) if pods else 0.0
 
 
-def growth_allowed_at(books: SchedulerCache, policy: AdmissionPolicy) -> float:
+def growth_allowed_at(cache: SchedulerCache, policy: AdmissionPolicy) -> float:
     """When gangs may grow if none waits (epoch seconds): some time after the last one got or gave up room."""
-    return (books.moves[-1][0] if books.moves else -inf) + policy.grow_after
+    return (cache.moves[-1][0] if cache.moves else -inf) + policy.grow_after
 
 
 def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float:
@@ -70,42 +70,42 @@ def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float
     return -inf if at is None or at.resized is None else at.resized + policy.steady
 
 
-def grow_gangs(books: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
+def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
     """The gangs that grow now, with their new size; nothing is taken yet."""
-    heap = [(one.turn, one) for entry in books.elastic.values() for one in _growths(books, entry, now, policy)]
+    heap = [(one.turn, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
-    mark = books.grants.room.mark() if books.grants else 0
+    mark = cache.assumed_pods.room.mark() if cache.assumed_pods else 0
     while heap:
         _, one = heappop(heap)
-        node = _another(books, one)
+        node = _another(cache, one)
         if node is None:
             done.append(one)
             continue
         one.extra.append(node)
-        books.bounds.suppose(one.entry.gang, _one_more(one))
+        cache.bounds.suppose(one.entry.gang, _one_more(one))
         one.nodes[node] += 1
-        books.quotas.take(one.entry.queue, one.want.member.requests)
+        cache.quotas.take(one.entry.queue, one.want.member.requests)
         if one.now < one.want.most:
             heappush(heap, (one.turn, one))
         else:
             done.append(one)
-    if books.grants:
-        books.grants.room.rollback(mark)
-    books.bounds.forget()
+    if cache.assumed_pods:
+        cache.assumed_pods.room.rollback(mark)
+    cache.bounds.forget()
     for one in done:
         for _ in one.extra:
-            books.quotas.give(one.entry.queue, one.want.member.requests)
+            cache.quotas.give(one.entry.queue, one.want.member.requests)
     return _gangs([one for one in done if one.extra and _worth(one, policy)], now)
 
 
-def _growths(books: SchedulerCache, entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
+def _growths(cache: SchedulerCache, entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
     if (
         entry.releasing
         or now < resize_cooldown_until(entry, policy)
         or entry.gang.place is None
         or entry.gang.inadmissible
-        or entry.uid in books.partial
+        or entry.uid in cache.partial
     ):
         return
     known = expected_end(entry.gang, now)
@@ -132,18 +132,18 @@ def with_more(entry: WorkloadInfo, counts: Counts, places: NodeAssignments, now:
 
 
 def _wants(entry: WorkloadInfo) -> tuple[PodSetRequest, ...]:
-    return entry.ask.wants if entry.ask else ()
+    return entry.request.wants if entry.request else ()
 
 
-def _another(books: SchedulerCache, one: _Growth) -> str | None:
+def _another(cache: SchedulerCache, one: _Growth) -> str | None:
     """Take room for one more pod; its node, None if there is no room."""
-    if not books.quotas.fits(one.entry.queue, one.want.member.requests):
+    if not cache.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
-    if books.bounds.beyond(one.entry.gang, _one_more(one), more=True) is not None:
+    if cache.bounds.beyond(one.entry.gang, _one_more(one), more=True) is not None:
         return None
-    if books.grants is None or one.want.shape is None:
+    if cache.assumed_pods is None or one.want.shape is None:
         return ""
-    room, shape = books.grants.room, one.want.shape
+    room, shape = cache.assumed_pods.room, one.want.shape
     for node, _ in sorted(one.nodes.items(), key=lambda item: (-item[1], item[0])):
         if node in room and room.capacity(shape).counts[room.table.row[node]] >= 1:
             room.take(shape, node, 1)

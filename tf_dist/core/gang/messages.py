@@ -49,37 +49,40 @@ def _text(requests: Resources) -> str:
 
 
 def never_fits_text(
-    room: NodeSnapshot, ask: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
+    room: NodeSnapshot, request: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
 ) -> str:
     """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room.
 
     ``unavailable``: nodes that take no pods for now, with which there would be no room either.
     """
     if not unavailable:
-        return _never_fits_text(room, ask, lacking) + _left_out(ask)
-    text = _never_fits_text(room, ask, lacking) if room.nodes else "no node takes pods now"
-    return f"{text}, nor would there be room with {_listed(unavailable)}{_left_out(ask)}"
+        return _never_fits_text(room, request, lacking) + _left_out(request)
+    text = _never_fits_text(room, request, lacking) if room.nodes else "no node takes pods now"
+    return f"{text}, nor would there be room with {_listed(unavailable)}{_left_out(request)}"
 
 
-def _never_fits_text(room: NodeSnapshot, ask: GangRequest, lacking: int) -> str:
+def _never_fits_text(room: NodeSnapshot, request: GangRequest, lacking: int) -> str:
     if not room.nodes:
         return "the cluster has no node"
-    want, count = ask.wants[lacking], ask.least[lacking]
+    want, count = request.wants[lacking], request.least[lacking]
     if not _open(room, want).any():
         return f"needs {pods_text(want, count)}, but no node matches its node selector, affinity and tolerations"
     if want.shape is not None and room.most_ever(want.shape) >= count:
-        return f"needs {_all(ask, ask.least)}, and even the empty cluster has no room for all of them{_where(ask)}"
+        needed, where = _all(request, request.least), _where(request)
+        return f"needs {needed}, and even the empty cluster has no room for all of them{where}"
     return f"needs {pods_text(want, count)}, and even the empty cluster has only {_there(room, want, whole=True)}"
 
 
-def shortage_text(room: NodeSnapshot, ask: GangRequest, counts: Counts, short: int | None) -> str:
+def shortage_text(room: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
     """What is missing now. ``short``: the member that alone lacks room; None: only all of them together do."""
     if short is None:
-        return f"needs {_all(ask, counts)}, and there is no room for all of them{_where(ask)}{_left_out(ask)}"
-    want, count = ask.wants[short], counts[short]
+        return (
+            f"needs {_all(request, counts)}, and there is no room for all of them{_where(request)}{_left_out(request)}"
+        )
+    want, count = request.wants[short], counts[short]
     more = count - (room.most(want.shape) if want.shape else 0)
     free = _there(room, want, whole=False)
-    return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_left_out(ask)}"
+    return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_left_out(request)}"
 
 
 def nodes_unavailable_text(nodes: Mapping[str, UnavailableNode]) -> str:
@@ -91,23 +94,23 @@ def _listed(nodes: Mapping[str, UnavailableNode]) -> str:
     return join_names([f"{name} ({nodes[name].why})" for name in sorted(nodes)])
 
 
-def refused_nodes_text(ask: GangRequest) -> list[str]:
+def refused_nodes_text(request: GangRequest) -> list[str]:
     """The nodes that are excluded because the cluster's scheduler refused them."""
-    return sorted({node for want in ask.wants for node in want.member.constraints.get(REFUSED_NODES, ())})
+    return sorted({node for want in request.wants for node in want.member.constraints.get(REFUSED_NODES, ())})
 
 
-def _left_out(ask: GangRequest) -> str:
-    nodes = refused_nodes_text(ask)
+def _left_out(request: GangRequest) -> str:
+    nodes = refused_nodes_text(request)
     return f"; left out for now, refused by the cluster's scheduler: {join_names(nodes)}" if nodes else ""
 
 
-def _all(ask: GangRequest, counts: Counts) -> str:
-    return " and ".join(pods_text(want, count) for want, count in zip(ask.wants, counts, strict=True) if count)
+def _all(request: GangRequest, counts: Counts) -> str:
+    return " and ".join(pods_text(want, count) for want, count in zip(request.wants, counts, strict=True) if count)
 
 
-def _where(ask: GangRequest) -> str:
-    required = ask.locality is not None and ask.locality.required
-    return f" within one {ask.locality.label}" if ask.locality and required else " at once"
+def _where(request: GangRequest) -> str:
+    required = request.locality is not None and request.locality.required
+    return f" within one {request.locality.label}" if request.locality and required else " at once"
 
 
 def _open(room: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
@@ -181,7 +184,7 @@ def preempted_text(victim: Gang, gang: Gang) -> str:
 
 
 def explain_wait(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     pending: PendingQueues,
     policy: AdmissionPolicy,
     entry: WorkloadInfo,
@@ -189,111 +192,113 @@ def explain_wait(
     known: ReservationCache,
 ) -> Wait:
     """The verdict on a gang that has not been admitted; without its rank."""
-    wait = _explain_wait(books, pending, policy, entry, now, known)
-    for one in (books.entries[gang.uid] for gang in entry.gang.fallbacks if gang.uid in books.entries):
+    wait = _explain_wait(cache, pending, policy, entry, now, known)
+    for one in (cache.entries[gang.uid] for gang in entry.gang.fallbacks if gang.uid in cache.entries):
         if pending.asleep(one.uid):
             said = f"is tried from {time_of_day(one.gang.wakes_at, now)} on"
         else:
-            said = f"waits, too: {_explain_wait(books, pending, policy, one, now, known).message}"
+            said = f"waits, too: {_explain_wait(cache, pending, policy, one, now, known).message}"
         which = f"fallback {one.gang.fallback}" if one.gang.fallback else "the job as its document has it"
         wait = replace(wait, message=f"{wait.message}; {which} {said}")
-        if wait.reason.unreachable and one.ask is not None and unsatisfiable(books, one, one.ask) is None:
+        if wait.reason.unreachable and one.request is not None and unsatisfiable(cache, one, one.request) is None:
             wait = replace(wait, reason=PendingReason.WAITING_FOR_CAPACITY)
     return wait
 
 
 def _explain_wait(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     pending: PendingQueues,
     policy: AdmissionPolicy,
     entry: WorkloadInfo,
     now: float,
     known: ReservationCache,
 ) -> Wait:
-    gang, ask = entry.gang, entry.ask
-    if ask is None:
+    gang, request = entry.gang, entry.request
+    if request is None:
         return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)
     if gang.inadmissible:
         return Wait(reason=PendingReason.NAMESPACE_MISMATCH, message=gang.inadmissible)
     if pending.asleep(entry.uid):
         return Wait(reason=PendingReason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
     waited = now - entry.since
-    counts = ask.least if waited >= policy.shrink_after else ask.full
-    hindered = unsatisfiable(books, entry, ask)
-    if hindered is not None:
-        return hindered
-    beyond = books.bounds.beyond(gang, counts)
+    counts = request.least if waited >= policy.shrink_after else request.full
+    blocked_by = unsatisfiable(cache, entry, request)
+    if blocked_by is not None:
+        return blocked_by
+    beyond = cache.bounds.beyond(gang, counts)
     if beyond is not None:
         return Wait(reason=PendingReason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
-    lack = books.quotas.lack(entry.queue, ask.need(counts))
-    reason, message = _blocked(books, entry, ask, counts) if lack is None else (lack.reason, str(lack))
-    reason = PendingReason.PREEMPTING if gang.promised else reason
-    number, ahead = pending.ahead(entry.uid, lambda group: _counts(books, group))
+    lack = cache.quotas.lack(entry.queue, request.need(counts))
+    reason, message = _blocked(cache, entry, request, counts) if lack is None else (lack.reason, str(lack))
+    reason = PendingReason.PREEMPTING if gang.nominated else reason
+    number, ahead = pending.ahead(entry.uid, lambda group: _counts(cache, group))
     first: list[JobKey] = []
-    foremost = waited >= policy.patience_of(gang) or gang.promised
+    foremost = waited >= policy.patience_of(gang) or gang.nominated
     for rank in ahead:
         first.append(rank.key)
-        foremost = foremost and now - rank.created_at < policy.patience_of(books.entries[rank.uid].gang)
+        foremost = foremost and now - rank.created_at < policy.patience_of(cache.entries[rank.uid].gang)
         if len(first) >= MAX_LISTED and not foremost:
             break
     message += queue_position_text(number, first, gang.queue)
     if foremost:  # then it has a reservation
-        message += _starts(books, entry, counts, now, known)
+        message += _starts(cache, entry, counts, now, known)
     return Wait(reason=reason, message=message, position=number + 1)
 
 
-def unsatisfiable(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest) -> Wait | None:
+def unsatisfiable(cache: SchedulerCache, entry: WorkloadInfo, request: GangRequest) -> Wait | None:
     """Why a gang cannot start however many others end, not even at its minimum; None: it can.
 
     It depends on nothing but the gang, the nodes, the queues and the ResourceQuotas themselves
     (``SchedulerCache.limits``).
     """
-    lack = books.quotas.lack(entry.queue, {})
+    lack = cache.quotas.lack(entry.queue, {})
     if lack is not None:
         return Wait(reason=lack.reason, message=str(lack))
-    beyond = books.bounds.never(entry.gang, ask.least)
+    beyond = cache.bounds.never(entry.gang, request.least)
     if beyond is not None:
         return Wait(reason=PendingReason.NEVER_FITS, message=str(beyond))
-    lack = books.quotas.lack(entry.queue, ask.need(ask.least))
+    lack = cache.quotas.lack(entry.queue, request.need(request.least))
     if lack is not None and lack.never:
         return Wait(reason=PendingReason.NEVER_FITS, message=str(lack))
-    grants = books.grants
-    lacking = grants.never(ask) if grants is not None else None
-    if grants is None or lacking is None:
+    assumed_pods = cache.assumed_pods
+    lacking = assumed_pods.never(request) if assumed_pods is not None else None
+    if assumed_pods is None or lacking is None:
         return None
-    if grants.fits_with_unavailable(ask):
-        return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=nodes_unavailable_text(grants.unavailable))
-    refused = bool(refused_nodes_text(ask))
+    if assumed_pods.fits_with_unavailable(request):
+        return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=nodes_unavailable_text(assumed_pods.unavailable))
+    refused = bool(refused_nodes_text(request))
     reason = PendingReason.NODES_REFUSED if refused else PendingReason.NEVER_FITS
-    return Wait(reason=reason, message=never_fits_text(grants.room, ask, lacking, grants.unavailable))
+    return Wait(reason=reason, message=never_fits_text(assumed_pods.room, request, lacking, assumed_pods.unavailable))
 
 
-def _blocked(books: SchedulerCache, entry: WorkloadInfo, ask: GangRequest, counts: Counts) -> tuple[PendingReason, str]:
-    grants: AssumedPods | None = books.grants
-    if grants is not None:
-        version, said = ask.said.get(counts, (-1, ""))
-        if version == grants.version:
+def _blocked(
+    cache: SchedulerCache, entry: WorkloadInfo, request: GangRequest, counts: Counts
+) -> tuple[PendingReason, str]:
+    assumed_pods: AssumedPods | None = cache.assumed_pods
+    if assumed_pods is not None:
+        version, said = request.said.get(counts, (-1, ""))
+        if version == assumed_pods.version:
             return PendingReason.WAITING_FOR_CAPACITY, said
-        if grants.look(ask, counts) is None:
-            said = shortage_text(grants.room, ask, counts, grants.short(ask, counts))
-            ask.said[counts] = grants.version, said
+        if assumed_pods.look(request, counts) is None:
+            said = shortage_text(assumed_pods.room, request, counts, assumed_pods.short(request, counts))
+            request.said[counts] = assumed_pods.version, said
             return PendingReason.WAITING_FOR_CAPACITY, said
-    if books.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
+    if cache.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
         return PendingReason.WAITING_IN_QUEUE, "there is room for it, but its queue is served strictly in order"
     return PendingReason.RESERVED, "there is room for it, but that is reserved for those who have waited longer"
 
 
-def _counts(books: SchedulerCache, group: EquivalentGangs) -> bool:
+def _counts(cache: SchedulerCache, group: EquivalentGangs) -> bool:
     """Whether gangs of a group count as ahead of others: not those that can never start."""
-    return books.grants is None or books.grants.never(group.ask) is None
+    return cache.assumed_pods is None or cache.assumed_pods.never(group.request) is None
 
 
-def _starts(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, now: float, known: ReservationCache) -> str:
+def _starts(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, now: float, known: ReservationCache) -> str:
     # A gang that only waits for terminating pods has its reservation from the same cycle.
-    reservation = known.reserve(books, entry, counts, now, ended=False) if books.departing else None
-    reservation = reservation or known.reserve(books, entry, counts, now, ended=True)
+    reservation = known.reserve(cache, entry, counts, now, ended=False) if cache.departing else None
+    reservation = reservation or known.reserve(cache, entry, counts, now, ended=True)
     if reservation is None:
         return ""
-    leaving = {one.gang.key for one in books.departing.values()}
+    leaving = {one.gang.key for one in cache.departing.values()}
     after = reservation.after.gang.key if reservation.after else None
     return reserved_start_text(after, reservation.start, now, leaving)

@@ -39,13 +39,13 @@ class PreemptionPlan:
         return max((entry.gang.priority for entry in self.whole), default=-(2**63)), len(self.whole), pods, lost
 
 
-def may_preempt(books: SchedulerCache, entry: WorkloadInfo) -> bool:
+def may_preempt(cache: SchedulerCache, entry: WorkloadInfo) -> bool:
     """Whether there may be a gang to preempt: cheap, and never wrongly False."""
-    return bool(books.elastic) or _may_evict(books, entry)
+    return bool(cache.elastic) or _may_evict(cache, entry)
 
 
 def plan_preemption(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     entry: WorkloadInfo,
     counts: Counts,
     now: float,
@@ -57,15 +57,15 @@ def plan_preemption(
     ``spared``: uids of gangs that are not preempted.
     """
     waited = now - entry.since
-    found = _plan_within(books, entry, counts, waited, policy, spared, largest=False)
+    found = _plan_within(cache, entry, counts, waited, policy, spared, largest=False)
     if found is None or not 1 < len(found.whole) <= _FEW:
         return found
-    other = _plan_within(books, entry, counts, waited, policy, spared, largest=True)
+    other = _plan_within(cache, entry, counts, waited, policy, spared, largest=True)
     return found if other is None else min(found, other, key=lambda plan: plan.cost)
 
 
 def _plan_within(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     entry: WorkloadInfo,
     counts: Counts,
     waited: float,
@@ -74,15 +74,15 @@ def _plan_within(
     *,
     largest: bool,
 ) -> PreemptionPlan | None:
-    going = releases_underway(books)
-    with WhatIf(books, iter(going)) as gone:
+    going = releases_underway(cache)
+    with WhatIf(cache, iter(going)) as gone:
         gone.to(len(going))
-        with WhatIf(books, _steps(books, entry, counts, waited, policy, spared, largest=largest)) as supposing:
-            places = fewest_releases(books, supposing, entry, counts)
+        with WhatIf(cache, _steps(cache, entry, counts, waited, policy, spared, largest=largest)) as supposing:
+            places = fewest_releases(cache, supposing, entry, counts)
             if places is None:
                 return None
-            steps = _needed(books, entry, counts, supposing.steps, places)
-        steps = _each_needed(books, entry, counts, steps)
+            steps = _needed(cache, entry, counts, supposing.steps, places)
+        steps = _each_needed(cache, entry, counts, steps)
     fewer: dict[str, dict[str, int]] = {}
     whole = {step.entry.uid: step.entry for step in steps if not step.type}
     for step in steps:
@@ -93,7 +93,7 @@ def _plan_within(
 
 
 def _steps(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     entry: WorkloadInfo,
     counts: Counts,
     waited: float,
@@ -103,25 +103,25 @@ def _steps(
     largest: bool,
 ) -> Iterator[Release]:
     # Where the quota suffices as it is, released quota need not be counted.
-    counted = len(books.youngest) > 1 or not books.quotas.fits(entry.queue, _need(entry, counts))
+    counted = len(cache.youngest) > 1 or not cache.quotas.fits(entry.queue, _need(entry, counts))
     dropped: dict[str, list[Release]] = {}
-    for step in _shrinking(books, entry, waited, policy, spared):
+    for step in _shrinking(cache, entry, waited, policy, spared):
         dropped.setdefault(step.entry.uid, []).append(step)
         yield step
-    if _may_evict(books, entry):
-        for step in _evicting(books, entry, counts, dropped, spared, largest=largest):
+    if _may_evict(cache, entry):
+        for step in _evicting(cache, entry, counts, dropped, spared, largest=largest):
             yield step if counted else step._replace(quota={})
 
 
 def _need(entry: WorkloadInfo, counts: Counts) -> Resources:
-    return entry.ask.need(counts) if entry.ask else {}
+    return entry.request.need(counts) if entry.request else {}
 
 
 # -- fewer pods --
 
 
 def _shrinking(
-    books: SchedulerCache, entry: WorkloadInfo, waited: float, policy: AdmissionPolicy, spared: Container[str]
+    cache: SchedulerCache, entry: WorkloadInfo, waited: float, policy: AdmissionPolicy, spared: Container[str]
 ) -> Iterator[Release]:
     """Surplus pods, one by one, of the gangs with most of it first.
 
@@ -130,8 +130,8 @@ def _shrinking(
     """
     others = [
         one
-        for _, one in sorted(books.elastic.items())
-        if not (one.releasing or one.uid in spared) and one.gang.preemptable and _open_to(books, entry, one)
+        for _, one in sorted(cache.elastic.items())
+        if not (one.releasing or one.uid in spared) and one.gang.preemptable and _open_to(cache, entry, one)
     ]
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
     overgrown = others if waited >= policy.shrink_after else higher
@@ -143,9 +143,9 @@ def _shrinking(
     )
 
 
-def _open_to(books: SchedulerCache, entry: WorkloadInfo, victim: WorkloadInfo) -> bool:
+def _open_to(cache: SchedulerCache, entry: WorkloadInfo, victim: WorkloadInfo) -> bool:
     """Whether the victim's queue lets other queues' gangs take anything from it, as Volcano's ``reclaimable`` says."""
-    queue = books.queues.get(victim.queue)
+    queue = cache.queues.get(victim.queue)
     return victim.queue == entry.queue or queue is None or queue.reclaimable
 
 
@@ -154,7 +154,7 @@ def _surplus(
 ) -> Iterator[Release]:
     order = []
     for entry in entries:
-        for want in entry.ask.wants if entry.ask else ():
+        for want in entry.request.wants if entry.request else ():
             left = seats.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
             if len(left) > floor(want):
                 seats[entry.uid, want.type] = left
@@ -171,22 +171,22 @@ def _surplus(
 # -- whole gangs --
 
 
-def _may_evict(books: SchedulerCache, entry: WorkloadInfo) -> bool:
-    allowed = _allowed(books, entry)
+def _may_evict(cache: SchedulerCache, entry: WorkloadInfo) -> bool:
+    allowed = _allowed(cache, entry)
     if not entry.gang.preempts or allowed is PreemptionPolicy.NEVER:
         return False
-    stack = books.youngest.get(entry.queue)
-    others = len(books.youngest) - (stack is not None)
+    stack = cache.youngest.get(entry.queue)
+    others = len(cache.youngest) - (stack is not None)
     return bool(stack and stack[0][0] < entry.gang.priority) or (allowed is PreemptionPolicy.RECLAIM and others > 0)
 
 
-def _allowed(books: SchedulerCache, entry: WorkloadInfo) -> PreemptionPolicy:
-    queue = books.queues.get(entry.queue)
+def _allowed(cache: SchedulerCache, entry: WorkloadInfo) -> PreemptionPolicy:
+    queue = cache.queues.get(entry.queue)
     return queue.preemption if queue else PreemptionPolicy.NEVER
 
 
 def _evicting(
-    books: SchedulerCache,
+    cache: SchedulerCache,
     entry: WorkloadInfo,
     counts: Counts,
     dropped: dict[str, list[Release]],
@@ -196,12 +196,12 @@ def _evicting(
 ) -> Iterator[Release]:
     """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota."""
     need = _need(entry, counts)
-    order = books.largest if largest else books.youngest
+    order = cache.largest if largest else cache.youngest
     stacks = [order.get(entry.queue, [])]
-    if _allowed(books, entry) is PreemptionPolicy.RECLAIM:
+    if _allowed(cache, entry) is PreemptionPolicy.RECLAIM:
         stacks += [stack for queue, stack in sorted(order.items()) if queue != entry.queue]
     for priority, _, _, uid in merge(*stacks):
-        victim = books.running[uid]
+        victim = cache.running[uid]
         if victim.releasing or uid in spared or not victim.gang.preemptable:
             continue
         if victim.queue == entry.queue:
@@ -209,7 +209,7 @@ def _evicting(
                 if len(stacks) == 1:
                     return
                 continue
-        elif not (_open_to(books, entry, victim) and books.quotas.reclaims(entry.queue, need, victim.queue)):
+        elif not (_open_to(cache, entry, victim) and cache.quotas.reclaims(entry.queue, need, victim.queue)):
             continue
         yield _whole(victim, dropped.get(uid, []))
 
@@ -230,17 +230,17 @@ _FEW: Final = 16
 
 
 def _needed(
-    books: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release], places: NodeAssignments
+    cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release], places: NodeAssignments
 ) -> list[Release]:
     """The steps that are needed at this placement: those that matter most are spared first."""
     need = _need(entry, counts)
     pods = placed_pods(entry, places)
     nodes = {one.node for one in pods}
     mark = 0
-    if books.grants is not None:
-        mark = books.grants.room.mark()
+    if cache.assumed_pods is not None:
+        mark = cache.assumed_pods.room.mark()
         for shape, node, count in pods:
-            books.grants.room.take(shape, node, count)
+            cache.assumed_pods.room.take(shape, node, count)
     spared: set[int] = set()
     evicted: set[str] = set()
     reclaimed = Counter(step.entry.queue for step in steps if _reclaims(entry, step))
@@ -248,23 +248,23 @@ def _needed(
         step = steps[at]
         if step.entry.uid in evicted:
             continue  # it goes as a whole, and so do these pods
-        books.quotas.take(step.entry.queue, step.quota)
+        cache.quotas.take(step.entry.queue, step.quota)
         others = reclaimed - Counter([step.entry.queue]) if _reclaims(entry, step) else reclaimed
         if (
-            books.quotas.fits(entry.queue, need)
-            and _may_reclaim(books, entry, need, others)
-            and retake(books, step, nodes)
+            cache.quotas.fits(entry.queue, need)
+            and _may_reclaim(cache, entry, need, others)
+            and retake(cache, step, nodes)
         ):
             spared.add(at)
             reclaimed = others
             continue
-        books.quotas.give(step.entry.queue, step.quota)
+        cache.quotas.give(step.entry.queue, step.quota)
         if not step.type:
             evicted.add(step.entry.uid)
-    if books.grants is not None:
-        books.grants.room.rollback(mark)
+    if cache.assumed_pods is not None:
+        cache.assumed_pods.room.rollback(mark)
     for at in spared:
-        books.quotas.give(steps[at].entry.queue, steps[at].quota)
+        cache.quotas.give(steps[at].entry.queue, steps[at].quota)
     return [step for at, step in enumerate(steps) if at not in spared]
 
 
@@ -273,32 +273,32 @@ def _reclaims(entry: WorkloadInfo, step: Release) -> bool:
     return not step.type and step.entry.queue != entry.queue
 
 
-def _may_reclaim(books: SchedulerCache, entry: WorkloadInfo, need: Resources, queues: Iterable[str]) -> bool:
+def _may_reclaim(cache: SchedulerCache, entry: WorkloadInfo, need: Resources, queues: Iterable[str]) -> bool:
     """Whether the gang may preempt gangs of these other queues now.
 
     A gang that preempts within its queue to stay within the nominal quota must not be exempt for having preempted
     others: beyond the nominal quota it would be the next to be preempted, by those others.
     """
-    return all(books.quotas.entitled(entry.queue, need, queue) for queue in queues)
+    return all(cache.quotas.entitled(entry.queue, need, queue) for queue in queues)
 
 
-def _each_needed(books: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release]) -> list[Release]:
+def _each_needed(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release]) -> list[Release]:
     """The needed steps at any placement: the search is repeated for each, so only a few steps are tried."""
     for step in reversed(steps) if len(steps) <= _FEW else ():
         rest = [other for other in steps if other is not step]
-        with WhatIf(books, iter(rest)) as fewer:
+        with WhatIf(cache, iter(rest)) as fewer:
             fewer.to(len(rest))
             others = {step.entry.queue for step in rest if _reclaims(entry, step)}
-            if _may_reclaim(books, entry, _need(entry, counts), others) and find_now(books, entry, counts) is not None:
+            if _may_reclaim(cache, entry, _need(entry, counts), others) and find_now(cache, entry, counts) is not None:
                 steps = rest
     return steps
 
 
-def issue_preemptions(books: SchedulerCache, plan: PreemptionPlan, entry: WorkloadInfo) -> dict[str, Verdict]:
+def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: WorkloadInfo) -> dict[str, Verdict]:
     """Carry out a plan made for a gang: the verdicts on the others, by uid."""
     verdicts: dict[str, Verdict] = {}
     for uid, fewer in plan.fewer.items():
-        victim = books.entries[uid]
+        victim = cache.entries[uid]
         before = usage.granted_counts(victim.gang)
         sizes = {type_: size - fewer.get(type_, 0) for type_, size in before.items()}
         verdicts[uid] = Resize(
@@ -307,17 +307,17 @@ def issue_preemptions(books: SchedulerCache, plan: PreemptionPlan, entry: Worklo
             message=messages.shrink_text(before, sizes, entry.gang.key),
         )
         goes = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
-        books.release(victim, _released_pods(victim, fewer), goes)
+        cache.release(victim, _released_pods(victim, fewer), goes)
     for victim in plan.whole:
         verdicts[victim.uid] = Preempt(by=entry.gang.key, message=messages.preempted_text(victim.gang, entry.gang))
-        books.release(victim, victim.held.remaining, victim.held.remaining_quota)
+        cache.release(victim, victim.held.remaining, victim.held.remaining_quota)
     return verdicts
 
 
 def _released_pods(victim: WorkloadInfo, fewer: Mapping[str, int]) -> list[PodsOnNode]:
     """Where the last pods of each type are."""
     pods = []
-    for want in victim.ask.wants if victim.ask else ():
+    for want in victim.request.wants if victim.request else ():
         seats = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
         if want.shape is not None:
             pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(seats.items()) if node]

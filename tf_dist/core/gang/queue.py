@@ -28,7 +28,7 @@ from tf_dist.core.gang.types import AdmissionPolicy, Gang
 class Rank(NamedTuple):
     """A gang's rank in its queue; the smallest is first."""
 
-    promised: int
+    nominated: int
     urgency: int
     patient: int
     turn: float
@@ -41,14 +41,14 @@ class Rank(NamedTuple):
 class EquivalentGangs:
     """Gangs of a queue that can only start one after the other, in order. ``ranks`` is never empty.
 
-    ``no_preemption_at``: the state in which nothing could be preempted for its first gang. ``hindered``: the last
+    ``no_preemption_at``: the state in which nothing could be preempted for its first gang. ``blocked_by``: the last
     reason why none of them could start however many others end ("": they could; None: not looked at yet).
     """
 
-    ask: GangRequest
+    request: GangRequest
     ranks: list[Rank]
     no_preemption_at: object = None
-    hindered: str | None = None
+    blocked_by: str | None = None
 
 
 EquivalenceKey = tuple[object, ...]
@@ -131,7 +131,7 @@ class PendingQueues:
                 moved = True
         return moved
 
-    def alarm(self) -> float:
+    def next_wake(self) -> float:
         """When ``wake`` has something to do next: epoch seconds, inf for never."""
         asleep = self._alarms[0][0] if self._alarms else inf
         starving = self._starving[0][0] if self._starving else inf
@@ -159,15 +159,15 @@ class PendingQueues:
 
     def _line_up(self, entry: WorkloadInfo, *, starving: bool) -> None:
         gang = entry.gang
-        if entry.ask is None or gang.inadmissible:
+        if entry.request is None or gang.inadmissible:
             return
         rank = self._rank(entry, starving=starving)
         bounded = gang.charges and (gang.key.namespace, gang.charges)
         kind: EquivalenceKey = (
-            id(entry.ask),
+            id(entry.request),
             bounded,
             bool(gang.fallback_of),
-            gang.promised,
+            gang.nominated,
             gang.priority,
             gang.preempts,
             gang.patience,
@@ -177,7 +177,7 @@ class PendingQueues:
         insort(line.order, rank)
         group = line.groups.get(kind)
         if group is None:
-            line.groups[kind] = EquivalentGangs(entry.ask, [rank])
+            line.groups[kind] = EquivalentGangs(entry.request, [rank])
         else:
             insort(group.ranks, rank)
         self._waiting[entry.uid] = _Waiting(entry.queue, rank, kind)
@@ -187,7 +187,7 @@ class PendingQueues:
     def _rank(self, entry: WorkloadInfo, *, starving: bool) -> Rank:
         gang = entry.gang
         turn = entry.since + (0.0 if starving else shortest_job_delay(gang, self.policy))
-        return Rank(-gang.promised, -gang.priority, not starving, turn, gang.created_at, gang.key, gang.uid)
+        return Rank(-gang.nominated, -gang.priority, not starving, turn, gang.created_at, gang.key, gang.uid)
 
 
 def shortest_job_delay(gang: Gang, policy: AdmissionPolicy) -> float:
@@ -276,7 +276,7 @@ class QueueIterator:
             for group in groups:
                 if not asleep(group):
                     awake.append(group)
-                elif due(group) or group.ranks[0].promised:
+                elif due(group) or group.ranks[0].nominated:
                     reserving.append(group)
             groups = awake + sorted(reserving, key=lambda group: group.ranks[0])[:1]
         self._heap = [(group.ranks[0], group) for group in groups]

@@ -154,7 +154,7 @@ class SnapshotBuilder:
     """
 
     def __init__(self) -> None:
-        self._sight = PodIndex()
+        self._pod_index = PodIndex()
         self._rules = NO_ADMISSION_CONFIG
         self._bounds: ResourceQuotas = _NO_QUOTAS
         self._gangs: dict[str, tuple[AdmissionRequest, Gang]] = {}
@@ -163,11 +163,11 @@ class SnapshotBuilder:
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """Apply a change of a pod: added (``old`` None), changed, or deleted (``new`` None)."""
-        self._sight.change(old, new)
+        self._pod_index.change(old, new)
 
     def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
         """Add, update or (``raw`` None) remove a node."""
-        self._sight.put_node(name, raw)
+        self._pod_index.put_node(name, raw)
 
     def update(
         self,
@@ -185,7 +185,7 @@ class SnapshotBuilder:
         """
         if whole:
             claims = {**dict.fromkeys(self._gangs), **claims}
-        moved, came = self._sight.moved(), self._sight.came()
+        moved, came = self._pod_index.moved(), self._pod_index.came()
         anew = rules.counted != self._rules.counted
         judged = self._doors.turn(rules.queues or (), namespaces)
         wide = anew or judged or bounds.keys() != self._bounds.keys()
@@ -211,13 +211,13 @@ class SnapshotBuilder:
         self._columns.settle()
         if whole:
             found = {uid: gang for uid, (_, gang) in self._gangs.items()}
-        nodes = self._sight.nodes(self._columns.keys, whole=whole)
+        nodes = self._pod_index.nodes(self._columns.keys, whole=whole)
         return SnapshotChanges(
             gangs=found,
             nodes=nodes,
             queues=rules.queues or (),
             bounds=bounds,
-            unavailable=self._sight.unavailable,
+            unavailable=self._pod_index.unavailable,
         )
 
     def _uids(self, keys: Iterable[str]) -> list[str]:
@@ -229,7 +229,7 @@ class SnapshotBuilder:
         """A job as admission sees it. ``known``: as it was, where nothing but its quotas can have changed since."""
         bounded = claim.job.key.namespace in self._bounds
         if known is None:
-            counted = _gang_or_problem(claim, self._sight.bound(key), self._rules, self._columns)
+            counted = _gang_or_problem(claim, self._pod_index.bound(key), self._rules, self._columns)
             return self._charged(claim, counted, self._rules, key, bounded=bounded)
         if (known.charges is not None) != bounded or (bounded and came):
             return self._charged(claim, known, self._rules, key, bounded=bounded)
@@ -253,7 +253,7 @@ class SnapshotBuilder:
             return gang_quota_usage(fallback_job(claim.job, fallback), rules.overheads, rules.default_class)
 
         others = tuple(replace(one, charges=charges(one.fallback)) for one in gang.fallbacks)
-        created = self._sight.created(key)
+        created = self._pod_index.created(key)
         return replace(gang, charges=charges(gang.fallback), created=created, fallbacks=others)
 
 
@@ -319,7 +319,9 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
         gang = _build_gang(as_that, bound if not turn else BoundPods(), rules, columns, which)
         if turn:
             tried_from = 0.0 if which > first > 0 else later
-            gang = replace(gang, uid=f"{gang.uid}/{which}", fallback_of=gang.uid, promised=False, tried_from=tried_from)
+            gang = replace(
+                gang, uid=f"{gang.uid}/{which}", fallback_of=gang.uid, nominated=False, tried_from=tried_from
+            )
         gangs.append(gang)
     return replace(gangs[0], fallbacks=tuple(gang for gang in gangs[1:] if gang.tried_from < inf))
 
@@ -353,7 +355,7 @@ def _build_gang(
         preempts=priority.preempts,
         preemptable=job.scheduling.preemptable,
         patience=job.scheduling.patience,
-        promised=place is None and status.reason == PendingReason.PREEMPTING,
+        nominated=place is None and status.reason == PendingReason.PREEMPTING,
         live=grows_live(job),
         # Only nodes that are named are surely in one rack.
         pinned=predictable or (locality is not None and locality.required),

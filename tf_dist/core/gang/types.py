@@ -178,7 +178,7 @@ class Gang:
     done, per type and node. ``patience``: the wait after which room is reserved for it (None: that of the policy);
     ``preemptable``: whether others may take its place. ``not_before``: it is not considered before this time (epoch
     seconds). ``estimate``: seconds it is expected to run (None: unknown). ``preempts``: whether it may preempt others;
-    ``promised``: others are preempted for it, and it comes first until it is admitted. ``live``: its size can change
+    ``nominated``: others are preempted for it, and it comes first until it is admitted. ``live``: its size can change
     while it runs (False: it must start again to grow). ``pinned``: its pods are sent to the nodes that are found for
     them (False: to as many as have room, and the cluster's scheduler chooses). ``charges``: what it counts as in the
     ResourceQuotas of its namespace (None: there are none), and ``created``: how many pods of each type are there, on
@@ -200,7 +200,7 @@ class Gang:
     preempts: bool = True
     preemptable: bool = True
     patience: float | None = None
-    promised: bool = False
+    nominated: bool = False
     live: bool = True
     pinned: bool = True
     charges: GangQuotaUsage | None = None
@@ -235,7 +235,7 @@ class Gang:
         """The gang with its place, as it was admitted: as its document says, or as one of its fallbacks."""
         chosen = next((one for one in self.fallbacks if one.fallback == fallback), self)
         if chosen is self:
-            return replace(self, place=place, promised=False, fallbacks=())
+            return replace(self, place=place, nominated=False, fallbacks=())
         mine = replace(chosen, uid=self.uid, fallback_of="", tried_from=0.0, place=place)
         return replace(mine, bound=self.bound, earlier=self.earlier, created=self.created)
 

@@ -38,14 +38,14 @@ class Usage:
 NO_USAGE: Final = Usage()
 
 
-def usage_of(gang: Gang, ask: GangRequest | None) -> Usage:
+def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
     """The usage of a gang. Without a request (it cannot be read): its quota alone."""
     if gang.place is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
     remaining = (
-        ask.need(wanted)
-        if ask
+        request.need(wanted)
+        if request
         else total_resources(zip((member.requests for member in gang.members), wanted, strict=True))
     )
     if gang.bound:
@@ -55,7 +55,7 @@ def usage_of(gang: Gang, ask: GangRequest | None) -> Usage:
         )
     else:
         held = Usage(quota=remaining, remaining_quota=remaining)
-    for want in ask.wants if ask else ():
+    for want in request.wants if request else ():
         if want.shape is not None:
             _add(held, gang, want, want.shape)
     return held
@@ -166,19 +166,19 @@ def subtract_pods(pods: list[PodsOnNode], others: list[PodsOnNode]) -> list[Pods
     return [PodsOnNode(shape, node, count) for (shape, node), count in left.items() if count > 0]
 
 
-def can_shrink(gang: Gang, ask: GangRequest | None) -> bool:
+def can_shrink(gang: Gang, request: GangRequest | None) -> bool:
     """Whether it has more than its minimum."""
-    return ask is not None and any(granted_count(gang, want.member) > want.least for want in ask.wants)
+    return request is not None and any(granted_count(gang, want.member) > want.least for want in request.wants)
 
 
-def can_grow(gang: Gang, ask: GangRequest | None) -> bool:
+def can_grow(gang: Gang, request: GangRequest | None) -> bool:
     """Whether it may have more than it has."""
-    return ask is not None and any(granted_count(gang, want.member) < want.most for want in ask.wants)
+    return request is not None and any(granted_count(gang, want.member) < want.most for want in request.wants)
 
 
-def is_partial(gang: Gang, ask: GangRequest | None) -> bool:
+def is_partial(gang: Gang, request: GangRequest | None) -> bool:
     """Whether it has started with less than its smallest size, and the rest waits for room."""
-    return ask is not None and any(granted_count(gang, want.member) < want.least for want in ask.wants)
+    return request is not None and any(granted_count(gang, want.member) < want.least for want in request.wants)
 
 
 def granted_counts(gang: Gang) -> dict[str, int]:

@@ -24,8 +24,8 @@ class Release(NamedTuple):
 class WhatIf:
     """Context in which ``to`` supposes steps as done; leaving its ``with`` rolls them back."""
 
-    def __init__(self, books: SchedulerCache, steps: Iterator[Release]) -> None:
-        self._books = books
+    def __init__(self, cache: SchedulerCache, steps: Iterator[Release]) -> None:
+        self._cache = cache
         self._more = steps
         self._marks: list[int] = []
         self.known: list[Release] = []
@@ -44,9 +44,9 @@ class WhatIf:
         """Suppose ``count`` steps as done; returns how many are, if there are fewer."""
         if count < self.count:
             for step in reversed(self.known[count : self.count]):
-                self._books.quotas.take(step.entry.queue, step.quota)
-            if self._books.grants is not None:
-                self._books.grants.room.rollback(self._marks[count])
+                self._cache.quotas.take(step.entry.queue, step.quota)
+            if self._cache.assumed_pods is not None:
+                self._cache.assumed_pods.room.rollback(self._marks[count])
             del self._marks[count:]
         while self.count < count and self._next():
             pass
@@ -59,7 +59,7 @@ class WhatIf:
                 return False
             self.known.append(step)
         step = self.known[self.count]
-        self._marks.append(apply_release(self._books, step))
+        self._marks.append(apply_release(self._cache, step))
         return True
 
     def __enter__(self) -> Self:
@@ -69,12 +69,12 @@ class WhatIf:
         self.to(0)
 
 
-def apply_release(books: SchedulerCache, step: Release) -> int:
+def apply_release(cache: SchedulerCache, step: Release) -> int:
     """Suppose one step as done; returns the mark to roll back to."""
-    books.quotas.give(step.entry.queue, step.quota)
-    if books.grants is None:
+    cache.quotas.give(step.entry.queue, step.quota)
+    if cache.assumed_pods is None:
         return 0
-    room = books.grants.room
+    room = cache.assumed_pods.room
     mark = room.mark()
     for shape, node, count in step.pods:
         if node in room:
@@ -82,11 +82,11 @@ def apply_release(books: SchedulerCache, step: Release) -> int:
     return mark
 
 
-def retake(books: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
+def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
     """Take the room of a step again if ``nodes`` have enough of it; whether they had, else nothing is changed."""
-    if books.grants is None:
+    if cache.assumed_pods is None:
         return True
-    room = books.grants.room
+    room = cache.assumed_pods.room
     here = [pods for pods in step.pods if pods.node in nodes and pods.node in room]
     mark = room.mark()
     for shape, node, count in here:
@@ -104,41 +104,41 @@ def is_overcommitted(room: NodeSnapshot, pods: PodsOnNode) -> bool:
     return any(room.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
 
 
-def find_now(books: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+def find_now(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
     """The placement of a gang if it were admitted now; None: it lacks room or quota."""
-    ask = entry.ask
-    if ask is None or not books.quotas.fits(entry.queue, ask.need(counts)):
+    request = entry.request
+    if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
         return None
-    if books.grants is None:
+    if cache.assumed_pods is None:
         return [{} for _ in counts]
-    return None if books.grants.short(ask, counts) is not None else books.grants.fit(ask, counts)
+    return None if cache.assumed_pods.short(request, counts) is not None else cache.assumed_pods.fit(request, counts)
 
 
 def fewest_releases(
-    books: SchedulerCache, supposing: WhatIf, entry: WorkloadInfo, counts: Counts
+    cache: SchedulerCache, supposing: WhatIf, entry: WorkloadInfo, counts: Counts
 ) -> NodeAssignments | None:
     """Suppose as few steps as let the gang start, and return its placement; None: all of them do not suffice.
 
     How many that are is guessed from what the last steps brought, and then looked for by halving: where more room ever
     lets fewer gangs in, it may be one of several answers.
     """
-    found = find_now(books, entry, counts)
+    found = find_now(cache, entry, counts)
     high, more = supposing.count, 1
     low = high - 1
-    missing = _missing(books, entry, counts)
+    missing = _missing(cache, entry, counts)
     while found is None:
         low, high = high, supposing.to(high + more)
         if high == low:
             return None
-        found = find_now(books, entry, counts)
-        left = _missing(books, entry, counts)
+        found = find_now(cache, entry, counts)
+        left = _missing(cache, entry, counts)
         brought, missing = missing - left, left
         # Rounded up: with as many steps again for every pod that these brought, none is missing.
         more = min(-(-left * (high - low) // brought), 8 * (high - low)) if left and brought > 0 else 2 * more
     middle = high - 1  # the guess is mostly right
     while high - low > 1:
         supposing.to(middle)
-        fewer = find_now(books, entry, counts)
+        fewer = find_now(cache, entry, counts)
         if fewer is None:
             low = middle
         else:
@@ -148,10 +148,10 @@ def fewest_releases(
     return found
 
 
-def _missing(books: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> int:
+def _missing(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> int:
     """The number of pods without room, of the member where that is most."""
-    if books.grants is None or entry.ask is None:
+    if cache.assumed_pods is None or entry.request is None:
         return 0
-    room = books.grants.room
-    wants = zip(entry.ask.wants, counts, strict=True)
+    room = cache.assumed_pods.room
+    wants = zip(entry.request.wants, counts, strict=True)
     return max((count - room.most(want.shape, count) for want, count in wants if want.shape and count), default=0)

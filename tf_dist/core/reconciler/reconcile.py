@@ -66,63 +66,7 @@ from tf_dist.core.reconciler.sync import backoff_until, sync_job
 from tf_dist.core.reconciler.tfjob_messages import SAID_BY_OPERATOR, operator_events
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
-# Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
-CLOCK_SKEW_TOLERANCE: Final = 5.0
-
-
-def is_in_future(moment: float, now: float) -> bool:
-    """Whether the time of a past event lies after ``now``."""
-    return moment > now + CLOCK_SKEW_TOLERANCE
-
-
-def without_clock_skew(job: Job, status: Status, now: float) -> Status:
-    """``status`` with its times bounded; the same object when none of them is ahead."""
-    pause = requeue_backoff(job.uid, max(1, status.requeues))
-    bounded = replace(
-        status,
-        since=_past(status.since, now),
-        created=_past(status.created, now),
-        start_time=_past(status.start_time, now),
-        completion_time=_past(status.completion_time, now),
-        admission=_admission(status.admission, now),
-        failure=status.failure and replace(status.failure, at=_past(status.failure.at, now)),
-        backoffs={key: _pause(job, pause, now) for key, pause in status.backoffs.items()},
-        policy_timeouts={key: _past(since, now) for key, since in status.policy_timeouts.items()},
-        not_before=_within(status.not_before, pause, now),
-        refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
-    )
-    return status if bounded == status else bounded
-
-
-@overload
-def _past(moment: float, now: float) -> float: ...
-@overload
-def _past(moment: float | None, now: float) -> float | None: ...
-def _past(moment: float | None, now: float) -> float | None:
-    return now if moment is not None and is_in_future(moment, now) else moment
-
-
-def _within(until: float, longest: float, now: float) -> float:
-    return round_time(now + longest) if until > now + longest + CLOCK_SKEW_TOLERANCE else until
-
-
-def _pause(job: Job, pause: RestartBackoff, now: float) -> RestartBackoff:
-    return replace(pause, until=_within(pause.until, job.run_policy.backoff.delay(pause.count), now))
-
-
-def _admission(place: Admission | None, now: float) -> Admission | None:
-    if place is None:
-        return None
-    return replace(
-        place,
-        at=_past(place.at, now),
-        resized=_past(place.resized, now),
-        complete=_past(place.complete, now),
-        incomplete=_past(place.incomplete, now),
-    )
-
-
-_WARNINGS = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED, *STOPPED})
+_WARNINGS: Final = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED, *STOPPED})
 _SETBACKS: Final = frozenset(
     {
         PendingReason.PREEMPTED,
@@ -159,14 +103,12 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         return Plan(before, (DeleteJob(),))
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
-    driven = _with_last_error(
-        with_default_scheduler(job, _with_driver(before, observed.driver), observed.gang), observed.last_error
-    )
-    driven = with_accepted_spec(driven, observed.accepted, observed.refused)
-    observed = with_verdict(job, driven, observed)
-    after, facts = apply_transitions(job, driven, observed)
+    current = _with_circumstances(job, before, observed)
+    observed = with_verdict(job, current, observed)
+    after, facts = apply_transitions(job, current, observed)
     granted = granted_job(job, after)
     actions: list[Action] = []
+    # The status is written first: a driver that dies after it is continued from there.
     report_at = _status_write_at(stored, after, observed)
     if report_at is not None and report_at <= observed.now:
         after = replace(after, reported=observed.now)
@@ -175,11 +117,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _fills_in_spec(job, after, observed):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(granted, after, facts, observed, pod_deadline(granted, after, observed.now))
-    if _deserves_event(job, before, after):
-        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
-        actions.append(EmitEvent("Warning" if grave else "Normal", after.reason, after.message))
-    actions += (*operator_events(granted, before, after, observed.pods), *spec_events(before, after))
-    actions += container_events(before, after, facts)
+    actions += (*_transition_events(job, before, after), *operator_events(granted, before, after, observed.pods))
+    actions += (*spec_events(before, after), *container_events(before, after, facts))
     if stored.created is None and report_at is None and not integration_of(job, after):
         actions += _notes(job)
     # Last: a driver that may not delete Commands has done all else by then.
@@ -213,6 +152,13 @@ def _notes(job: Job) -> Iterator[EmitEvent]:
         yield EmitEvent("Normal", "SchedulerNameNotUsed", message)
 
 
+def _transition_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
+    """The Kubernetes Event of the transition, if it deserves one."""
+    if _deserves_event(job, before, after):
+        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
+        yield EmitEvent("Warning" if grave else "Normal", after.reason, after.message)
+
+
 def _deserves_event(job: Job, before: Status, after: Status) -> bool:
     """Whether a Kubernetes Event is recorded: what is expected of a job is in its conditions only."""
     if job.dialect is Dialect.TFJOB_V1 and after.reason in SAID_BY_OPERATOR:
@@ -227,15 +173,19 @@ def _event_key(status: Status) -> tuple[object, ...]:
     return status.reason, status.attempts, status.message if status.reason == RESIZED else ""
 
 
+def _with_circumstances(job: Job, status: Status, observed: Observed) -> Status:
+    """The status with what does not depend on the pods: the driver, its scheduler, its last error, the accepted spec."""
+    status = with_default_scheduler(job, _with_driver(status, observed.driver), observed.gang)
+    if observed.last_error not in (None, status.last_error):
+        status = replace(status, last_error=observed.last_error)
+    return with_accepted_spec(status, observed.accepted, observed.refused)
+
+
 def _with_driver(status: Status, driver: str) -> Status:
     """The status with the driver, which other drivers respect; a job that is over keeps the one it had."""
     if not driver or status.finished or status.driver == driver:
         return status
     return replace(status, driver=driver)
-
-
-def _with_last_error(status: Status, last_error: str | None) -> Status:
-    return status if last_error in (None, status.last_error) else replace(status, last_error=last_error)
 
 
 def _status_write_at(stored: Status, after: Status, observed: Observed) -> float | None:
@@ -293,3 +243,59 @@ def _wake_at(s: ReconcileContext) -> float | None:
         backoffs = [backoff_until(s.status, replica) for replica in s.job.replicas if replica not in s.facts.current]
     retry = retry_at(s.job, s.status, s.observed)
     return s.next_of(_expires_at(s.job, s.status), next_transition_at(s), retry, *backoffs)
+
+
+# Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
+CLOCK_SKEW_TOLERANCE: Final = 5.0
+
+
+def is_in_future(moment: float, now: float) -> bool:
+    """Whether the time of a past event lies after ``now``."""
+    return moment > now + CLOCK_SKEW_TOLERANCE
+
+
+def without_clock_skew(job: Job, status: Status, now: float) -> Status:
+    """``status`` with its times bounded; the same object when none of them is ahead."""
+    pause = requeue_backoff(job.uid, max(1, status.requeues))
+    bounded = replace(
+        status,
+        since=_past(status.since, now),
+        created=_past(status.created, now),
+        start_time=_past(status.start_time, now),
+        completion_time=_past(status.completion_time, now),
+        admission=_admission(status.admission, now),
+        failure=status.failure and replace(status.failure, at=_past(status.failure.at, now)),
+        backoffs={key: _pause(job, pause, now) for key, pause in status.backoffs.items()},
+        policy_timeouts={key: _past(since, now) for key, since in status.policy_timeouts.items()},
+        not_before=_within(status.not_before, pause, now),
+        refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
+    )
+    return status if bounded == status else bounded
+
+
+@overload
+def _past(moment: float, now: float) -> float: ...
+@overload
+def _past(moment: float | None, now: float) -> float | None: ...
+def _past(moment: float | None, now: float) -> float | None:
+    return now if moment is not None and is_in_future(moment, now) else moment
+
+
+def _within(until: float, longest: float, now: float) -> float:
+    return round_time(now + longest) if until > now + longest + CLOCK_SKEW_TOLERANCE else until
+
+
+def _pause(job: Job, pause: RestartBackoff, now: float) -> RestartBackoff:
+    return replace(pause, until=_within(pause.until, job.run_policy.backoff.delay(pause.count), now))
+
+
+def _admission(place: Admission | None, now: float) -> Admission | None:
+    if place is None:
+        return None
+    return replace(
+        place,
+        at=_past(place.at, now),
+        resized=_past(place.resized, now),
+        complete=_past(place.complete, now),
+        incomplete=_past(place.incomplete, now),
+    )

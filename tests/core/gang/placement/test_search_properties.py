@@ -168,12 +168,12 @@ def drawn(dice: random.Random) -> tuple[list[Node], list[PodSet], bool]:
     """A cluster of at most 4 nodes, a gang of at most 5 pods in at most 3 members, and whether it fits."""
     free = [(dice.randint(0, 8), dice.choice((0, 0, 1, 2, 4))) for _ in range(dice.randint(1, 4))]
     counts = dice.choice(((1, 4), (2, 3), (1, 1, 3), (1, 2, 2), (5,), (2, 2), (1, 3), (1, 1, 1)))
-    asks = [(dice.randint(1, 5), dice.choice((0, 0, 1, 2))) for _ in counts]
-    pods = [ask for ask, count in zip(asks, counts, strict=True) for _ in range(count)]
+    requests = [(dice.randint(1, 5), dice.choice((0, 0, 1, 2))) for _ in counts]
+    pods = [request for request, count in zip(requests, counts, strict=True) for _ in range(count)]
     nodes = [node(f"n{number}", cpu=cpu, gpu=gpu) for number, (cpu, gpu) in enumerate(free)]
     gang = [
-        member(f"w{at}", count, cpu=ask[0], gpu=ask[1])
-        for at, (ask, count) in enumerate(zip(asks, counts, strict=True))
+        member(f"w{at}", count, cpu=request[0], gpu=request[1])
+        for at, (request, count) in enumerate(zip(requests, counts, strict=True))
     ]
     return nodes, gang, fits(free, pods)
 

@@ -95,8 +95,8 @@ def test_an_elastic_gang_starts_and_grows_within_it() -> None:
 )
 def test_amounts_are_in_the_resources_own_unit(resource: str, value: Any, text: str) -> None:
     bound = ResourceQuota(name="q", hard={resource: Decimal(0)}, used={})
-    asks = GangQuotaUsage((PodQuotaUsage(amounts=((resource, Decimal(value)),)),))
-    waiting = gang("a", workers(1), charges=asks)
+    requests = GangQuotaUsage((PodQuotaUsage(amounts=((resource, Decimal(value)),)),))
+    waiting = gang("a", workers(1), charges=requests)
     verdict = admit(Snapshot(gangs=(waiting,), nodes=NODES, now=10, bounds={"ml": (bound,)}))["a"]
     assert message(verdict) == f"needs {text}, and ResourceQuota q allows no more than 0"
 

@@ -27,7 +27,7 @@ class AssumedPods:
     """Nodes and what is granted on them.
 
     ``epoch`` grows whenever room becomes free, ``version`` with every change of the room, ``layout`` when nodes come,
-    go, or become others; ``puzzles`` counts the gangs that were not placed though each member alone had room.
+    go, or become others; ``failed_searches`` counts the gangs that were not placed though each member alone had room.
     ``capacity``: what all nodes have together.
     """
 
@@ -37,7 +37,7 @@ class AssumedPods:
         self.epoch = 0
         self.version = 0
         self.layout = 0
-        self.puzzles = 0
+        self.failed_searches = 0
         self.unavailable: Mapping[str, UnavailableNode] = {}
         self._empty: NodeSnapshot | None = None
         self._with_unavailable: NodeSnapshot | None = None
@@ -152,52 +152,52 @@ class AssumedPods:
 
     # -- looking for room --
 
-    def look(self, ask: GangRequest, counts: Counts) -> NodeAssignments | None:
+    def look(self, request: GangRequest, counts: Counts) -> NodeAssignments | None:
         """Where there is room for so many pods of each member; None: not for all of them. Nothing is taken."""
         # To count first is quicker for those who will find nothing: mostly those who found nothing before.
-        if self.lacks(ask, counts) or (counts in ask.lacking and self.surely_lacks(ask, counts)):
+        if self.lacks(request, counts) or (counts in request.lacking and self.surely_lacks(request, counts)):
             return None
-        found = self.fit(ask, counts)
-        if found is None and not self.surely_lacks(ask, counts):
-            ask.unplaced[counts] = self.version
-            self.puzzles += 1
+        found = self.fit(request, counts)
+        if found is None and not self.surely_lacks(request, counts):
+            request.unplaced[counts] = self.version
+            self.failed_searches += 1
         return found
 
-    def surely_lacks(self, ask: GangRequest, counts: Counts) -> bool:
+    def surely_lacks(self, request: GangRequest, counts: Counts) -> bool:
         """Whether some member alone has not room enough, which is remembered until room becomes free."""
-        lacks = self.short(ask, counts) is not None
+        lacks = self.short(request, counts) is not None
         if lacks:
-            ask.lacking[counts] = self.epoch
+            request.lacking[counts] = self.epoch
         return lacks
 
-    def lacks(self, ask: GangRequest, counts: Counts) -> bool:
+    def lacks(self, request: GangRequest, counts: Counts) -> bool:
         """Whether it is known already that there is no room for so many."""
-        return ask.lacking.get(counts) == self.epoch or ask.unplaced.get(counts) == self.version
+        return request.lacking.get(counts) == self.epoch or request.unplaced.get(counts) == self.version
 
-    def fit(self, ask: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
+    def fit(self, request: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
         """As ``look``, but nothing is remembered: for a room that is only supposed, or beside nodes to ``keep``."""
         mark = self.room.mark()
-        found = place_gang(self.room, _pairs(ask, counts), locality=ask.locality, keep=keep)
+        found = place_gang(self.room, _pairs(request, counts), locality=request.locality, keep=keep)
         self.room.rollback(mark)
         return None if isinstance(found, int) else found
 
-    def short(self, ask: GangRequest, counts: Counts) -> int | None:
+    def short(self, request: GangRequest, counts: Counts) -> int | None:
         """The first member that alone has not room enough, by number; None: each has."""
-        wants = enumerate(_pairs(ask, counts))
+        wants = enumerate(_pairs(request, counts))
         return next((at for at, (shape, count) in wants if self.room.most(shape) < count), None)
 
-    def never(self, ask: GangRequest) -> int | None:
+    def never(self, request: GangRequest) -> int | None:
         """The member for which not even empty nodes have room beside the others, by number, at their least."""
-        if ask.never[0] != self.layout:
+        if request.never[0] != self.layout:
             if self._empty is None:
                 self._empty = self.room.emptied()
             mark = self._empty.mark()
-            found = place_gang(self._empty, _pairs(ask, ask.least), locality=ask.locality)
+            found = place_gang(self._empty, _pairs(request, request.least), locality=request.locality)
             self._empty.rollback(mark)
-            ask.never = (self.layout, found if isinstance(found, int) else None)
-        return ask.never[1]
+            request.never = (self.layout, found if isinstance(found, int) else None)
+        return request.never[1]
 
-    def fits_with_unavailable(self, ask: GangRequest) -> bool:
+    def fits_with_unavailable(self, request: GangRequest) -> bool:
         """Whether empty nodes would hold its least if those that take no pods for now took some."""
         if not self.unavailable:
             return False
@@ -206,7 +206,7 @@ class AssumedPods:
                 [self.unavailable[name].node for name in sorted(self.unavailable)]
             )
         mark = self._with_unavailable.mark()
-        found = place_gang(self._with_unavailable, _pairs(ask, ask.least), locality=ask.locality)
+        found = place_gang(self._with_unavailable, _pairs(request, request.least), locality=request.locality)
         self._with_unavailable.rollback(mark)
         return not isinstance(found, int)
 
@@ -215,5 +215,5 @@ def _what(node: Node) -> tuple[object, ...]:
     return node.allocatable, node.labels, node.taints
 
 
-def _pairs(ask: GangRequest, counts: Counts) -> list[tuple[PodClass, int]]:
-    return [(want.shape, count) for want, count in zip(ask.wants, counts, strict=True) if want.shape is not None]
+def _pairs(request: GangRequest, counts: Counts) -> list[tuple[PodClass, int]]:
+    return [(want.shape, count) for want, count in zip(request.wants, counts, strict=True) if want.shape is not None]

@@ -100,11 +100,11 @@ class GangRequests:
         seen = self._seen.get(id(gang.members))
         if seen is not None and seen[0] is gang.members and seen[1].locality == gang.locality:
             return seen[1]
-        ask = self._of(gang, room)
+        request = self._of(gang, room)
         if len(self._seen) >= _SEEN:
             self._seen.clear()
-        self._seen[id(gang.members)] = gang.members, ask
-        return ask
+        self._seen[id(gang.members)] = gang.members, request
+        return request
 
     def _of(self, gang: Gang, room: NodeSnapshot | None) -> GangRequest:
         wants = tuple(_want(member, room) for member in gang.members)
@@ -118,8 +118,8 @@ class GangRequests:
 
     def forget(self, kept: Sequence[GangRequest]) -> None:
         """Forget all but those."""
-        keep = {id(ask) for ask in kept}
-        self._known = {key: ask for key, ask in self._known.items() if id(ask) in keep}
+        keep = {id(request) for request in kept}
+        self._known = {key: request for key, request in self._known.items() if id(request) in keep}
         self._seen.clear()
 
     def __len__(self) -> int:
