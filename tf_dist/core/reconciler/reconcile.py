@@ -174,7 +174,7 @@ def _event_key(status: Status) -> tuple[object, ...]:
 
 
 def _with_circumstances(job: Job, status: Status, observed: Observed) -> Status:
-    """The status with what does not depend on the pods: the driver, its scheduler, its last error, the accepted spec."""
+    """The status with what does not depend on pods: the driver, the scheduler, the last error, the accepted spec."""
     status = with_default_scheduler(job, _with_driver(status, observed.driver), observed.gang)
     if observed.last_error not in (None, status.last_error):
         status = replace(status, last_error=observed.last_error)
