@@ -236,7 +236,9 @@ class Driver:
             except Exception as error:
                 # A loop that ended here would leave every job without a driver, and nothing would say so.
                 defect = None if isinstance(error, ClusterError) else error
-                _LOG.warning("control loop failed, trying again in %g s: %s", _ERROR_WAIT, error, exc_info=defect)
+                _LOG.warning(
+                    "control loop failed, trying again: seconds=%g error=%s", _ERROR_WAIT, error, exc_info=defect
+                )
                 pause = _ERROR_WAIT
             self._stopped.wait(pause)
 

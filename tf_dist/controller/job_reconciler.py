@@ -271,7 +271,7 @@ class PlanExecutor:
         name, metadata = there["metadata"]["name"], there["metadata"]
         if "deletionTimestamp" in metadata:
             raise NameConflict(f"{resource.kind} {ref.namespace}/{name} of the controller before is being deleted")
-        _LOG.info("adopted %s %s/%s of the controller before", resource.kind, ref.namespace, name)
+        _LOG.info("adopted object of previous controller: kind=%s object=%s/%s", resource.kind, ref.namespace, name)
         patch = {"metadata": {"uid": metadata["uid"], "labels": body["metadata"]["labels"]}}
         return self._cluster.patch(resource, ref.namespace, name, patch)
 
@@ -309,7 +309,7 @@ class PlanExecutor:
             return False
 
     def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        _LOG.debug("%s %s/%s is gone already", resource.kind, namespace, name)
+        _LOG.debug("object is gone already: kind=%s object=%s/%s", resource.kind, namespace, name)
         self._informers.gone(resource, namespace, name, uid)
 
 

@@ -102,7 +102,7 @@ def limit_shutdown_time(
     """
 
     def exit_now() -> None:
-        _LOG.error("cannot stop within %g s, exiting: the lease will expire", timeouts.process)
+        _LOG.error("failed to stop in time, exiting, the lease will expire: seconds=%g", timeouts.process)
         os._exit(1)
 
     for seconds, step in zip(timeouts, (cluster.cancel, leases.cancel, exit_now), strict=True):

@@ -182,7 +182,7 @@ class WorkerPool:
             _LOG.info("%s", error)
             self._on_leadership_lost()
         except (Conflict, NotFound) as error:
-            _LOG.debug("%s changed under us: %s", ref, error)
+            _LOG.debug("job changed meanwhile, trying again: job=%s error=%s", ref, error)
             self._recorder.reconcile_failed(type(error).__name__)
             self._queue.retry(ref)
             self._refetch(ref, known)
@@ -200,7 +200,7 @@ class WorkerPool:
         try:
             self._informers.refetch(ref, known.uid)
         except ClusterError as error:
-            _LOG.debug("%s: %s", ref, error)
+            _LOG.debug("failed to read job anew: job=%s error=%s", ref, error)
 
     def _report(self, ref: JobRef, known: JobEntry, error: Exception) -> None:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)

@@ -153,7 +153,9 @@ def delete_orphans(cluster: Cluster, resource: Resource, namespace: str, deploym
         return [job.name for job, key in mine if _is_over(states[key.dag_id], key) and _delete_orphan(cluster, job)]
     except Exception as error:
         # Neither the cluster nor Airflow's API may keep a task from what it is there for.
-        _LOG.info("no look at what other tasks left: %s", error, exc_info=not isinstance(error, ClusterError))
+        _LOG.info(
+            "failed to look for orphans of other tasks: error=%s", error, exc_info=not isinstance(error, ClusterError)
+        )
         return []
 
 

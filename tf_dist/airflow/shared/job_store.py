@@ -255,9 +255,9 @@ class LeasedController:
         except (Conflict, NotFound):
             return _RETRY_SOON  # it has changed: look again
         except ClusterError as error:
-            _LOG.info("job %s cannot be taken yet: %s", subscription.ref, error)
+            _LOG.info("failed to claim job, trying again: job=%s error=%s", subscription.ref, error)
         except Exception:
-            _LOG.exception("taking job %s met a defect", subscription.ref)
+            _LOG.exception("failed to claim job: job=%s", subscription.ref)
         return _LOOK_EVERY
 
     def _claim(self, subscription: Subscription) -> float | None:

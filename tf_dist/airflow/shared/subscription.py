@@ -82,7 +82,7 @@ class BoundedThreads:
             try:
                 work()
             except Exception:
-                _LOG.exception("a piece of work met a defect")
+                _LOG.exception("failed to run shared work")
 
     def _next(self) -> Callable[[], None] | None:
         with self._lock:

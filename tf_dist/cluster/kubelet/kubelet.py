@@ -193,7 +193,7 @@ class Kubelet:
     def _replace_supervisor(self) -> None:
         """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
         self._supervisor_lost = False
-        _log.warning("restarting runtime supervisor, which has ended")
+        _log.warning("restarting runtime supervisor after its end")
         try:
             self._pod_worker.on_runtime_restart(from_nothing=self._runtime.rebuild())
         except BaseException:

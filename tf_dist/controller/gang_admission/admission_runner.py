@@ -57,7 +57,7 @@ class QueueStatusWriter:
                 self._report(queue, status)
             except Unavailable as error:
                 # The others would wait for as long: the loop that calls this has more to do.
-                _LOG.debug("the status of queue %s was not written: %s", name, error)
+                _LOG.debug("failed to write queue status: queue=%s error=%s", name, error)
                 self._wanted = True
                 return
 
@@ -71,7 +71,7 @@ class QueueStatusWriter:
         except Unavailable:
             raise
         except ClusterError as error:
-            _LOG.debug("the status of queue %s was not written: %s", name, error)
+            _LOG.debug("failed to write queue status: queue=%s error=%s", name, error)
 
 
 def _queue_problem(queue: Object) -> str:
@@ -129,7 +129,7 @@ class AdmissionRunner:
         except LeadershipLost:
             raise
         except ClusterError as error:
-            _LOG.warning("cannot admit gangs: %s%s", error, f" ({error.hint})" if error.hint else "")
+            _LOG.warning("failed to admit gangs: error=%s%s", error, f" ({error.hint})" if error.hint else "")
             self._retry_at = self._monotonic() + _RETRY_AFTER
             return False
         self._opened = right

@@ -150,7 +150,7 @@ class DriverInformers:
         try:
             scope = WatchScope.probe(self._cluster, self._settings)
         except ClusterError as error:
-            _LOG.debug("cannot find out what may be seen: %s", error)
+            _LOG.debug("failed to probe rights: error=%s", error)
             return
         if scope != view.scope:
             self._coming = self._seen_under(scope)
@@ -174,7 +174,7 @@ class DriverInformers:
             if not self.followed:
                 coming.refresh()
         except Forbidden as error:
-            _LOG.debug("rights seem to have changed, and have not: %s", error)
+            _LOG.debug("rights have not changed after all: error=%s", error)
             return True
         return coming.refused() is not None
 

@@ -137,7 +137,7 @@ class LeaseLeadership:
             try:
                 pause = self._poll()
             except Exception:
-                _LOG.exception("lease monitor failed, going on")
+                _LOG.exception("failed to check leases")
             if not self._stopped:
                 self._wake.wait(pause)
 
@@ -153,5 +153,5 @@ class LeaseLeadership:
             try:
                 self._housekeeping()
             except ClusterError as error:
-                _LOG.debug("housekeeping failed: %s", error)
+                _LOG.debug("failed to clean up leases: error=%s", error)
         return pause

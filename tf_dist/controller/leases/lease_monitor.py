@@ -97,7 +97,7 @@ class LeaseMonitor:
                     self._update(ref, due[ref], listed.get(ref.name), sent)
         except ClusterError as error:
             # The others would fail, too; no verdict outlives its time.
-            _LOG.debug("cannot look at leases: %s", error)
+            _LOG.debug("failed to list leases: error=%s", error)
             return LEASE_POLL_INTERVAL
         now = self._monotonic()
         return max(min((entry.due - now for entry in due.values()), default=LEASE_POLL_INTERVAL), 0.0)
