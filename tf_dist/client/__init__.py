@@ -1,3 +1,1 @@
-"""Client library: read job files, submit, drive, follow, wait, and clean up. Every face (CLI, Airflow, Argo) uses
-it.
-"""
+"""Client library of every face (CLI, Airflow, Argo): read job files, submit, drive, follow, wait, clean up."""

@@ -1,6 +1,4 @@
-"""Waiting for jobs: until a goal is reached or out of reach; watches that outlast an unavailable server, with
-backoff.
-"""
+"""Waiting for jobs until a goal is reached or out of reach, over restarts of the server, with backoff."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The threaded HTTP server under the API server, the kubelet's log server and the controller's health endpoints; and
-how a query asks for a log.
+"""The threaded HTTP server under the API server and the controller's health endpoints; log options of a query.
 
 A connection *waits* while its server waits for the client: for a handshake, for the head of a request, for the next
 one. Waiting has a deadline, and when there are too many connections, the longest waiting one is closed for a new one:

@@ -1,3 +1,1 @@
-"""The control loop: observe the cluster through informers, decide in the core, carry out the plan, wait for
-changes.
-"""
+"""The control loop: observe through informers, decide in the core, carry out the plan, wait for changes."""

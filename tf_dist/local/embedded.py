@@ -1,6 +1,4 @@
-"""EmbeddedCluster: store, API server, scheduler, kubelet and controller in this process, started and stopped as
-one.
-"""
+"""EmbeddedCluster: store, API server, scheduler, kubelet and controller in this process, started as one."""
 
 from __future__ import annotations
 

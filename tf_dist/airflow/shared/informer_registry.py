@@ -1,6 +1,4 @@
-"""Registry of this process: its shared job informers, closed by their last user, and the wakers of its event
-loops.
-"""
+"""Registry of this process: shared job informers, closed by their last user, and wakers of event loops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``--set PATH=VALUE``: overrides of a document before it is parsed as a job; scalars are YAML with the types of
-JSON.
+"""``--set PATH=VALUE``: overrides of a document before it is parsed; scalars are YAML with the types of JSON.
 
 PyYAML reads YAML 1.1 with Python's types. Here dates and ``12:30`` stay text, and a value that JSON has no word for
 (``!!set``, ``!Ref``) is an error.

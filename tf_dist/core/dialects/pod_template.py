@@ -1,5 +1,4 @@
-"""Validation of pod templates: what the API server would refuse when the first pod is created, reported when the file
-is read.
+"""Validation of pod templates: what the API server would refuse at the first pod, reported when the file is read.
 
 A key that is not here is most likely a typing mistake where it resembles one that is, and most likely newer than this
 list where not.

@@ -1,5 +1,4 @@
-"""The interface of a gang scheduler integration, and what all of them share: objects, minimum sizes, verdicts from
-pods.
+"""The interface of a gang scheduler integration; objects, minimum sizes and verdicts that all of them share.
 
 Verdicts come from pods: the object's status may be of the attempt before, or a second late.
 """

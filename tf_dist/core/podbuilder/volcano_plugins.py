@@ -1,5 +1,6 @@
-"""What Volcano's controller gives pods: annotations and labels, by which its scheduler and others find their way, and
-its job plugins env (index variables) and svc (host files, names, network policy). ``ssh_plugin`` has the keys of ssh.
+"""Volcano's job plugins env (index variables) and svc (host files, names, network policy); its labels of pods.
+
+``ssh_plugin`` has the keys of ssh.
 """
 
 from __future__ import annotations

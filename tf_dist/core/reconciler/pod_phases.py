@@ -1,5 +1,4 @@
-"""The rules that follow the pods of a job: whether it is pending, restarts or runs, and since when events last that a
-policy answers after a timeout.
+"""Rules that follow the pods of a job: whether it is pending, restarts or runs; policy timeouts; the start limit.
 
 While something keeps a pod from running its reason is the job's, too, so that a list shows it. A gang of which the
 cluster's scheduler refuses pods has no place yet, even if some of it runs: it is pending until all have their nodes.
