@@ -1,4 +1,4 @@
-"""Input and output of ``reconcile``: the observed state of a job, the context of its rules, the plan with its actions."""
+"""Input and output of ``reconcile``: what is observed of a job, the context of its rules, the plan of actions."""
 
 from __future__ import annotations
 
