@@ -103,7 +103,7 @@ def test_a_job_trains_to_its_end_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("driven")
-def test_a_killed_agent_comes_back_to_its_pods(
+def test_a_killed_kubelet_comes_back_to_its_pods(
     real: RestCluster, namespace: str, node: NodeProcess, tmp_path: Path
 ) -> None:
     node.start()

@@ -55,10 +55,10 @@ def py(name: str, script: str, **spec: Any) -> Object:
 class Bench:
     """A cluster with one node, and the questions tests ask of it."""
 
-    def __init__(self, cluster: MemoryCluster, agent: Kubelet) -> None:
+    def __init__(self, cluster: MemoryCluster, kubelet: Kubelet) -> None:
         self.cluster = cluster
-        self.agent = agent
-        cluster.log_source = agent
+        self.kubelet = kubelet
+        cluster.log_source = kubelet
 
     def create(self, pod: Object) -> Object:
         return self.cluster.create(PODS, "default", pod)
@@ -132,9 +132,9 @@ def why_not_isolated() -> str:
 
     with tempfile.TemporaryDirectory() as folder, MemoryCluster() as cluster:
         try:
-            agent = Kubelet(cluster, settings=settings(Path(folder), network=NetworkMode.ISOLATED))
-            agent.start()
-            agent.stop()
+            kubelet = Kubelet(cluster, settings=settings(Path(folder), network=NetworkMode.ISOLATED))
+            kubelet.start()
+            kubelet.stop()
         except Unavailable as error:
             return str(error)
     return ""

@@ -25,10 +25,10 @@ def benches(tmp_path: Path) -> Iterator[MakeBench]:
             if changes.get("network") == NetworkMode.ISOLATED and why_not_isolated():
                 pytest.skip(why_not_isolated())
             cluster = stack.enter_context(MemoryCluster())
-            agent = Kubelet(cluster, settings=settings(tmp_path, **changes))
-            stack.callback(agent.stop)
-            agent.start()
-            return Bench(cluster, agent)
+            kubelet = Kubelet(cluster, settings=settings(tmp_path, **changes))
+            stack.callback(kubelet.stop)
+            kubelet.start()
+            return Bench(cluster, kubelet)
 
         yield make
 

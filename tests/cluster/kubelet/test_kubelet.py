@@ -90,7 +90,7 @@ def test_temporary_files_go_with_the_container(
     assert len({*folders, os.environ.get("TMPDIR", "/tmp")}) == 3
     bench.delete("one")
     bench.gone("one")
-    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+    until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
 def test_what_cannot_be_removed_stops_nobody(benches: MakeBench, open_folder: Path, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_whoever_ignores_sigterm_is_killed(bench: Bench) -> None:
     bench.says("one", "up")
     bench.delete("one", grace_period=1)
     bench.gone("one")
-    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+    until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
 def test_a_pre_stop_hook_runs_first(bench: Bench, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_failing_init_container_fails_the_pod(bench: Bench) -> None:
 def test_a_sidecar_does_not_hold_the_pod(bench: Bench) -> None:
     side = {"name": "side", "image": "any", "command": ["sleep", "1000"], "restartPolicy": "Always"}
     assert bench.run(sh("one", "echo done", initContainers=[side]))["phase"] == "Succeeded"
-    until(lambda: bench.agent._supervisor.record(bench.pod("one")["metadata"]["uid"]) is None)
+    until(lambda: bench.kubelet._supervisor.record(bench.pod("one")["metadata"]["uid"]) is None)
 
 
 def test_the_active_deadline(bench: Bench) -> None:
@@ -271,7 +271,7 @@ def test_two_containers_of_a_pod(bench: Bench) -> None:
     with pytest.raises(Rejected, match=r"a container name must be specified.*\[a b\]"):
         bench.log("one")
     with pytest.raises(Rejected, match="choose one of"):
-        bench.agent.logs("default", "one", LogOptions(container="c"))
+        bench.kubelet.logs("default", "one", LogOptions(container="c"))
 
 
 def test_the_end_of_one_container_leaves_the_others_alone(bench: Bench) -> None:
@@ -298,7 +298,7 @@ def test_a_pod_that_is_deleted_before_it_starts(bench: Bench) -> None:
     bench.create(sh("one", "sleep 1000"))
     bench.delete("one", grace_period=0)
     bench.gone("one")
-    until(lambda: not bench.agent._supervisor.uids())
+    until(lambda: not bench.kubelet._supervisor.uids())
 
 
 def test_an_orphan_of_a_vanished_object_is_killed(bench: Bench, tmp_path: Path) -> None:
@@ -314,12 +314,12 @@ def test_many_pods_with_the_longest_names(bench: Bench) -> None:
     for name in names:
         bench.create(sh(name, "hostname"))
     assert [bench.over(name)["phase"] for name in names] == ["Succeeded"] * 20
-    if bench.agent.network.mode == NetworkMode.ISOLATED:
+    if bench.kubelet.network.mode == NetworkMode.ISOLATED:
         assert bench.log(names[7]) == names[7] + "\n"
     for name in names:
         bench.delete(name)
     until(lambda: not bench.cluster.list(PODS).items)
-    until(lambda: not os.listdir(bench.agent.state_dir / "pods"))
+    until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
 def test_the_node_says_what_it_offers(benches: MakeBench) -> None:
@@ -336,8 +336,8 @@ def test_nothing_is_written_while_nothing_happens(bench: Bench) -> None:
     uid = bench.pod("one")["metadata"]["uid"]
     version = bench.pod("one")["metadata"]["resourceVersion"]
     for _ in range(3):
-        bench.agent._queue.add(uid)
-    bench.run(sh("two", "true"))  # the agent has passed over both by then
+        bench.kubelet._queue.add(uid)
+    bench.run(sh("two", "true"))  # the kubelet has passed over both by then
     assert bench.pod("one")["metadata"]["resourceVersion"] == version
 
 
@@ -357,7 +357,7 @@ def test_logs_are_kept_on_request(benches: MakeBench, tmp_path: Path) -> None:
 
 def test_unknown_pods_have_no_log(bench: Bench) -> None:
     with pytest.raises(NotFound):
-        bench.agent.logs("default", "missing")
+        bench.kubelet.logs("default", "missing")
 
 
 def test_a_problem_is_told_by_one_event(bench: Bench) -> None:
@@ -365,7 +365,7 @@ def test_a_problem_is_told_by_one_event(bench: Bench) -> None:
     bench.create(sh("one", "echo $A", container={"env": env}))
     uid = bench.pod("one")["metadata"]["uid"]
     events = until(lambda: bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items)
-    bench.agent._queue.add(uid)
+    bench.kubelet._queue.add(uid)
     bench.cluster.create(CONFIG_MAPS, "default", {"metadata": {"name": "late"}, "data": {"a": "here"}})
     bench.over("one")
     assert bench.cluster.list(EVENTS, "default", fields=f"involvedObject.uid={uid}").items == events
@@ -391,6 +391,6 @@ def test_what_the_disk_refuses_a_pod_is_tried_again(benches: MakeBench, open_fol
     bench.create(sh("one", script, restartPolicy="OnFailure"))
     until(lambda: "CreateContainerError" in str(bench.cluster.list(EVENTS, "default").items))
     assert bench.status("one")["phase"] not in ("Succeeded", "Failed")
-    blocked = next(path for path in (bench.agent.state_dir / "pods").glob("t-*") if path.is_file())
+    blocked = next(path for path in (bench.kubelet.state_dir / "pods").glob("t-*") if path.is_file())
     blocked.unlink()
     assert bench.over("one")["phase"] == "Succeeded"

@@ -35,30 +35,30 @@ from tf_dist.cluster.kubelet.runtime import linux
 
 MODES = pytest.mark.parametrize("mode", [NetworkMode.ISOLATED, NetworkMode.SHARED])
 
-AGENT = """
+KUBELET = """
 import signal, sys
 from pathlib import Path
 from threading import Event
 from tests.cluster.kubelet.bench import Bench, settings, sh
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
-from tf_dist.cluster.kubelet.kubelet import Kubelet as NodeAgent
+from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 folder, mode, ephemeral = Path(sys.argv[1]), NetworkMode(sys.argv[2]), sys.argv[3] == "ephemeral"
 cluster = MemoryCluster(journal=SqliteJournal(folder / "db"))
-agent = NodeAgent(cluster, settings=settings(folder, network=mode, ephemeral=ephemeral))
-agent.start()
-bench = Bench(cluster, agent)
+kubelet = Kubelet(cluster, settings=settings(folder, network=mode, ephemeral=ephemeral))
+kubelet.start()
+bench = Bench(cluster, kubelet)
 for name, script in zip(sys.argv[4::2], sys.argv[5::2]):
     bench.create(sh(name, script))
     bench.running(name)
-print(agent.supervisor_pid, flush=True)
+print(kubelet.supervisor_pid, flush=True)
 signal.pause()
 """
 
 
 class OtherAgent:
-    """A node agent in a process of its own, to be killed."""
+    """A node kubelet in a process of its own, to be killed."""
 
     def __init__(self, folder: Path, mode: NetworkMode, kind: str, **pods: str) -> None:
         if mode == NetworkMode.ISOLATED and why_not_isolated():
@@ -66,7 +66,7 @@ class OtherAgent:
         arguments = [text for item in pods.items() for text in item]
         root = str(Path(__file__).parents[3])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", AGENT, str(folder), mode, kind, *arguments],
+            [sys.executable, "-c", KUBELET, str(folder), mode, kind, *arguments],
             stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root},
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -99,7 +99,7 @@ def alive(pid: int) -> bool:
 
 
 def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, OtherAgent]:
-    """Its slirp4netns, the keeper above that, and the agent."""
+    """Its slirp4netns, the keeper above that, and the kubelet."""
     if why_no_way_out():
         pytest.skip(why_no_way_out())
     other = OtherAgent(folder, NetworkMode.ISOLATED, kind)
@@ -110,7 +110,7 @@ def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, OtherAgent]:
 
 
 @MODES
-def test_an_ephemeral_agent_takes_everything_along_when_killed(
+def test_an_ephemeral_kubelet_takes_everything_along_when_killed(
     tmp_path: Path, mode: NetworkMode, nothing_left: str
 ) -> None:
     other = OtherAgent(tmp_path, mode, "ephemeral", a=DAEMON.format(word=nothing_left), b=f"tail -F {nothing_left}")
@@ -120,7 +120,7 @@ def test_an_ephemeral_agent_takes_everything_along_when_killed(
 
 
 @MODES
-def test_agent_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) -> None:
+def test_kubelet_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) -> None:
     word = f"{tmp_path}/word"
     Path(word).touch()
     other = OtherAgent(tmp_path, mode, "ephemeral", a=DAEMON.format(word=word))
@@ -137,7 +137,7 @@ def test_agent_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) 
 
 
 def test_what_even_the_shim_could_not_kill_is_swept(tmp_path: Path) -> None:
-    """Agent, supervisor and shim killed at once in shared mode: a detached grandchild lives until the next start."""
+    """Kubelet, supervisor and shim killed at once in shared mode: a detached grandchild lives until the next start."""
     word = f"{tmp_path}/word"
     Path(word).touch()
     other = OtherAgent(tmp_path, NetworkMode.SHARED, "ephemeral", a=DAEMON.format(word=word))
@@ -154,7 +154,7 @@ def test_what_even_the_shim_could_not_kill_is_swept(tmp_path: Path) -> None:
 
 
 @MODES
-def test_a_lasting_node_outlives_its_agent(tmp_path: Path, mode: NetworkMode) -> None:
+def test_a_lasting_node_outlives_its_kubelet(tmp_path: Path, mode: NetworkMode) -> None:
     stays = "echo up $$; i=0; while [ ! -e go ]; do i=$((i+1)); sleep 0.02; done; echo $$ went on; exit 7"
     ends = "echo early; while [ ! -e end ]; do sleep 0.02; done; exit 5"
     other = OtherAgent(tmp_path, mode, "lasting", stays=stays, ends=ends)
@@ -162,9 +162,9 @@ def test_a_lasting_node_outlives_its_agent(tmp_path: Path, mode: NetworkMode) ->
     assert alive(other.supervisor)
     (tmp_path / "end").touch()
     with MemoryCluster(journal=SqliteJournal(tmp_path / "db")) as cluster:
-        with Kubelet(cluster, settings=settings(tmp_path, network=mode, ephemeral=False)) as agent:
-            bench = Bench(cluster, agent)
-            assert agent.supervisor_pid == other.supervisor
+        with Kubelet(cluster, settings=settings(tmp_path, network=mode, ephemeral=False)) as kubelet:
+            bench = Bench(cluster, kubelet)
+            assert kubelet.supervisor_pid == other.supervisor
             assert bench.over("ends")["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
             assert bench.log("ends") == "early\n"
             assert bench.status("stays")["phase"] == "Running"
@@ -177,7 +177,7 @@ def test_a_lasting_node_outlives_its_agent(tmp_path: Path, mode: NetworkMode) ->
         until(lambda: not processes_with(str(tmp_path)))
 
 
-def test_an_agent_can_leave_and_another_take_over(tmp_path: Path) -> None:
+def test_a_kubelet_can_leave_and_another_take_over(tmp_path: Path) -> None:
     lasting = settings(tmp_path, network=NetworkMode.SHARED, ephemeral=False)
     with MemoryCluster() as cluster:
         first = Kubelet(cluster, settings=lasting)
@@ -204,10 +204,10 @@ def test_a_killed_supervisor_takes_its_pods_along_and_is_replaced(
     Path(word).touch()
     bench.create(sh("one", f"[ -e again ] && exit 0; touch again; {DAEMON.format(word=word)}", restartPolicy=policy))
     until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
-    before = bench.agent.supervisor_pid
+    before = bench.kubelet.supervisor_pid
     os.kill(before, signal.SIGKILL)
     status = bench.over("one")
-    until(lambda: bench.agent.supervisor_pid != before)
+    until(lambda: bench.kubelet.supervisor_pid != before)
     until(lambda: not processes_with(f"tail\0-F\0{word}"))
     if policy == "Never":
         assert (status["phase"], status["reason"]) == ("Failed", "SupervisorLost")
@@ -226,7 +226,9 @@ def test_a_killed_shim_is_a_killed_container(benches: MakeBench, tmp_path: Path,
     bench.create(sh("one", DAEMON.format(word=word)))
     until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
     # One may go with another.
-    linux.signal_pids(set(processes_with(str(bench.agent.state_dir))) - {bench.agent.supervisor_pid}, signal.SIGKILL)
+    linux.signal_pids(
+        set(processes_with(str(bench.kubelet.state_dir))) - {bench.kubelet.supervisor_pid}, signal.SIGKILL
+    )
     status = bench.over("one")
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
     until(lambda: not processes_with(f"tail\0-F\0{word}"))
@@ -237,7 +239,7 @@ def test_a_supervisor_that_ends_in_good_order_is_replaced_too(benches: MakeBench
     bench = benches(network=mode)
     bench.create(py("one", "import time; time.sleep(1000)"))
     bench.running("one")
-    os.kill(bench.agent.supervisor_pid, signal.SIGTERM)
+    os.kill(bench.kubelet.supervisor_pid, signal.SIGTERM)
     assert bench.over("one")["reason"] == "SupervisorLost"
     assert bench.run(sh("two", "true"))["phase"] == "Succeeded"
 
@@ -256,7 +258,7 @@ def test_the_way_out_ends_with_the_supervisor_however_that_ends(tmp_path: Path, 
     other.kill()
 
 
-def test_the_way_out_ends_with_an_ephemeral_agent(tmp_path: Path) -> None:
+def test_the_way_out_ends_with_an_ephemeral_kubelet(tmp_path: Path) -> None:
     slirp, keeper, other = node_with_a_way_out(tmp_path, "ephemeral")
     other.kill()
     until(lambda: not any(map(alive, (slirp, keeper, other.supervisor))))
@@ -273,17 +275,17 @@ def test_everything_around_the_way_out_killed_at_once(tmp_path: Path, first: int
     until(lambda: not alive(slirp))
 
 
-def test_a_lasting_node_keeps_its_way_out_for_the_next_agent(tmp_path: Path) -> None:
+def test_a_lasting_node_keeps_its_way_out_for_the_next_kubelet(tmp_path: Path) -> None:
     slirp, _, other = node_with_a_way_out(tmp_path, "lasting")
     other.kill()
     lasting = settings(tmp_path, network=NetworkMode.ISOLATED, ephemeral=False)
     with (
         MemoryCluster(journal=SqliteJournal(tmp_path / "db")) as cluster,
-        Kubelet(cluster, settings=lasting) as agent,
+        Kubelet(cluster, settings=lasting) as kubelet,
     ):
-        assert slirps(agent.supervisor_pid) == [slirp]
-        assert not any("nothing outside" in limit for limit in agent.network.limits)
-        bench = Bench(cluster, agent)
+        assert slirps(kubelet.supervisor_pid) == [slirp]
+        assert not any("nothing outside" in limit for limit in kubelet.network.limits)
+        bench = Bench(cluster, kubelet)
         bench.run(sh("one", "cat /proc/net/route /etc/resolv.conf"))
         assert "0200580A" in bench.log("one")
         assert "nameserver 10.88.0.3" in bench.log("one")
@@ -294,10 +296,10 @@ def test_a_replaced_supervisor_has_a_way_out_again(benches: MakeBench) -> None:
     if why_no_way_out():
         pytest.skip(why_no_way_out())
     bench = benches(network=NetworkMode.ISOLATED)
-    before = bench.agent.supervisor_pid
+    before = bench.kubelet.supervisor_pid
     os.kill(before, signal.SIGKILL)
-    until(lambda: bench.agent.supervisor_pid != before)
-    assert until(lambda: slirps(bench.agent.supervisor_pid))
+    until(lambda: bench.kubelet.supervisor_pid != before)
+    assert until(lambda: slirps(bench.kubelet.supervisor_pid))
     until(lambda: not slirps(before))
 
 

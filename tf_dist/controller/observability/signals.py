@@ -66,6 +66,6 @@ class Signals:
         with self._lock:
             self._received.append(number)
             if len(self._received) == self._exit_after:
-                os._exit(128 + number)  # the node ends its pods when its agent is gone, however it went
+                os._exit(128 + number)  # the supervisor ends the pods when the kubelet is gone, however it went
             for listener in self._listeners:
                 listener(number)

@@ -205,7 +205,7 @@ def test_an_order_that_fails_loses_none_behind_it(bench: Bench) -> None:
     for name in ("one", "two"):
         bench.create(sh(name, "echo up; while :; do sleep 0.05; done"))
         bench.says(name, "up")
-    supervisor = bench.agent._supervisor
+    supervisor = bench.kubelet._supervisor
     uids = [bench.pod(name)["metadata"]["uid"] for name in ("one", "two")]
     bad = {"op": "run", "uid": uids[0], "name": "other", "attempt": 0, "streak": 0, "log": "\0", "order": 1 << 40}
     good = {"op": "stop", "uid": uids[1], "grace": 0, "order": 1 << 40}
@@ -237,7 +237,7 @@ def test_logs_of_attempts_and_of_pods_that_are_long_gone_are_not_kept(benches: M
 def test_follow_shows_lines_as_they_come_and_ends_with_the_container(bench: Bench) -> None:
     bench.create(sh("one", "for i in 1 2 3; do echo $i; while [ ! -e go$i ]; do sleep 0.01; done; done; echo end"))
     bench.running("one")
-    folder = bench.agent._settings.workdir
+    folder = bench.kubelet._settings.workdir
     assert folder is not None
     with bench.cluster.logs("default", "one", LogOptions(follow=True)) as lines:
         for number in (1, 2, 3):
@@ -269,7 +269,7 @@ def test_fifty_megabytes_neither_block_nor_pile_up(benches: MakeBench) -> None:
             count, last = count + 1, line
     assert last == b"end\n"
     assert count > 250_000  # the rest was rotated away
-    memory = Path(f"/proc/{bench.agent.supervisor_pid}/status").read_text()
+    memory = Path(f"/proc/{bench.kubelet.supervisor_pid}/status").read_text()
     assert int(re.findall(r"VmHWM:\s+(\d+) kB", memory)[0]) < 64 << 10
 
 

@@ -42,7 +42,7 @@ def test_an_item_that_leaves_its_volume_fails_the_pod(isolated: Bench, kind: str
     status = isolated.run(with_volume("one", {"name": "v", kind: source}))
     assert (status["phase"], status["reason"]) == ("Failed", "CreateContainerConfigError")
     assert "leaves its volume" in status["message"]
-    assert not list(isolated.agent.state_dir.rglob("*escaped*"))
+    assert not list(isolated.kubelet.state_dir.rglob("*escaped*"))
     assert not Path("/escaped").exists()
     assert not Path("/tmp/escaped").exists()
 

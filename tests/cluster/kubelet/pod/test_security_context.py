@@ -244,11 +244,11 @@ from pathlib import Path
 from tests.cluster.kubelet.bench import Bench, settings, sh, until
 from tf_dist.cluster.api import EVENTS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.kubelet.kubelet import Kubelet as NodeAgent
+from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 with tempfile.TemporaryDirectory() as folder, MemoryCluster() as cluster:
-    with NodeAgent(cluster, settings=settings(Path(folder), network=NetworkMode.SHARED)) as agent:
-        bench = Bench(cluster, agent)
+    with Kubelet(cluster, settings=settings(Path(folder), network=NetworkMode.SHARED)) as kubelet:
+        bench = Bench(cluster, kubelet)
         context = {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": False}
         limits = {"limits": {"memory": "64Mi", "cpu": "1"}}
         pod = sh("one", "id -u; grep NoNew /proc/self/status", securityContext={"fsGroup": 5},
@@ -304,7 +304,7 @@ def test_root_that_may_take_nothing_away_says_so() -> None:
 
 
 def needs_cgroup(bench: Bench, name: str) -> None:
-    if name not in bench.agent.enforced:
+    if name not in bench.kubelet.enforced:
         pytest.skip(f"this user may make no cgroups with {name} here")
 
 
@@ -333,7 +333,7 @@ def test_limits_stand_in_the_containers_groups_and_the_groups_go_with_it(bench: 
     bench.create(
         sh("one", "echo up; cat /proc/self/cgroup; while :; do sleep 0.05; done", container={"resources": limits})
     )
-    supervisor = bench.agent.supervisor_pid
+    supervisor = bench.kubelet.supervisor_pid
     bench.says("one", f"tf-dist-{supervisor}/")
     groups = groups_of(supervisor)
     assert groups
@@ -351,9 +351,9 @@ def test_nothing_of_the_groups_is_left_by_a_node_that_ended(benches: MakeBench) 
     needs_cgroup(bench, "pids")
     bench.create(sh("one", "echo up; while :; do sleep 0.05; done"))
     bench.says("one", "up")
-    supervisor = bench.agent.supervisor_pid
+    supervisor = bench.kubelet.supervisor_pid
     assert groups_of(supervisor)
-    bench.agent.stop()
+    bench.kubelet.stop()
     assert not list(Path("/sys/fs/cgroup").glob(f"**/tf-dist-{supervisor}"))
 
 

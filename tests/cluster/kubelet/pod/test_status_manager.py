@@ -1,4 +1,4 @@
-"""What the agent writes about pods, and what it does not."""
+"""What the kubelet writes about pods, and what it does not."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def opened(isolated: Bench) -> Bench:
     """A node whose pods have a way out."""
     if why_no_way_out():
         pytest.skip(why_no_way_out())
-    assert not any("nothing outside" in limit for limit in isolated.agent.network.limits)
+    assert not any("nothing outside" in limit for limit in isolated.kubelet.network.limits)
     return isolated
 
 
@@ -145,7 +145,7 @@ def test_localhost_of_the_user_is_not_reached(opened: Bench, private: int) -> No
 
 
 def test_what_pods_say_to_one_another_does_not_pass_through_it(opened: Bench) -> None:
-    (slirp,) = slirps(opened.agent.supervisor_pid)
+    (slirp,) = slirps(opened.kubelet.supervisor_pid)
     os.kill(slirp, signal.SIGSTOP)
     opened.create(make_pod("serves", "python", "-u", "-m", "http.server", "80"))
     opened.says("serves", "Serving")
@@ -154,9 +154,9 @@ def test_what_pods_say_to_one_another_does_not_pass_through_it(opened: Bench) ->
 
 
 def test_it_comes_back_when_it_was_killed(opened: Bench, outside: str, site: int) -> None:
-    (before,) = slirps(opened.agent.supervisor_pid)
+    (before,) = slirps(opened.kubelet.supervisor_pid)
     os.kill(before, signal.SIGKILL)
-    until(lambda: [pid for pid in slirps(opened.agent.supervisor_pid) if pid != before], "it is back")
+    until(lambda: [pid for pid in slirps(opened.kubelet.supervisor_pid) if pid != before], "it is back")
     opened.run(py("one", f"{FETCH}print(fetch({outside!r}, {site}, tries=100))"))
     assert opened.log("one") == "the data set\n"
 
@@ -176,13 +176,13 @@ import sys
 from pathlib import Path
 from tests.cluster.kubelet.bench import Bench, make_pod, settings
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.kubelet.kubelet import Kubelet as NodeAgent
+from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 changes = {"network": NetworkMode.ISOLATED, "workdir": Path("/")}
-with MemoryCluster() as cluster, NodeAgent(cluster, settings=settings(Path(sys.argv[1]), **changes)) as agent:
-    bench = Bench(cluster, agent)
+with MemoryCluster() as cluster, Kubelet(cluster, settings=settings(Path(sys.argv[1]), **changes)) as kubelet:
+    bench = Bench(cluster, kubelet)
     bench.run(make_pod("one", sys.executable, "-c", sys.argv[2]))
-    print(bench.log("one").strip(), [limit for limit in agent.network.limits if "nothing" in limit])
+    print(bench.log("one").strip(), [limit for limit in kubelet.network.limits if "nothing" in limit])
 """
 # In a mount namespace of its own: another name server for the machine, and a tun device for all users.
 SURROUNDINGS = """
@@ -218,7 +218,7 @@ def test_without_it_pods_run_and_the_limits_say_what_to_do(
         (tmp_path / "bin" / "slirp4netns").symlink_to(program)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     bench = benches(network=NetworkMode.ISOLATED)
-    assert any(advice in limit and "network mode shared" in limit for limit in bench.agent.network.limits)
+    assert any(advice in limit and "network mode shared" in limit for limit in bench.kubelet.network.limits)
     bench.run(make_pod("one", "/bin/cat", "/proc/net/route", "/etc/resolv.conf"))
     assert "\t00000000\t0" not in bench.log("one").replace("\t00000000\t0001", "")
     assert "10.88.0.3" not in bench.log("one")
@@ -227,11 +227,11 @@ def test_without_it_pods_run_and_the_limits_say_what_to_do(
 def test_not_even_a_zombie_is_left_to_process_1(benches: MakeBench, opened: Bench) -> None:
     del opened  # skips where there is none
     bench = benches(network=NetworkMode.ISOLATED)
-    (slirp,) = slirps(bench.agent.supervisor_pid)
-    bench.agent.stop()
+    (slirp,) = slirps(bench.kubelet.supervisor_pid)
+    bench.kubelet.stop()
     assert not Path(f"/proc/{slirp}").exists()
 
 
 def test_there_is_none_in_shared_mode(shared: Bench) -> None:
-    assert not slirps(shared.agent.supervisor_pid)
-    assert not any("nothing outside" in limit for limit in shared.agent.network.limits)
+    assert not slirps(shared.kubelet.supervisor_pid)
+    assert not any("nothing outside" in limit for limit in shared.kubelet.network.limits)

@@ -104,7 +104,7 @@ def test_volumes_are_where_the_pod_says_and_the_host_stays_as_it_is(isolated: Be
     assert isolated.log("one").split() == expected.split()
     assert (sorted(os.listdir("/")), sorted(os.listdir("/etc"))) == before
     assert sorted(os.listdir(tmp_path / "data")) == ["file", "made"]
-    claim = isolated.agent.state_dir / "volumes" / "default" / "model"
+    claim = isolated.kubelet.state_dir / "volumes" / "default" / "model"
     assert (claim / "saved").read_text() == "3\n"
     assert (claim / "part" / "p").read_text() == "4\n"
 
@@ -152,12 +152,12 @@ import sys
 from pathlib import Path
 from tests.cluster.kubelet.bench import Bench, settings, sh
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.kubelet.kubelet import Kubelet as NodeAgent
+from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-with MemoryCluster() as cluster, NodeAgent(
+with MemoryCluster() as cluster, Kubelet(
     cluster, settings=settings(Path(sys.argv[1]), network=NetworkMode.ISOLATED, workdir=Path("/"))
-) as agent:
-    bench = Bench(cluster, agent)
+) as kubelet:
+    bench = Bench(cluster, kubelet)
     volumes = [{"name": "v", "emptyDir": {}}]
     mounts = {"volumeMounts": [{"name": "v", "mountPath": p} for p in ("/etc/volcano", "/model")]}
     status = bench.run(sh("one", "touch /model/a; ls /etc/volcano; id -u", volumes=volumes, container=mounts))
@@ -179,7 +179,7 @@ def test_shared_memory_and_host_names_are_private(isolated: Bench) -> None:
 
 def test_auto_prefers_isolation(benches: MakeBench, isolated: Bench) -> None:
     del isolated  # skips where there is none
-    assert benches(network=NetworkMode.AUTO).agent.network.mode == NetworkMode.ISOLATED
+    assert benches(network=NetworkMode.AUTO).kubelet.network.mode == NetworkMode.ISOLATED
 
 
 def test_a_port_below_1024_may_be_served(isolated: Bench) -> None:
