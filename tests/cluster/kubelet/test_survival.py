@@ -57,8 +57,8 @@ signal.pause()
 """
 
 
-class OtherAgent:
-    """A node kubelet in a process of its own, to be killed."""
+class KubeletProcess:
+    """A kubelet in a process of its own, to be killed."""
 
     def __init__(self, folder: Path, mode: NetworkMode, kind: str, **pods: str) -> None:
         if mode == NetworkMode.ISOLATED and why_not_isolated():
@@ -98,11 +98,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, OtherAgent]:
+def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, KubeletProcess]:
     """Its slirp4netns, the keeper above that, and the kubelet."""
     if why_no_way_out():
         pytest.skip(why_no_way_out())
-    other = OtherAgent(folder, NetworkMode.ISOLATED, kind)
+    other = KubeletProcess(folder, NetworkMode.ISOLATED, kind)
     (slirp,) = until(lambda: slirps(other.supervisor))
     keeper = int(Path(f"/proc/{slirp}/stat").read_text().rpartition(")")[2].split()[1])
     assert keeper in linux.child_pids(other.supervisor)
@@ -113,7 +113,7 @@ def node_with_a_way_out(folder: Path, kind: str) -> tuple[int, int, OtherAgent]:
 def test_an_ephemeral_kubelet_takes_everything_along_when_killed(
     tmp_path: Path, mode: NetworkMode, nothing_left: str
 ) -> None:
-    other = OtherAgent(tmp_path, mode, "ephemeral", a=DAEMON.format(word=nothing_left), b=f"tail -F {nothing_left}")
+    other = KubeletProcess(tmp_path, mode, "ephemeral", a=DAEMON.format(word=nothing_left), b=f"tail -F {nothing_left}")
     until(lambda: len(processes_with(f"tail\0-F\0{nothing_left}")) == 3)
     other.kill()
     until(lambda: not alive(other.supervisor))
@@ -123,7 +123,7 @@ def test_an_ephemeral_kubelet_takes_everything_along_when_killed(
 def test_kubelet_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode) -> None:
     word = f"{tmp_path}/word"
     Path(word).touch()
-    other = OtherAgent(tmp_path, mode, "ephemeral", a=DAEMON.format(word=word))
+    other = KubeletProcess(tmp_path, mode, "ephemeral", a=DAEMON.format(word=word))
     until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
     os.kill(other.process.pid, signal.SIGSTOP)
     os.kill(other.supervisor, signal.SIGKILL)
@@ -140,7 +140,7 @@ def test_what_even_the_shim_could_not_kill_is_swept(tmp_path: Path) -> None:
     """Kubelet, supervisor and shim killed at once in shared mode: a detached grandchild lives until the next start."""
     word = f"{tmp_path}/word"
     Path(word).touch()
-    other = OtherAgent(tmp_path, NetworkMode.SHARED, "ephemeral", a=DAEMON.format(word=word))
+    other = KubeletProcess(tmp_path, NetworkMode.SHARED, "ephemeral", a=DAEMON.format(word=word))
     until(lambda: len(processes_with(f"tail\0-F\0{word}")) == 2)
     every = [other.process.pid, *processes_with(str(tmp_path / "state"))]
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -157,7 +157,7 @@ def test_what_even_the_shim_could_not_kill_is_swept(tmp_path: Path) -> None:
 def test_a_lasting_node_outlives_its_kubelet(tmp_path: Path, mode: NetworkMode) -> None:
     stays = "echo up $$; i=0; while [ ! -e go ]; do i=$((i+1)); sleep 0.02; done; echo $$ went on; exit 7"
     ends = "echo early; while [ ! -e end ]; do sleep 0.02; done; exit 5"
-    other = OtherAgent(tmp_path, mode, "lasting", stays=stays, ends=ends)
+    other = KubeletProcess(tmp_path, mode, "lasting", stays=stays, ends=ends)
     other.kill()
     assert alive(other.supervisor)
     (tmp_path / "end").touch()

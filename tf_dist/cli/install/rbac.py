@@ -1,5 +1,4 @@
-"""RBAC: rules, roles, accounts and bindings of controller, drivers, nodes, users and Argo; and the Leases that
-roles name.
+"""RBAC: rules, roles, accounts and bindings of controller, drivers, users and Argo; Leases that roles name.
 
 ``tests/deploy`` compares them with what the API server grants, and drives a job with nothing else.
 """
