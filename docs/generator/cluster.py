@@ -108,5 +108,5 @@ def _key(kind: str, name: str, where: str | None) -> str:
 def _unbound(role: dict[str, Any]) -> str:
     into = [label.rpartition("-")[2] for label in role["metadata"].get("labels", {}) if "aggregate-to-" in label]
     if into:
-        return f"Part of Kubernetes' own {' and '.join(f'`{one}`' for one in into)}: of everyone who has that."
+        return f"Part of Kubernetes' own {' and '.join(f'`{one}`' for one in into)}: of every user who has that."
     return "The installation binds it to no account: that is for the administrator of the cluster."

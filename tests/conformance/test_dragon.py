@@ -99,7 +99,7 @@ def test_after_a_resize_the_total_is_divided_again_whatever_logs_say() -> None:
     shares = []
     for verdict in (
         Admit(sizes={"master": 1, "worker": 2, "ps": 1}),
-        Resize(sizes={"master": 1, "worker": 4, "ps": 1}, placement={}, message="nobody waits"),
+        Resize(sizes={"master": 1, "worker": 4, "ps": 1}, placement={}, message="no gang waits"),
     ):
         world.verdict = verdict
         world.settle()

@@ -78,7 +78,7 @@ class TFJobStep(Container):
     :param on_eviction: what follows when pods are taken away: ``restart`` (as the job says), ``requeue``, ``fail`` or
         ``fallback``.
     :param on_preemption: the same, when the gang is preempted.
-    :param startup_timeout: the step ends with 1 when the job has its place and does not run by then (an image that
+    :param startup_timeout: the step ends with 1 when the job is admitted and does not run by then (an image that
         cannot be pulled).
     :param run_timeout: the step ends with 1 when the job is not done by then.
     :param overrides: values for places of the job (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills

@@ -45,7 +45,7 @@ def pages() -> None:
 
 @contextmanager
 def _airflow(scratch: Path) -> Iterator[None]:
-    """``airflow standalone`` with the tutorial's DAG and a cluster of its own; everybody is an administrator."""
+    """``airflow standalone`` with the tutorial's DAG and a cluster of its own; every user is an administrator."""
     dags = scratch / "dags"
     dags.mkdir()
     (code,) = re.findall(r'^```python title="hello_training.py"\n(.*?)^```$', TUTORIAL.read_text(), flags=re.M | re.S)

@@ -47,10 +47,10 @@ REASONS: Final[Mapping[str, str]] = {
     "WaitingForLostNode": "a pod on a node that was lost may still run, so the next attempt cannot start yet",
     # On its way.
     "JobCreated": "the job has been accepted, and nothing is decided yet",
-    "Admitted": "the gang has its place; its pods are made",
+    "Admitted": "the gang is admitted; its pods are made",
     "PodsPending": "its pods are made and do not run yet",
     "JobRunning": "it runs; the message says how many replicas do",
-    "Unschedulable": "it has its place, and the cluster's scheduler has no node for so many pods that a minimum lacks",
+    "Unschedulable": "it is admitted, and the cluster's scheduler has no node for so many pods that a minimum lacks",
     "Unpinned": "the scheduler refused nodes that admission had chosen; the pods may go to any",
     "Resized": "its number of workers was changed",
     "Suspended": "its user has stopped it",
