@@ -63,10 +63,15 @@ class Bench:
         self.applier = PlanExecutor(
             context,
             self.informers,
-            EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock),
+            EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock, permission=self._leading_for),
             may_act=lambda: self.may_act(),
             remaining=lambda: self.left(),
         )
+
+    def _leading_for(self) -> float:
+        if not self.may_act():
+            raise LeadershipLost("another drives")
+        return self.left()
 
     def _asked(self, verb: str, resource: Resource, *args: Any, **how: Any) -> None:
         self.asked.append((verb, args[1] if len(args) > 1 and isinstance(args[1], str) else resource.plural))
@@ -341,7 +346,7 @@ def test_what_is_refused_is_raised_and_counted(bench: Bench) -> None:
     assert bench.memory.list(PODS, "default").items == []
 
 
-@pytest.mark.parametrize(("code", "events"), [(0, 0), (503, 1)], ids=["nothing answers", "events are not taken"])
+@pytest.mark.parametrize(("code", "events"), [(0, 1), (503, 1)], ids=["nothing answers", "events are not taken"])
 def test_no_minutes_are_spent_on_events_that_cannot_be_written(bench: Bench, code: int, events: int) -> None:
     bench.look()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -47,3 +47,48 @@ class ThreadRuntime:
 
 
 SYSTEM_RUNTIME: Final = ThreadRuntime()
+
+
+class SlowStart:
+    """Does pieces of work side by side: one, then two, then four, and so on, at most ``most`` at a time.
+
+    That is how Kubernetes' controllers create pods: what the server refuses it refuses once, and not a thousand times.
+    The caller's thread does its part, the threads of ``pool`` the others.
+    """
+
+    def __init__(self, runtime: ThreadRuntime, pool: Executor, most: int) -> None:
+        self._runtime = runtime
+        self._pool = pool
+        self._most = most
+
+    def run(self, tasks: Sequence[Callable[[], object]]) -> None:
+        """Do all of it. An error is raised when all that was begun is over, and nothing more is begun."""
+        begun, size = 0, 1
+        while begun < len(tasks):
+            self._batch(tasks[begun : begun + size])
+            begun += size
+            size = min(2 * size, self._most)
+
+    def _batch(self, tasks: Sequence[Callable[[], object]]) -> None:
+        errors: dict[int, Exception] = {}
+        over = self._runtime.condition()
+        left = len(tasks)
+
+        def work(at: int) -> None:
+            nonlocal left
+            try:
+                tasks[at]()
+            except Exception as error:
+                errors[at] = error
+            finally:
+                with over:
+                    left -= 1
+                    over.notify_all()
+
+        for at in range(1, len(tasks)):
+            self._pool.submit(work, at)
+        work(0)
+        with over:
+            over.wait_for(lambda: left == 0)
+        if errors:
+            raise errors[min(errors)]

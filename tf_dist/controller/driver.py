@@ -23,7 +23,7 @@ from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler, PlanExecutor
-from tf_dist.controller.leases.leadership import Leadership
+from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
 from tf_dist.controller.leases.lease import LeaseRef, pending_admissions_lease
 from tf_dist.controller.observability import metrics_recorder
 from tf_dist.controller.observability.events import EventRecorder
@@ -132,7 +132,15 @@ class Driver:
         self._leadership = leadership or Standalone()
         self._on_change = on_change
         self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
-        events = EventRecorder(cluster, clock, self._settings.component, monotonic=monotonic)
+        self._events = events = EventRecorder(
+            cluster,
+            clock,
+            self._settings.component,
+            monotonic=monotonic,
+            recorder=context.recorder,
+            runtime=runtime,
+            permission=self._leading_for,
+        )
         self.informers = DriverInformers(context, on_change=self._enqueue, on_capacity_freed=self._capacity_changed)
         self._job_index = JobIndex(
             self._settings.default_gang,
@@ -152,7 +160,9 @@ class Driver:
             own=self._pending_admissions(cluster, self._settings.admissions),
             common=self._pending_admissions(cluster, pending_admissions_lease(self._settings.system_namespace)),
         )
-        executor = PlanExecutor(context, self.informers, events, may_act=self._may_act, remaining=self._remaining)
+        self._executor = executor = PlanExecutor(
+            context, self.informers, events, may_act=self._may_act, remaining=self._remaining
+        )
         self._reconciler = JobReconciler(context, self.informers, self._job_index, executor, self._leadership)
         self._takeover = TakeoverPolicy(context, self._leadership, self._reconciler, self._queue)
         self._worker_pool = WorkerPool(
@@ -195,6 +205,8 @@ class Driver:
     def start(self) -> None:
         """Follow the cluster and drive its jobs in threads until ``stop``."""
         self._leadership.listen(self.wake)
+        self._events.start()
+        self._executor.start(self._settings.workers)
         self._worker_pool.start(self._settings.workers)
         self._thread = self._runtime.thread(self._run, "driver")
         self._thread.start()
@@ -206,6 +218,8 @@ class Driver:
         if self._thread is not None:
             self._thread.join()
         self._worker_pool.stop()
+        self._executor.stop()
+        self._events.stop()
         self._admission_runner.stop()
         self.informers.stop()
 
@@ -292,6 +306,13 @@ class Driver:
     def _remaining(self) -> float:
         """Asked again before every attempt of a write."""
         return 0.0 if self._stopped.is_set() else self._leadership.remaining()
+
+    def _leading_for(self) -> float:
+        """For how many more seconds events may be written: those of what was done before ``stop`` may be, after it."""
+        seconds = self._leadership.remaining()
+        if seconds <= 0:
+            raise LeadershipLost("no event is written: the jobs are no longer driven from here")
+        return seconds
 
     # Notifications
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from tf_dist.cluster.api import (
@@ -21,6 +23,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.api_errors import is_invalid_object
 from tf_dist.cluster.client.retries import fenced_by
+from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobEntry, JobIndex
@@ -59,8 +62,8 @@ from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
 from tf_dist.core.reconciler.reconcile import reconcile
-from tf_dist.core.reconciler.tfjob_messages import object_event
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected, Unavailable
+from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
 _KINDS: Final = {
@@ -79,6 +82,10 @@ class InvalidPod(Rejected):
 
 class StatusPruned(ClusterError):
     """The status was stored without the job's memory, so that nothing may be done for the job."""
+
+
+def _creates_pod(action: Action) -> bool:
+    return isinstance(action, Create) and action.body["kind"] == PODS.kind
 
 
 class PlanExecutor:
@@ -104,6 +111,19 @@ class PlanExecutor:
         self._remaining = remaining
         # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
         self._pruning: set[Resource] = set()
+        self._runtime = context.runtime
+        self._creators: Executor | None = None
+        self._side_by_side: SlowStart | None = None
+
+    def start(self, threads: int) -> None:
+        """Create the pods of a job side by side from now on, so many of all jobs at a time."""
+        self._creators = self._runtime.pool(threads, "pod-creator")
+        self._side_by_side = SlowStart(self._runtime, self._creators, threads)
+
+    def stop(self) -> None:
+        """End the threads, once no plan is executed any more."""
+        if self._creators is not None:
+            self._creators.shutdown(wait=True, cancel_futures=True)
 
     def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
         """Execute ``plan`` for the job ``stored``.
@@ -114,20 +134,25 @@ class PlanExecutor:
         """
         events: list[EmitEvent] = []
         try:
-            for action in plan.actions:
-                # Between two writes this process may have slept for an hour.
-                if not self._may_act():
-                    raise LeadershipLost(f"{ref}: no longer driven from here")
-                self._act(ref, stored, action, events)
-        except Unavailable as error:
-            if not error.code:
-                events.clear()  # nothing answers: each event would be tried for a minute, too
-            raise
+            for pods, actions in groupby(plan.actions, _creates_pod):
+                tasks = [partial(self._act, ref, stored, action, events) for action in actions]
+                if pods and self._side_by_side is not None:
+                    self._side_by_side.run(tasks)
+                else:
+                    for task in tasks:
+                        task()
         finally:
-            self._emit_last(ref, stored, events)
+            # Last, so that no pod waits for one; and all together, so that many of a kind are one.
+            self._events.emit(ref.resource, ref.namespace, stored, *combined_events(events))
 
     def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent]) -> None:
-        """Execute an action; the events about objects are gathered, so that no pod waits for one to be written."""
+        """Execute an action; what there is to say about the object that it makes or deletes is added to ``events``."""
+        # Between two writes this process may have slept for an hour.
+        if not self._may_act():
+            raise LeadershipLost(f"{ref}: no longer driven from here")
+        if isinstance(action, EmitEvent):
+            events.append(action)
+            return
         told = action if isinstance(action, Create | Delete) else None
         version = str(stored.get("apiVersion"))
         try:
@@ -141,18 +166,6 @@ class PlanExecutor:
         self._recorder.acted(type(action).__name__, "ok")
         if told is not None and done:
             events += filter(None, (object_event(version, told),))
-
-    def _emit_last(self, ref: JobRef, stored: Object, events: list[EmitEvent]) -> None:
-        """Write what was gathered, as long as leadership lasts and the server takes it; no event is worth an error."""
-        for event in events:
-            if not self._may_act():
-                return
-            try:
-                with fenced_by(partial(self._permission, ref)):
-                    if not self._events.emit(ref.resource, ref.namespace, stored, event):
-                        return
-            except LeadershipLost:
-                return
 
     def _permission(self, ref: JobRef) -> float:
         seconds = self._remaining()
@@ -178,8 +191,6 @@ class PlanExecutor:
                 self._informers.wrote(ref.resource, written)
             case DeleteJob():
                 self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
-            case EmitEvent():
-                self._events.emit(ref.resource, ref.namespace, stored, action)
         return True
 
     # The status

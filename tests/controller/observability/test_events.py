@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.controller.harness import START, Clock, tfjob
+from tests.waiting import until
 from tf_dist.cluster.api import EVENTS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRateLimiter, EventRecorder, event_name
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api.context import EmitEvent
-from tf_dist.errors import Forbidden
+from tf_dist.errors import ClusterError, Forbidden, Throttled
 
 STARTED = EmitEvent("Normal", "Started", "all pods run")
 
@@ -176,6 +181,112 @@ def test_memory_is_bounded(desk: Desk) -> None:
     for number in range(50):
         budget.allow(str(number))
     assert len(budget._buckets) == 5
+
+
+# A thread of its own
+
+
+class Door:
+    """Creations wait until it is open; ``refusals`` come first."""
+
+    def __init__(self, inner: MemoryCluster, *refusals: ClusterError) -> None:
+        self._inner = inner
+        self._refusals = list(refusals)
+        self.open, self.knocked = threading.Event(), threading.Event()
+
+    def create(self, *args: Any) -> Object:
+        self.knocked.set()
+        assert self.open.wait(30)
+        if self._refusals:
+            raise self._refusals.pop(0)
+        return self._inner.create(*args)
+
+
+class Counted(MetricsRecorder):
+    """What became of events."""
+
+    def __init__(self) -> None:
+        self.results: Counter[str] = Counter()
+
+    def acted(self, kind: str, result: str) -> None:
+        assert kind == "EmitEvent"
+        self.results[result] += 1
+
+
+def noise(number: int) -> EmitEvent:
+    return EmitEvent("Normal", "Noise", f"number {number}")
+
+
+def started(desk: Desk, door: Door, **settings: Any) -> tuple[EventRecorder, Counted]:
+    counted = Counted()
+    writer = EventRecorder(door, desk.clock, "tf-dist", recorder=counted, **settings)  # type: ignore[arg-type]  # creates only
+    writer.start()
+    return writer, counted
+
+
+def test_nobody_waits_for_an_event_to_be_written_and_what_is_left_is_written_at_the_end(desk: Desk) -> None:
+    door = Door(desk.memory)
+    writer, counted = started(desk, door, burst=1, per_second=0.001)
+    for number in range(5):
+        writer.emit(TFJOBS, "default", desk.job, noise(number))
+    assert desk.events() == []
+    door.open.set()
+    writer.stop()
+    assert {event["message"] for event in desk.events()} == {f"number {number}" for number in range(5)}
+    assert counted.results == {"ok": 5}
+
+
+def test_more_than_the_queue_holds_is_dropped_and_counted(desk: Desk) -> None:
+    door = Door(desk.memory)
+    writer, counted = started(desk, door, queue=3)
+    writer.emit(TFJOBS, "default", desk.job, noise(0))
+    assert door.knocked.wait(30)
+    writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(1, 6)))
+    assert counted.results == {"Dropped": 2}
+    door.open.set()
+    writer.stop()
+    assert counted.results == {"Dropped": 2, "ok": 4}
+
+
+def test_what_is_said_again_before_it_is_written_is_one_write(desk: Desk) -> None:
+    door = Door(desk.memory)
+    writer, _ = started(desk, door)
+    writer.emit(TFJOBS, "default", desk.job, noise(0))
+    assert door.knocked.wait(30)
+    for _ in range(4):
+        writer.emit(TFJOBS, "default", desk.job, STARTED)
+    door.open.set()
+    writer.stop()
+    assert sorted(desk.counts()) == [1, 4]
+
+
+def test_a_server_that_takes_none_at_present_is_asked_again(desk: Desk) -> None:
+    door = Door(desk.memory, Throttled("busy", after=0.001))
+    writer, counted = started(desk, door)
+    door.open.set()
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    until(lambda: counted.results["ok"] == 1, 30)
+    assert counted.results == {"Throttled": 1, "ok": 1}
+    writer.stop()
+
+
+def test_a_server_that_takes_none_holds_up_no_end(desk: Desk) -> None:
+    door = Door(desk.memory, *(Throttled("busy", after=3600.0) for _ in range(3)))
+    writer, counted = started(desk, door)
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    door.open.set()
+    until(lambda: counted.results["Throttled"] == 1, 30)
+    writer.stop()
+    assert counted.results == {"Throttled": 1, "Dropped": 1}
+
+
+def test_who_may_not_write_any_more_writes_no_event(desk: Desk) -> None:
+    def permission() -> float:
+        raise LeadershipLost("another drives")
+
+    writer = EventRecorder(desk.memory, desk.clock, "tf-dist", permission=permission)
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    assert desk.events() == []
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 100), st.sampled_from("ab")), max_size=200))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import World, disturbed, replica, tfjob
-from tf_dist.cluster.api import PODS, VOLCANO_JOBS
+from tf_dist.cluster.api import EVENTS, PODS, VOLCANO_JOBS
 from tf_dist.controller.driver import Driver
 from tf_dist.errors import Forbidden
 
@@ -25,23 +25,26 @@ def said(world: World, reason: str) -> list[str]:
 
 
 def test_each_pod_and_each_service_that_is_created_and_deleted(world: World) -> None:
-    names = ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1"]
+    names = "mnist-ps-0, mnist-worker-0, mnist-worker-1"
     world.submit(tfjob())
     world.settle()
-    assert said(world, "SuccessfulCreatePod") == [f"Created pod: {name}" for name in names]
-    assert said(world, "SuccessfulCreateService") == [f"Created service: {name}" for name in names]
+    assert said(world, "SuccessfulCreatePod") == [f"Created pod: {names}"]
+    assert said(world, "SuccessfulCreateService") == [f"Created service: {names}"]
+    counts = {event["reason"]: event["count"] for event in world.memory.list(EVENTS, "default").items}
+    assert counts["SuccessfulCreatePod"] == 3
     world.run_pods()
     world.settle()
     world.end_pod("mnist-worker-0", 0)
     world.settle()
-    assert said(world, "SuccessfulDeletePod") == ["Deleted pod: mnist-ps-0", "Deleted pod: mnist-worker-1"]
+    assert said(world, "SuccessfulDeletePod") == ["Deleted pod: mnist-ps-0, mnist-worker-1"]
     assert said(world, "SuccessfulDeleteService")
 
 
 def test_so_many_pods_take_no_room_from_what_matters(world: World) -> None:
     world.submit(tfjob(workers=30, ps=0))
     world.settle()
-    assert 0 < len(said(world, "SuccessfulCreatePod")) <= 10
+    (created,) = said(world, "SuccessfulCreatePod")
+    assert created.count("mnist-worker-") == 30
     world.run_pods()
     world.settle()
     world.end_pod("mnist-worker-7", 1)

@@ -1,4 +1,4 @@
-"""Event recorder: Kubernetes Events on jobs, counted up and rate-limited.
+"""Event recorder: Kubernetes Events on jobs, counted up, rate-limited, and written beside everything else.
 
 An event's name is derived from its text, so that this driver or the next one finds the event when it is repeated, and
 increases its count. What a job may cause to be written is bounded by a budget of its own.
@@ -7,14 +7,18 @@ increases its count. What a job may cause to be written is bounded by a budget o
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
+from tf_dist.cluster.client.retries import fenced_by
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.names import short_hash
 from tf_dist.core.api.timestamps import format_time
@@ -27,6 +31,15 @@ _MAX_NAME: Final = 240
 _HOUR: Final = 3600.0
 _REPEAT_EVERY: Final = 60.0
 _MAX_SERIES: Final = 10_000
+# Seconds to write what is left when a driver stops, and those that the last write may take at least.
+_STOP_WITHIN: Final = 2.0
+_LAST_WRITE: Final = 1.0
+# How often a write is tried while the server takes none, with pauses of a second, of two, …
+_TRIES: Final = 5
+_RETRY_AFTER: Final = 1.0
+# In metrics.
+_ACTION: Final = "EmitEvent"
+_DROPPED: Final = "Dropped"
 
 
 class EventRateLimiter:
@@ -66,13 +79,29 @@ class _EventSeries:
     written: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _PendingWrite:
+    """An event to be written; how often it happened is said by its series when it is."""
+
+    namespace: str
+    name: str
+    body: Object
+    series: _EventSeries
+    first: bool
+
+
 class EventRecorder:
     """Writes events on jobs. ``clock``: epoch seconds; ``monotonic``: seconds that only go forward; ``component``: who
     says so. Thread-safe.
 
     The same words about the same job within an hour count the event up that is there, once a minute at most; what is
-    held back until then is in the next count. Beyond the budget nothing is written. Routine events (of each
-    pod that was created) have a budget of their own for each reason, and take none from the others.
+    held back until then is in the next count. Beyond the budget nothing is written. Routine events (of the pods that
+    were created, say) have a budget of their own for each reason, and take none from the others.
+
+    Once it was started, a thread of its own writes them: ``burst`` at once and ``per_second`` after that, so that what
+    jobs wait for goes first. At most ``queue`` wait for it; more are dropped, which ``recorder`` counts. Without, they
+    are written in the caller's thread. ``permission``: the seconds for which it surely may write; it raises a
+    ClusterError when it may not.
     """
 
     def __init__(
@@ -84,6 +113,12 @@ class EventRecorder:
         monotonic: Callable[[], float] = time.monotonic,
         budget: EventRateLimiter | None = None,
         most: int = _MAX_SERIES,
+        recorder: MetricsRecorder | None = None,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+        permission: Callable[[], float] = lambda: math.inf,
+        queue: int = 4096,
+        burst: int = 100,
+        per_second: float = 20.0,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -91,16 +126,52 @@ class EventRecorder:
         self._monotonic = monotonic
         self._budget = budget or EventRateLimiter(monotonic)
         self._most = most
+        self._recorder = recorder or MetricsRecorder()
+        self._runtime = runtime
+        self._permission = permission
+        self._queue = queue
+        self._burst, self._per_second = burst, per_second
         self._series: OrderedDict[str, _EventSeries] = OrderedDict()
         self._lock = threading.Lock()
+        self._pending: deque[_PendingWrite] = deque()
+        self._wakeup = runtime.condition()
+        self._paid_until = -math.inf  # when all writes so far would be over at ``per_second``
+        self._closes_at = math.inf
+        self._thread: threading.Thread | None = None
 
-    def emit(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> bool:
-        """Write an event on the job ``stored``. An event must never stop a job: raises no ClusterError.
+    def start(self) -> None:
+        """Write in a thread of its own from now on."""
+        self._thread = self._runtime.thread(self._run, "event-recorder")
+        self._thread.start()
 
-        False: the server does not take any at present, so that the next one is not worth a try.
-        """
+    def stop(self) -> None:
+        """Write what is left, as far as that takes a moment, and end the thread."""
+        if self._thread is None:
+            return
+        with self._wakeup:
+            self._closes_at = self._monotonic() + _STOP_WITHIN
+            self._wakeup.notify_all()
+        self._thread.join()
+
+    def emit(self, resource: Resource, namespace: str, stored: Object, *events: EmitEvent) -> None:
+        """Have events on the job ``stored`` written. An event must never stop a job: raises no ClusterError."""
+        due = [one for event in events if (one := self._due(resource, namespace, stored, event)) is not None]
+        if self._thread is None:
+            for one in due:
+                if isinstance(self._write(one), Unavailable | Throttled):
+                    return  # the next one is not worth a try
+        elif due:
+            self._enqueue(due)
+
+    def _due(self, resource: Resource, namespace: str, stored: Object, event: EmitEvent) -> _PendingWrite | None:
+        """What there is to write for an event; None: nothing, now."""
         name = event_name(stored, event)
-        series = self._count(f"{namespace}/{name}")
+        with self._lock:
+            series = self._count(f"{namespace}/{name}", event.count)
+            first = series.written is None
+            if not self._is_due(series, stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")):
+                return None
+            series.written = self._monotonic()
         body = new_event(
             resource,
             stored,
@@ -110,56 +181,101 @@ class EventRecorder:
             source={"component": self._component},
             now=format_time(self._clock()),
         )
-        try:
-            with self._lock:
-                budget = stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")
-                due, first = self._is_due(series, budget), series.written is None
-                if due:
-                    series.written = self._monotonic()
-            if due and first:
-                self._create(namespace, name, body, series)
-            elif due:
-                self._count_up(namespace, name, body, series)
-        except ClusterError as error:
-            _LOG.info("cannot write event reason=%s: %s", event.reason, error)
-            return not isinstance(error, Unavailable | Throttled)
-        return True
+        return _PendingWrite(namespace, name, body, series, first)
 
-    def _count(self, key: str) -> _EventSeries:
-        with self._lock:
-            now = self._monotonic()
-            series = self._series.pop(key, None)
-            if series is None or now - series.seen_at >= _HOUR:
-                series = _EventSeries()
-            series.count, series.seen_at = series.count + 1, now
-            self._series[key] = series
-            if len(self._series) > self._most:
-                self._series.popitem(last=False)
-            return series
+    # Its thread
+
+    def _enqueue(self, due: list[_PendingWrite]) -> None:
+        with self._wakeup:
+            room = self._queue - len(self._pending)
+            self._pending += due[:room]
+            self._wakeup.notify_all()
+        for _ in due[room:]:
+            self._recorder.acted(_ACTION, _DROPPED)
+
+    def _run(self) -> None:
+        while (one := self._next()) is not None:
+            self._write_patiently(one)
+
+    def _next(self) -> _PendingWrite | None:
+        """The next event to write, when there is one and its time has come; None: no more."""
+        with self._wakeup:
+            while True:
+                now = self._monotonic()
+                closing = self._closes_at < math.inf
+                if closing and (not self._pending or now >= self._closes_at):
+                    for _ in self._pending:
+                        self._recorder.acted(_ACTION, _DROPPED)
+                    return None
+                early = self._paid_until - self._burst / self._per_second - now
+                if self._pending and (closing or early <= 0):
+                    self._paid_until = max(self._paid_until, now) + 1 / self._per_second
+                    return self._pending.popleft()
+                self._wakeup.wait(early if self._pending else None)
+
+    def _write_patiently(self, one: _PendingWrite) -> None:
+        """Write an event, again and again for a while if the server takes none at present."""
+        for tries in range(_TRIES):
+            error = self._write(one)
+            if not isinstance(error, Unavailable | Throttled):
+                return
+            asked = error.after if isinstance(error, Throttled) else None
+            with self._wakeup:
+                if self._wakeup.wait_for(lambda: self._closes_at < math.inf, asked or _RETRY_AFTER * 2**tries):
+                    break
+        self._recorder.acted(_ACTION, _DROPPED)
+
+    def _may_write(self) -> float:
+        return min(self._permission(), max(_LAST_WRITE, self._closes_at - self._monotonic()))
+
+    def _write(self, one: _PendingWrite) -> ClusterError | None:
+        """Write an event; what was in the way."""
+        try:
+            self._may_write()  # a cluster in this process does not ask for it
+            with fenced_by(self._may_write):
+                (self._create if one.first else self._count_up)(one)
+        except ClusterError as error:
+            _LOG.info("cannot write event reason=%s: %s", one.body["reason"], error)
+            self._recorder.acted(_ACTION, type(error).__name__)
+            return error
+        self._recorder.acted(_ACTION, "ok")
+        return None
+
+    def _create(self, one: _PendingWrite) -> None:
+        metadata = {"name": one.name, "namespace": one.namespace}
+        try:
+            self._cluster.create(EVENTS, one.namespace, {**one.body, "metadata": metadata, "count": one.series.count})
+        except AlreadyExists:
+            # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
+            # answer tells (a driver may not read events).
+            there = self._patch(one, {"lastTimestamp": one.body["lastTimestamp"]})
+            one.series.count += there.get("count") or 1
+
+    def _count_up(self, one: _PendingWrite) -> None:
+        try:
+            self._patch(one, {"count": one.series.count, "lastTimestamp": one.body["lastTimestamp"]})
+        except NotFound:  # the API server forgets events after an hour
+            self._create(one)
+
+    def _patch(self, one: _PendingWrite, patch: Object) -> Object:
+        return self._cluster.patch(EVENTS, one.namespace, one.name, patch)
+
+    # Counts
+
+    def _count(self, key: str, times: int) -> _EventSeries:
+        now = self._monotonic()
+        series = self._series.pop(key, None)
+        if series is None or now - series.seen_at >= _HOUR:
+            series = _EventSeries()
+        series.count, series.seen_at = series.count + times, now
+        self._series[key] = series
+        if len(self._series) > self._most:
+            self._series.popitem(last=False)
+        return series
 
     def _is_due(self, series: _EventSeries, budget: str) -> bool:
         lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY
         return not lately and self._budget.allow(budget)
-
-    def _create(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
-        named = {**body, "metadata": {"name": name, "namespace": namespace}, "count": series.count}
-        try:
-            self._cluster.create(EVENTS, namespace, named)
-        except AlreadyExists:
-            # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
-            # answer tells (a driver may not read events).
-            there = self._cluster.patch(EVENTS, namespace, name, {"lastTimestamp": body["lastTimestamp"]})
-            series.count += there.get("count") or 1
-
-    def _count_up(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
-        try:
-            self._patch(namespace, name, body, series)
-        except NotFound:  # the API server forgets events after an hour
-            self._create(namespace, name, body, series)
-
-    def _patch(self, namespace: str, name: str, body: Object, series: _EventSeries) -> None:
-        patch = {"count": series.count, "lastTimestamp": body["lastTimestamp"]}
-        self._cluster.patch(EVENTS, namespace, name, patch)
 
 
 def event_name(stored: Object, event: EmitEvent) -> str:

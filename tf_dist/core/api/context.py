@@ -146,12 +146,14 @@ class EmitEvent:
     """Record a Kubernetes Event on the job. ``type`` is Normal or Warning.
 
     ``routine``: one of many of its kind, which must not take the room of others (``controller/observability/events``).
+    ``count``: how often it happened.
     """
 
     type: str
     reason: str
     message: str
     routine: bool = False
+    count: int = 1
 
 
 Action = WriteStatus | Create | EnsureKeys | Update | Delete | PatchJob | DeleteJob | EmitEvent

@@ -8,7 +8,8 @@ them stands in events of its own and in ``status.tfDist``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.api.context import Create, Delete, EmitEvent
@@ -189,3 +190,23 @@ def object_event(api_version: str, action: Create | Delete, error: Exception | N
         return EmitEvent("Warning", f"Failed{verb}{kind}", f"Error {doing}: {error}", routine=True)
     name = action.body["metadata"]["name"] if isinstance(action, Create) else action.name
     return EmitEvent("Normal", f"Successful{verb}{kind}", f"{verb}d {kind.lower()}: {name}", routine=True)
+
+
+def combined_events(events: Iterable[EmitEvent]) -> list[EmitEvent]:
+    """The events of one pass: routine ones of a type and reason are one, which names every object and counts them.
+
+    ``Created pod: a`` and ``Created pod: b`` are ``Created pod: a, b``: in the operator's words still, and one write.
+    """
+    groups: dict[object, list[EmitEvent]] = {}
+    for event in events:
+        groups.setdefault((event.type, event.reason) if event.routine else event, []).append(event)
+    return [same[0] if len(same) == 1 else _combined(same) for same in groups.values()]
+
+
+def _combined(same: Sequence[EmitEvent]) -> EmitEvent:
+    parts = [event.message.partition(": ") for event in same]
+    if all(mark and head == parts[0][0] for head, mark, _ in parts):
+        message = f"{parts[0][0]}: {', '.join(dict.fromkeys(tail for _, _, tail in parts))}"
+    else:
+        message = "; ".join(dict.fromkeys(event.message for event in same))
+    return replace(same[0], message=message, count=sum(event.count for event in same))

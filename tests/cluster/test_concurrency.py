@@ -1,0 +1,45 @@
+"""Work side by side: it begins with one piece, and nothing follows an error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, SlowStart
+
+
+@pytest.fixture
+def slow_start() -> Iterator[SlowStart]:
+    with ThreadPoolExecutor(8) as pool:
+        yield SlowStart(SYSTEM_RUNTIME, pool, 4)
+
+
+def met(*sizes: int) -> list[Callable[[], object]]:
+    """Pieces of work of which so many at a time wait for each other: none ends alone."""
+    barriers = [threading.Barrier(size, timeout=30) for size in sizes]
+    return [barrier.wait for barrier, size in zip(barriers, sizes, strict=True) for _ in range(size)]
+
+
+def test_one_then_two_then_four_and_never_more_than_the_most(slow_start: SlowStart) -> None:
+    slow_start.run(met(1, 2, 4, 4, 3))
+
+
+def test_nothing_is_no_work(slow_start: SlowStart) -> None:
+    slow_start.run([])
+
+
+def test_what_was_begun_ends_and_nothing_more_is_begun_after_an_error(slow_start: SlowStart) -> None:
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        if number in (1, 2):
+            raise ValueError(f"refused {number}")
+        done.append(number)
+
+    tasks = [lambda number=number: work(number) for number in (0, 3, 1, 2, 4, 5, 6, 7)]  # type: ignore[misc]
+    with pytest.raises(ValueError, match="refused 1"):
+        slow_start.run(tasks)
+    assert sorted(done) == [0, 3]
