@@ -24,7 +24,7 @@ import pytest
 from tests.mutation import inside
 from tests.mutation.inside import PACKAGES
 from tests.mutation.mutating import Mutant, sample
-from tests.mutation.recording import Recording, recorded
+from tests.mutation.recording import NotRecorded, Recording, recorded
 from tests.mutation.running import Copies, Ended, Job, run
 
 TREE = Path(__file__).resolve().parents[2]
@@ -221,15 +221,20 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say which mutants, and the tests near them; run nothing")
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--nice", type=int, default=10, help="how much everything else on this machine goes first")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    os.nice(10)
+    os.nice(options.nice)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what it started ends with it
 
     start = time.monotonic()
     mutants = sample(TREE, FOLDER, options.sample, options.seed, options.only)
     copies = Copies(TREE, FOLDER, options.jobs)
-    recording = recorded(TREE, copies, FOLDER, _package(options.only))
+    try:
+        recording = recorded(TREE, copies, FOLDER, _package(options.only))
+    except NotRecorded as error:
+        print(error, file=sys.stderr)
+        return 1
     if options.list:
         for mutant in mutants:
             near = recording.near(mutant, TREE)

@@ -7,7 +7,9 @@ import pickle
 import re
 import zlib
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -22,6 +24,7 @@ _BATCH = 6  # files a process
 _NAMED = 0.1  # what a test in the module's own test module is ahead: as if 10 tests ran a line
 _AROUND = 8  # lines before and after one that are around it
 _SLOW = 5.0  # seconds: a test that takes longer is not near
+_ENDLESS = 3600, 6 * 3600.0  # seconds of a processor, and on the clock of a machine that has much else to do
 _LONG = 5.0  # seconds: what all the tests near a line take at most
 
 
@@ -86,10 +89,14 @@ class Recording:
         return [line for line in lines if named.search(line.text)]
 
 
+class NotRecorded(Exception):
+    """Tests whose lines are not known: changes of these lines would count as noticed by no test."""
+
+
 def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Recording:
     """What is known of the tests as they are now: what is not is recorded, which takes minutes.
 
-    ``package``: only the tests of this one are recorded, if they are not.
+    ``package``: only the tests of this one are recorded, if they are not. Raises NotRecorded.
     """
     store = folder / "recording"
     known = pickle.loads(zlib.decompress(store.read_bytes())) if store.exists() else Recording()
@@ -104,7 +111,6 @@ def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Rec
         _forget(known, gone)
     own = {file for file in files if package not in inside.PACKAGES or file.startswith(f"tests/{package}/")}
     new = sorted(own - known.digests.keys(), key=_order)
-    batches = [new[at : at + _BATCH] for at in range(0, len(new), _BATCH)]
 
     def ended(batch: list[str], end: Ended) -> None:
         if end.told is None:
@@ -122,13 +128,14 @@ def recorded(tree: Path, copies: Copies, folder: Path, package: str = "") -> Rec
         store.write_bytes(zlib.compress(pickle.dumps(known), 1))
         print(f"recorded {len(own & known.digests.keys())} of {len(own)} files of tests", flush=True)
 
-    jobs = (
-        Job(
-            lambda root, batch=batch: inside.record(root, batch), lambda end, batch=batch: ended(batch, end), 1200, 1800
-        )
-        for batch in batches
-    )
-    run(jobs, copies, folder)
+    def record(batches: Iterable[list[str]]) -> None:
+        jobs = (Job(partial(inside.record, files=one), partial(ended, one), *_ENDLESS) for one in batches)
+        run(jobs, copies, folder)
+
+    record(new[at : at + _BATCH] for at in range(0, len(new), _BATCH))
+    record([file] for file in new if file not in known.digests)  # one of them may have ended what ran the others
+    if lost := [file for file in new if file not in known.digests]:
+        raise NotRecorded(f"no figure can be trusted: these tests broke off while they were recorded: {' '.join(lost)}")
     known.lines = Counter(chain.from_iterable(known.runs.values()))
     return known
 
