@@ -26,7 +26,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
 from tf_dist.controller.leases import lease
-from tf_dist.controller.leases.lease import LeaseRef, controller_lease_name
+from tf_dist.controller.leases.lease import ADMISSION_LEADER_LEASE, LeaseRef, controller_lease_name
 from tf_dist.controller.manager import Manager, ShutdownTimeouts, limit_shutdown_time
 from tf_dist.core.api import names
 from tf_dist.core.reconciler.ownership import driver_of
@@ -97,12 +97,13 @@ def leading(*replicas: Manager) -> Manager | None:
 
 
 class Cut:
-    """A replica's way to the cluster, which can be cut for Leases; counts its writes."""
+    """A replica's way to the cluster, which can be cut for Leases; counts its writes, and the Leases it reads."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
         self.cut = False
         self.writes = 0
+        self.leases_read: set[LeaseRef] = set()
 
     def __getattr__(self, verb: str) -> Any:
         call = getattr(self._inner, verb)
@@ -110,6 +111,8 @@ class Cut:
         def called(resource: Any, *args: Any, **kwargs: Any) -> Any:
             if self.cut and resource is LEASES:
                 raise Unavailable("no way to the server")
+            if verb == "get" and resource is LEASES:
+                self.leases_read.add(LeaseRef(*args))
             if verb in ("create", "replace", "patch", "delete") and resource is not LEASES:
                 self.writes += 1
             return call(resource, *args, **kwargs)
@@ -135,6 +138,17 @@ def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> 
         until(one.elector.valid, 60)
         memory.create(TFJOBS, "default", tfjob("third"))
         until(lambda: driven(memory, "third"), 60)
+
+
+def test_a_stand_by_observes_the_admission_leader_too(memory: MemoryCluster) -> None:
+    """Else one that takes over from a process that held both Leases would wait for the second after the first."""
+    with Manager(memory, settings()) as one:
+        until(one.elector.valid, 60)
+        wire = Cut(memory)
+        with Manager(wire, settings()) as two:  # type: ignore[arg-type]  # by __getattr__
+            until(lambda: ADMISSION_LEADER_LEASE in wire.leases_read, 60)
+            assert one.elector.valid()
+            assert not two.elector.valid()
 
 
 def test_it_takes_over_the_jobs_of_a_dead_driver_and_no_others(memory: MemoryCluster) -> None:

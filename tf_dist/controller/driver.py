@@ -262,6 +262,7 @@ class Driver:
             return 0.0 if self._leadership.valid() else _STANDBY_WAIT
         if not self._leadership.valid():
             self._everything = True
+            self._admission_runner.stand_by(sees_all=self.informers.sees_all)
             return _STANDBY_WAIT
         outstanding = self._everything or self._due or self._routine
         self._due.update(self._queue.wait(0 if outstanding else self._longest_wait()))

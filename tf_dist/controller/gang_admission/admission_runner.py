@@ -113,6 +113,10 @@ class AdmissionRunner:
         self._monotonic = context.monotonic
         self._retry_at = -math.inf
 
+    def stand_by(self, *, sees_all: bool) -> None:
+        """Observe who decides, so that a holder that died together with the leader is not waited for after it."""
+        self._admission_leader.start(sees_all=sees_all)
+
     def open(self, epoch: object, *, sees_all: bool) -> bool:
         """Begin, if it is ours to decide, under the leadership and scope of rights that ``epoch`` stands for.
 
