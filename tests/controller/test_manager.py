@@ -26,7 +26,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
 from tf_dist.controller.leases import lease
-from tf_dist.controller.leases.lease import ADMISSION_LEADER_LEASE, LeaseRef, controller_lease_name
+from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease, controller_lease_name
 from tf_dist.controller.manager import Manager, ShutdownTimeouts, limit_shutdown_time
 from tf_dist.core.api import names
 from tf_dist.core.reconciler.ownership import driver_of
@@ -146,7 +146,7 @@ def test_a_stand_by_observes_the_admission_leader_too(memory: MemoryCluster) -> 
         until(one.elector.valid, 60)
         wire = Cut(memory)
         with Manager(wire, settings()) as two:  # type: ignore[arg-type]  # by __getattr__
-            until(lambda: ADMISSION_LEADER_LEASE in wire.leases_read, 60)
+            until(lambda: admission_leader_lease() in wire.leases_read, 60)
             assert one.elector.valid()
             assert not two.elector.valid()
 
