@@ -23,6 +23,7 @@ models = ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="
 
 @script(
     image=IMAGE,
+    image_pull_policy="IfNotPresent",
     volumes=[models],
     env=[folder],
     outputs=[Parameter(name="samples", value_from=m.ValueFrom(path="/tmp/samples"))],
@@ -59,13 +60,14 @@ train = TFJobStep(
     job_image=IMAGE,
     model_dir=FOLDER,
     total_steps="{{inputs.parameters.steps}}",
-    pending_timeout="2h",
+    admission_timeout="2h",
     metric_outputs=["accuracy"],
 )
 
 
 @script(
     image=IMAGE,
+    image_pull_policy="IfNotPresent",
     volumes=[models],
     inputs=[Parameter(name="checkpoint")],
     env=[folder, Env(name="CHECKPOINT", value="{{inputs.parameters.checkpoint}}")],
@@ -95,6 +97,7 @@ def evaluate():
 
 @script(
     image=IMAGE,
+    image_pull_policy="IfNotPresent",
     volumes=[models],
     inputs=[Parameter(name="accuracy")],
     env=[folder, Env(name="ACCURACY", value="{{inputs.parameters.accuracy}}")],
@@ -120,6 +123,8 @@ with WorkflowTemplate(
     name="digits-retrain",
     entrypoint="retrain",
     service_account_name="tf-dist-argo",
+    # A fresh volume belongs to root; this has it belong to the group of the image's user, for every step.
+    security_context=m.PodSecurityContext(fs_group=1000),
     arguments=[
         Parameter(name="image", value="tf-dist/digits:latest"),
         Parameter(name="steps", value="4000"),

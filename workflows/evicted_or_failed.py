@@ -36,6 +36,7 @@ resume = training("resume", overrides=STEPS)
 
 @script(
     image=IMAGE,
+    image_pull_policy="IfNotPresent",
     inputs=[Parameter(name="outcome"), Parameter(name="replica"), Parameter(name="message")],
     env=[
         Env(name="OUTCOME", value="{{inputs.parameters.outcome}}"),

@@ -42,6 +42,7 @@ train = TFJobStep(
 
 @script(
     image=IMAGE,
+    image_pull_policy="IfNotPresent",
     inputs=[Parameter(name="outcome"), Parameter(name="fallback")],
     env=[
         Env(name="OUTCOME", value="{{inputs.parameters.outcome}}"),

@@ -29,6 +29,7 @@ train = TFJobStep(
 
 @script(
     image="{{workflow.parameters.image}}",
+    image_pull_policy="IfNotPresent",
     inputs=[Parameter(name="rates"), Parameter(name="results")],
     # In the environment, where it is text: in the source of a script it would be Python.
     env=[

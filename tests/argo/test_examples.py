@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
 
@@ -23,6 +24,7 @@ from tests.argo.rendered import FOLDER, documents  # noqa: E402
 from tests.argo.runner import Place, Runner, spec_of  # noqa: E402
 from tests.argo.stage import Stage, stage  # noqa: E402
 from tests.waiting import until  # noqa: E402
+from tf_dist.cli.install.argo_rbac import step_roles  # noqa: E402
 from tf_dist.cluster.api import PODS, TFJOBS  # noqa: E402
 
 DIGITS = FOLDER.parent / "examples" / "digits"
@@ -200,6 +202,39 @@ def test_a_gang_takes_what_it_can_get(place: Place) -> None:
     assert said(place, "succeeded: fallback 1")
 
 
+def test_what_was_trained_once_is_not_trained_again(place: Place, theatre: Stage) -> None:
+    first = runner(place, "train-once.yaml", steps="200")
+    assert first.run() == "Succeeded", place.say
+    second = runner(place, "train-once.yaml", steps="200")
+    assert second.run() == "Succeeded", place.say
+    assert second.node("train").outputs == first.node("train").outputs
+    assert (first.node("train").tries, second.node("train").tries) == (1, 0)
+    other = runner(place, "train-once.yaml", steps="300")
+    assert other.run() == "Succeeded", place.say
+    assert other.node("train").tries == 1
+
+
+def test_an_event_of_new_data_starts_the_template() -> None:
+    """What the Sensor creates, as Argo Events puts the body of the event into it."""
+    source, sensor = yaml.safe_load_all((FOLDER / "new-data.yaml").read_text())
+    (dependency,) = sensor["spec"]["dependencies"]
+    assert dependency["eventSourceName"] == source["metadata"]["name"]
+    assert dependency["eventName"] in source["spec"]["webhook"]
+    (trigger,) = sensor["spec"]["triggers"]
+    created = trigger["template"]["k8s"]["source"]["resource"]
+    (put,) = trigger["template"]["k8s"]["parameters"]
+    assert (put["src"]["dependencyName"], put["src"]["dataKey"]) == (dependency["name"], "body.steps")
+    place, path = created, put["dest"].split(".")
+    for part in path[:-1]:
+        place = place[int(part)] if part.isdigit() else place[part]
+    place[path[-1]] = 6000
+    spec = spec_of(created, library())
+    assert {"name": "steps", "value": "6000"} in spec["arguments"]["parameters"]
+    assert spec["entrypoint"] == "retrain"
+    accounts = {one["metadata"]["name"] for one in step_roles("default") if one["kind"] == "ServiceAccount"}
+    assert sensor["spec"]["template"]["serviceAccountName"] in accounts
+
+
 def test_after_a_failure_people_are_told(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["evicted-or-failed.yaml"], library())))
     text = json.dumps(spec).replace("[python, train.py]", "[python, -c, 'raise SystemExit(3)']")
@@ -216,7 +251,7 @@ def test_a_step_that_is_evicted_is_tried_again(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["digits-train.yaml"], library())))
     template = spec["templates"][0]
     # No node here has a GPU, so each try ends with 75; a short pause between them is all that is changed.
-    template["container"]["args"] += ["--pending-timeout=1s", "--workers=500"]
+    template["container"]["args"] += ["--admission-timeout=1s", "--workers=500"]
     template["retryStrategy"]["limit"] = 1
     run = Runner(place, spec, SHORT)
     assert run.run() == "Failed"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.cli.conftest import PROGRAM
 from tf_dist.cli.commands.argo_workflows import home
 from tf_dist.cli.install import rbac
-from tf_dist.cli.install.rbac import argo_roles, launcher_rules
-
-TF_DIST = Path(sys.executable).with_name("tf-dist")
+from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles, step_rules
 
 
 def exported(folder: Path, *options: str) -> dict[str, list[Any]]:
-    subprocess.run([TF_DIST, "workflows", "export", folder, *options], check=True, capture_output=True)
+    subprocess.run([*PROGRAM, "workflows", "export", folder, *options], check=True, capture_output=True)
     return {path.name: list(yaml.safe_load_all(path.read_text())) for path in folder.iterdir()}
 
 
@@ -31,37 +29,77 @@ def test_as_they_are(tmp_path: Path) -> None:
 
 
 def test_elsewhere_with_another_image(tmp_path: Path) -> None:
-    found = exported(tmp_path, "-n", "research", "--image", "registry/tf-dist:1")
+    images = ("--image", "registry/tf-dist:1", "--job-image", "registry/digits:2")
+    found = exported(tmp_path, "-n", "research", *images)
     for documents in found.values():
         for one in documents:
             wide = one["kind"].startswith("Cluster")
             assert one["metadata"].get("namespace") == (None if wide else "research")
     text = (tmp_path / "digits-retrain.yaml").read_text()
     assert "image: registry/tf-dist:1" in text
-    assert "tf-dist/digits:latest" in text  # an image of the user's own
-    (binding,) = [one for one in found["rbac.yaml"] if one["kind"] == "RoleBinding"]
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "tf-dist-argo", "namespace": "research"}]
+    assert "value: registry/digits:2" in text
+    assert "default: registry/tf-dist:1" in (tmp_path / "tf-dist-cluster-templates.yaml").read_text()
+    accounts = {one["metadata"]["name"] for one in found["rbac.yaml"] if one["kind"] == "ServiceAccount"}
+    for binding in [one for one in found["rbac.yaml"] if one["kind"] == "RoleBinding"]:
+        (subject,) = binding["subjects"]
+        assert (subject["name"] in accounts, subject["namespace"]) == (True, "research")
+
+
+def test_an_image_in_no_registry_is_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run([*PROGRAM, "workflows", "export", tmp_path], check=True, capture_output=True, text=True)
+    assert "is in no registry" in done.stderr
+    with_image = [*PROGRAM, "workflows", "export", tmp_path, "--image", "registry/tf-dist:1"]
+    assert subprocess.run(with_image, check=True, capture_output=True, text=True).stderr == ""
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = subprocess.run(
-        [TF_DIST, "workflows", "export", tmp_path / "file"], check=False, capture_output=True, text=True
+        [*PROGRAM, "workflows", "export", tmp_path / "file"], check=False, capture_output=True, text=True
     )
     assert done.returncode == 1
     assert "give another folder" in done.stderr
 
 
-def test_a_step_may_what_a_driver_may_and_what_argo_needs() -> None:
-    more = [rule for rule in launcher_rules() if rule not in rbac.inline_driver_rules()]
-    assert [(rule["resources"], rule["verbs"]) for rule in more] == [
-        (["workflowtaskresults"], ["create", "patch"]),
-        (["workflows"], ["get"]),
-    ]
+def granted(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give() -> None:
+    """Those that Kubernetes' role ``admin`` has, with what tf-dist and Argo 4.1 aggregate to it."""
+    kubernetes = {("", "pods/log", "get"), ("", "events", "list"), ("", "events", "watch")}
+    for resource in ("pods", "configmaps", "secrets", "persistentvolumeclaims", "services"):
+        kubernetes |= {("", resource, verb) for verb in ("get", "list", "watch", "create", "patch", "delete")}
+    argo = {
+        ("argoproj.io", name, verb)
+        for name in ("workflows", "workflowtaskresults")
+        for verb in ("get", "create", "patch")
+    }
+    ours = granted(rbac.edit_rules())
+    assert granted(step_rules()) <= kubernetes | argo | ours
+    for one in step_roles("research"):
+        assert not one["kind"].startswith("Cluster")
+        if one["kind"] == "Role":
+            assert granted(one["rules"]) <= kubernetes | argo | ours
+
+
+def test_with_both_roles_a_step_may_what_a_driver_may_and_what_argo_needs() -> None:
+    (driving,) = [one for one in driving_step_roles("research") if one["kind"] == "Role"]
+    assert granted(driving["rules"]) == granted(rbac.inline_driver_rules())
+    assert {resource for group, resource, _ in granted(step_rules()) if group == "argoproj.io"} == {
+        "workflowtaskresults",
+        "workflows",
+    }
 
 
 @pytest.mark.parametrize("namespace", ["default", "research"])
 def test_the_account_is_bound_where_it_is(namespace: str) -> None:
-    for one in argo_roles(namespace):
+    for one in (*step_roles(namespace), *driving_step_roles(namespace)):
         for subject in one.get("subjects", []):
             assert subject["namespace"] == namespace

@@ -255,7 +255,7 @@ def test_a_job_that_somebody_deletes(scene: Stage) -> None:
 
 def test_no_place_in_time_is_worth_another_try(scene: Stage) -> None:
     step = scene.step(job(FOREVER, limits={"nvidia.com/gpu": "1"}))
-    launcher = step.launch("--pending-timeout=1s")
+    launcher = step.launch("--admission-timeout=1s")
     assert launcher.code() == 75, launcher.text
     assert step.outputs()["status"] == "PendingTimeout"
     step.until(lambda: not step.jobs())
@@ -285,7 +285,7 @@ def test_an_image_without_a_program(scene: Stage) -> None:
 def test_where_nobody_drives_the_time_is_over_all_the_same(scene: Stage) -> None:
     step = scene.step(job("true"))
     step.document["metadata"]["annotations"] = {"tf-dist.dev/driver": "nowhere/no-driver"}
-    launcher = step.launch("--drive=controller", "--pending-timeout=2s")
+    launcher = step.launch("--driver=controller", "--admission-timeout=2s")
     assert launcher.code() == 75, launcher.text
     step.until(lambda: not step.jobs())
 
@@ -297,7 +297,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {ticks}; {FOREVER}"))
     address = urlsplit(scene.url)
     with Proxy((str(address.hostname), int(address.port or 0))) as proxy:
-        launcher = step.launch("--drive=controller", "--on-term=delete", kubeconfig=scene.kubeconfig(proxy.url))
+        launcher = step.launch("--driver=controller", "--on-term=delete", kubeconfig=scene.kubeconfig(proxy.url))
         launcher.said("worker-0 | up")
         running(step)
         watches = [one.call.resource for one in proxy.passed if one.call.verb == "watch"]
@@ -341,7 +341,7 @@ def test_an_api_server_that_is_away_is_borne_with(scene: Stage) -> None:
 
 def test_no_api_server_is_worth_another_try(scene: Stage) -> None:
     step = scene.step(job("true"))
-    launcher = step.launch("--drive=controller", kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
+    launcher = step.launch("--driver=controller", kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
     assert launcher.code() == 75, launcher.text
     assert step.outputs()["status"] == "Error"
 
@@ -383,7 +383,7 @@ def test_an_invalid_job_tells_every_problem(scene: Stage) -> None:
 def test_a_controller_drives_and_the_launcher_watches(scene: Stage) -> None:
     before = scene.leases()
     step = scene.step(job(f"echo up; sleep 0.5; {TRAINING}"))
-    launcher = step.launch("--drive=controller")
+    launcher = step.launch("--driver=controller")
     launcher.said("worker-0 | up")
     assert scene.leases() == before
     assert launcher.code() == 0, launcher.text

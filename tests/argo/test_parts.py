@@ -36,10 +36,17 @@ def test_what_is_empty_is_not_said() -> None:
 
 def test_what_is_said(tmp_path: Path) -> None:
     found = parse_arguments(
-        ["--job-file=x.yaml", "--workers=3", "--retry=1", "--retries=3", "--pending-timeout=1h30m", "--on-term=leave"],
+        [
+            "--job-file=x.yaml",
+            "--workers=3",
+            "--retry=1",
+            "--retries=3",
+            "--admission-timeout=1h30m",
+            "--on-term=leave",
+        ],
         {"ARGO_PROGRESS_FILE": "/p", "ARGO_TERMINATION_GRACE_PERIOD_SECONDS": "90", "ARGO_DEADLINE": "d"},
     )
-    assert (found.workers, found.retry, found.retries, found.pending_timeout) == (3, 1, 3, 5400.0)
+    assert (found.workers, found.retry, found.retries, found.admission_timeout) == (3, 1, 3, 5400.0)
     assert (found.on_term, found.grace, found.progress_file, found.deadline) == (OnTerm.LEAVE, 90.0, Path("/p"), "d")
 
 

@@ -32,7 +32,7 @@ OTHER = {
     "learning-rates": "[0.5]",
 }
 """Another honest value of each parameter: what it changes is what this parameter may change."""
-WHOLE = re.compile(r"--(job|input|set-inputs|set-input=[\w-]+)=\{\{inputs\.parameters\.[\w-]+\}\}")
+WHOLE = re.compile(r"--(job|input|overrides|fallback|set-inputs|set-input=[\w-]+)=\{\{inputs\.parameters\.[\w-]+\}\}")
 """A document that a step is given as a whole, and one value."""
 SCOPE = {"workflow.name": "wf", "workflow.uid": "u", "workflow.namespace": "default", "node.name": "n", "retries": "0"}
 
@@ -108,5 +108,5 @@ def _programs(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for artifact in (template.get("inputs") or {}).get("artifacts", []):
         yield f"artifact {artifact['name']}", (artifact.get("raw") or {}).get("data", "")
     for word in (template.get("container") or {}).get("args", []):
-        if word.startswith(("--job", "--input", "--set")) and not WHOLE.fullmatch(word):
+        if word.startswith(("--job", "--input", "--set", "--overrides", "--fallback")) and not WHOLE.fullmatch(word):
             yield word.partition("=")[0], word

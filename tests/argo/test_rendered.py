@@ -58,6 +58,18 @@ def test_hera_reads_it_and_loses_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_its_steps_can_write_to_a_fresh_volume_and_take_an_image_that_is_there(name: str) -> None:
+    spec = documents()[name]["spec"]
+    for template in spec.get("templates", []):
+        container = template.get("script") or template.get("container") or {}
+        claims = {one["name"] for one in template.get("volumes", []) if "persistentVolumeClaim" in one}
+        if claims & {mount["name"] for mount in container.get("volumeMounts", [])}:
+            assert spec["securityContext"]["fsGroup"] == 1000, template["name"]
+        if container.get("image") == "{{workflow.parameters.image}}":
+            assert container["imagePullPolicy"] == "IfNotPresent", template["name"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_whatever_it_refers_to_is_there(name: str) -> None:
     everything = documents()
     others = {one["metadata"]["name"]: one for one in everything.values() if "name" in one["metadata"]}

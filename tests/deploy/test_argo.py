@@ -17,7 +17,8 @@ from tests.controller.harness import tfjob
 from tests.deploy.conftest import is_served
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
-from tf_dist.cli.install.rbac import ARGO_ACCOUNT, argo_roles
+from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
+from tf_dist.cli.install.rbac import ARGO_ACCOUNT
 from tf_dist.client.launch import contract
 from tf_dist.cluster.client.rest import RestCluster
 
@@ -36,7 +37,7 @@ def place(
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
     kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
     until(lambda: is_served(admin, contract.WORKFLOWS), 60)
-    account = {"apiVersion": "v1", "kind": "List", "items": argo_roles(namespace)}
+    account = {"apiVersion": "v1", "kind": "List", "items": [*step_roles(namespace), *driving_step_roles(namespace)]}
     kubectl("apply", "-f", "-", stdin=account)
     with tempfile.TemporaryDirectory(prefix="ta-") as scratch:
         stage = Stage(admin, "", "", tmp_path, scratch, namespace)

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from tests.deploy.rbac import Call, Object, Subject, allowed
+from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.rbac import argo_roles, driver_roles
+from tf_dist.cli.install.rbac import driver_roles
 from tf_dist.cli.install.workload import manifest_files
 
 SYSTEM, TEAM, OTHER = "tf-dist-system", "team", "other"
@@ -228,7 +229,7 @@ class Who:
 
     def objects(self) -> list[Object]:
         installed = [one for part in manifest_files(self.settings).values() for one in part]
-        return [*installed, *argo_roles(TEAM), *self.bindings()]
+        return [*installed, *step_roles(TEAM), *driving_step_roles(TEAM), *self.bindings()]
 
     def bindings(self) -> Iterator[Object]:
         for number, (kind, role, namespace) in enumerate(self.bound):
@@ -329,7 +330,7 @@ def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
 def team(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
     """What Settings of the table install beside the defaults."""
     kubectl("create", "namespace", TEAM)
-    accounts = [*driver_roles(TEAM), *argo_roles(TEAM)]
+    accounts = [*driver_roles(TEAM), *step_roles(TEAM), *driving_step_roles(TEAM)]
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(accounts))
     yield
     kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(accounts))

@@ -9,10 +9,11 @@ except ModuleNotFoundError as error:
 
 from tf_dist.argo.job_source import Input
 from tf_dist.argo.resource import tf_job_resource
-from tf_dist.argo.steps import OnTerm, TFJobStep, cleanup_step, default_retries, wait_admitted_step
+from tf_dist.argo.steps import IMAGE, OnTerm, TFJobStep, cleanup_step, default_retries, wait_admitted_step
 from tf_dist.client.tfjob import TFJob
 
 __all__ = [
+    "IMAGE",
     "Input",
     "OnTerm",
     "TFJob",

@@ -6,19 +6,23 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 from hera.workflows import Parameter
 
-from tf_dist.client.job_files import load_job_files, require_valid
+from tf_dist.argo.arguments import is_lone_reference, is_reference, reference_of, refuse_references
+from tf_dist.client.job_files import JobFiles, load_job_files, problem_text, require_valid
 from tf_dist.client.tfjob import TFJob
 from tf_dist.client.yaml_files import to_yaml
-from tf_dist.core.api.overrides import Override, shorten_text
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping
+from tf_dist.core.api.overrides import Override
 from tf_dist.core.steps.inputs import InputType, JobInput
-from tf_dist.errors import InvalidJob, Problem
+from tf_dist.errors import Problem
 
 _TYPES: Final[Mapping[type, InputType]] = {
     str: InputType.STRING,
@@ -82,21 +86,58 @@ class Input:
         yield from self.at(path).problems()
 
 
+@dataclass(frozen=True, slots=True)
+class FilledIn:
+    """What the workflow fills in at a place of the job.
+
+    ``source``: the reference to the value, ``usual``: what it is unless a use of the step says otherwise ("": unknown
+    here). ``parameter``: the input of the step that it needs.
+    """
+
+    declared: JobInput
+    source: str
+    usual: str = ""
+    parameter: Parameter | None = None
+
+    @classmethod
+    def of_input(cls, one: Input, path: str) -> FilledIn:
+        """An input that the author declares."""
+        return cls(one.at(path), f"{{{{inputs.parameters.{one.name}}}}}", one.usual, one.parameter())
+
+
+_SAMPLES: Final = ((InputType.STRING, "1"), (InputType.INTEGER, 1), (InputType.NUMBER, 0.5), (InputType.BOOLEAN, True))
+_ONE: Final = re.compile(r"([^{}]*)(\{\{=?[^{}]+\}\})([^{}]*)")
+_LAST_WORD: Final = re.compile(r"([-\w]+)\s*\}\}$")
+
+
+def filled_reference(path: str, value: Any, fits: Callable[[Any], bool]) -> FilledIn | None:
+    """What an override says that is a parameter, or a text with one ``{{…}}``; None for any other value.
+
+    Its type is what ``fits`` there: whether the job is a valid one with a sample. Beside other text it is text.
+    """
+    value = reference_of(value)
+    parameter = value if isinstance(value, Parameter) else None
+    if parameter is not None:
+        value = f"{{{{inputs.parameters.{parameter.name}}}}}"
+    if not isinstance(value, str) or (found := _ONE.fullmatch(value)) is None:
+        return None
+    before, reference, after = found.groups()
+    word = _LAST_WORD.search(reference)
+    alone = not (before or after)
+    type_ = next((one for one, sample in _SAMPLES if fits(sample)), InputType.STRING) if alone else InputType.STRING
+    text = "" if alone else f"{before}{{}}{after}"
+    usual = "" if parameter is None or parameter.default is None else str(parameter.default)
+    declared = JobInput(name=word[1] if word else "value", path=path, type=type_, text=text)
+    return FilledIn(declared, reference, "" if is_reference(usual) else usual, parameter)
+
+
 JobSource = str | os.PathLike[str] | Mapping[str, Any] | TFJob | Parameter
 """A file's name, a document or its text, a ``TFJob``; a parameter, or ``{{…}}`` alone, that is a whole document."""
-
-_ALONE: Final = re.compile(r"\{\{[\w.-]+\}\}")
-_PLACE: Final = re.compile(r"\{\{.*?(?:\}\}|$)")
-
-
-def is_reference(value: object) -> bool:
-    """Whether the workflow says what it is, and not its author."""
-    return isinstance(value, str) and "{{" in value
 
 
 def is_document(job: JobSource) -> bool:
     """Whether the document is known here; else the workflow has it."""
-    return not (isinstance(job, Parameter) or (isinstance(job, str) and _ALONE.fullmatch(job)))
+    return not (isinstance(job, Parameter) or is_lone_reference(job))
 
 
 def document_text(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> str:
@@ -108,28 +149,47 @@ def document_text(job: JobSource, overrides: Sequence[Override] = (), *, way: st
     """
     text = _text(job)
     refuse_references("the job", text, way)
-    name = os.fspath(job) if isinstance(job, str | os.PathLike) and "\n" not in os.fspath(job) else "the job"
-    for problem in require_valid(load_job_files([name], overrides, texts={name: text})).problems:
-        warnings.warn(str(problem), stacklevel=2)
+    for problem in require_valid(_loaded(job, text, overrides)).problems:
+        warnings.warn(f"{problem_text(problem)} {problem.problem.hint}".rstrip(), stacklevel=2)
     return text
 
 
-def refuse_references(what: str, text: str, way: str) -> None:
-    """InvalidJob where a text that is parsed later on has something that the workflow would fill in."""
-    problems = list(_references(what, text, way))
-    if problems:
-        raise InvalidJob(problems)
+def fits(job: JobSource, override: Override) -> bool:
+    """Whether the document is a valid job with that in it; one that the workflow has may be."""
+    return not is_document(job) or not _loaded(job, _text(job), [override]).errors
 
 
-def _references(what: str, text: str, way: str) -> Iterator[Problem]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        for found in _PLACE.findall(line):
-            place = f"{what}, line {number}" if "\n" in text else what
-            yield Problem(
-                place,
-                f"{shorten_text(found)[1:-1]} would be parsed together with the value that is filled in for it",
-                way,
-            )
+def has_fallbacks(job: JobSource) -> bool:
+    """Whether the document has fallbacks of its own; one that the workflow has may."""
+    if not is_document(job):
+        return True
+    documents = (entry.document for entry in _loaded(job, _text(job), ()).jobs)
+    return any(names.FALLBACK in mapping(mapping(one.get("metadata")).get("annotations")) for one in documents)
+
+
+def is_script(job: JobSource, path: FieldPath) -> bool:
+    """Whether a shell parses what is at this place of the document: the word after ``-c``."""
+    if not is_document(job) or path[-2:-1] not in (("command",), ("args",)) or not isinstance(path[-1], int):
+        return False
+    for entry in _loaded(job, _text(job), ()).jobs:
+        container = mapping(reduce(_part, path[:-2], entry.document))
+        before = [] if path[-2] == "command" else [*list_items(container.get("command"))]
+        words = [*before, *list_items(container.get(path[-2]))]
+        here = len(before) + path[-1]
+        if 0 < here <= len(words) and re.fullmatch(r"-\w*c", str(words[here - 1])):
+            return True
+    return False
+
+
+def _part(value: Any, key: str | int) -> Any:
+    if isinstance(key, int):
+        return list_items(value)[key] if key < len(list_items(value)) else None
+    return mapping(value).get(key)
+
+
+def _loaded(job: JobSource, text: str, overrides: Sequence[Override]) -> JobFiles:
+    name = os.fspath(job) if isinstance(job, str | os.PathLike) and "\n" not in os.fspath(job) else "the job"
+    return load_job_files([name], overrides, texts={name: text})
 
 
 def _text(job: JobSource) -> str:

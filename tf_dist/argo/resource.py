@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -9,7 +10,15 @@ import yaml
 from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
-from tf_dist.argo.job_source import JobSource, document_text, refuse_references
+from tf_dist.argo.arguments import (
+    is_lone_reference,
+    reference_problems,
+    reference_text,
+    renamed,
+    value_problems,
+)
+from tf_dist.argo.job_source import JobSource, document_text, has_fallbacks
+from tf_dist.argo.merging import merged
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
@@ -38,7 +47,7 @@ _OUTCOME: Final = {
     "preemptions": "{.status.tfDist.outcome.preemptions}",
     "fallback": "{.status.tfDist.outcome.fallback}",
 }
-_WAY: Final = 'TFJobStep(drive="controller", overrides={"spec.…args[1]": Input("steps", int, text="--steps={}")}) can'
+_WAY: Final = 'TFJobStep(driver="controller", overrides={"spec.…args[1]": Input("steps", int, text="--steps={}")}) can'
 
 
 def tf_job_resource(
@@ -47,16 +56,17 @@ def tf_job_resource(
     name: str,
     workers: int | None = None,
     ps: int | None = None,
-    queue: str = "",
-    priority_class: str = "",
-    job_image: str = "",
+    queue_name: str | Parameter = "",
+    priority_class: str | Parameter = "",
+    job_image: str | Parameter = "",
     admission_timeout: str | int | None = None,
     fallback: Sequence[Mapping[str, Any]] | None = None,
     on_eviction: str | None = None,
     on_preemption: str | None = None,
-    startup_timeout: str | None = contract.STARTUP_TIMEOUT,
+    startup_timeout: str | int | None = contract.STARTUP_TIMEOUT,
     wait: bool = True,
     fail_with_job: bool = True,
+    queue: str | None = None,
     **resource: Any,
 ) -> Resource:
     """A step without an image of tf-dist: the job, created by Argo, driven by a controller (``tf-dist install``).
@@ -67,24 +77,26 @@ def tf_job_resource(
     that the next one branches on its ``outcome``. ``admission_timeout``, ``fallback``, ``on_eviction`` and
     ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``startup_timeout``: a job that
     is admitted and does not run by then fails (an image that cannot be pulled), unless its document says another
-    (``tf-dist.dev/startup-timeout``); None: never. ``resource``: arguments of a Hera resource template.
+    (``tf-dist.dev/startup-timeout``); None: never. ``queue``: the former name of ``queue_name``, for this release.
+    ``resource``: arguments of a Hera resource template.
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
     with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
-    A suspended TFJob is waited for; a Volcano job that was aborted has failed. Nothing in it is the workflow's to fill
-    in: Argo would put it into YAML.
+    A suspended TFJob is waited for; a Volcano job that was aborted has failed. ``queue_name``, ``priority_class`` and
+    ``job_image`` may be a ``Parameter`` or ``{{…}}``, which Argo puts in as quoted text; nothing else in it is the
+    workflow's to fill in: Argo would put it into YAML. InvalidJob with all problems of the arguments.
     """
-    for what, text in (("queue", queue), ("priority_class", priority_class), ("job_image", job_image)):
-        refuse_references(what, text, _WAY)
-    if startup_timeout is not None and parse_duration(startup_timeout) is None:
-        raise InvalidJob([Problem("startup_timeout", f"{startup_timeout!r} is no duration", "write 90s, 10m or 1h30m")])
-    document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), startup_timeout or "")
+    queue_name = renamed("queue", queue, "queue_name", queue_name, unset="")
+    texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
+    _check(texts, startup_timeout)
+    document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), _duration(startup_timeout))
+    filled = _FilledIn()
     tailoring = StepOverrides(
         workers=workers,
         ps=ps,
-        queue=queue,
-        priority_class=priority_class,
-        image=job_image,
+        queue=filled.stand_in(queue_name),
+        priority_class=filled.stand_in(priority_class),
+        image=filled.stand_in(job_image),
         labels={contract.WORKFLOW_LABEL: "{{workflow.name}}"},
         tidy=True,
     )
@@ -93,10 +105,16 @@ def tf_job_resource(
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "generateName")}
     base = manifest["metadata"].get("generateName") or f"{manifest['metadata']['name']}-"
     policies = policy_annotations(
-        fallback=fallback, on_eviction=on_eviction, on_preemption=on_preemption, admission_timeout=admission_timeout
+        fallback=fallback,
+        on_eviction=on_eviction,
+        on_preemption=on_preemption,
+        admission_timeout=admission_timeout,
+        has_fallbacks=has_fallbacks(job),
     )
-    for key, value in policies.items():
-        refuse_references(key, value, "write the value itself: it becomes a part of the job")
+    way = "write the value itself: it becomes a part of the job"
+    problems = [one for key, value in policies.items() for one in reference_problems(key, value, way)]
+    if problems:
+        raise InvalidJob(problems)
     if policies:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **policies}
     labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}
@@ -109,9 +127,61 @@ def tf_job_resource(
         name=name,
         action="create",
         set_owner_reference=True,
-        manifest=to_yaml(manifest),
+        manifest=filled.into(to_yaml(manifest)),
         success_condition=(reached if fail_with_job else over) if wait else None,
         failure_condition=missed if wait and fail_with_job else None,
-        outputs=[*outputs],
+        inputs=merged(filled.parameters, resource.pop("inputs", None)) or None,
+        outputs=merged(outputs, resource.pop("outputs", None)),
         **resource,
     )
+
+
+def _check(texts: Mapping[str, Any], startup_timeout: object) -> None:
+    problems: list[Problem] = []
+    for what, given in texts.items():
+        problems += value_problems(what, given)
+        text = reference_text(given)
+        if not is_lone_reference(text):
+            problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing beside it")
+        elif not _NAMED.fullmatch(text):
+            problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
+    if startup_timeout is not None and parse_duration(_duration(startup_timeout)) is None:
+        hint = "write 90s, 10m or 1h30m"
+        problems.append(Problem("startup_timeout", f"{startup_timeout!r} is no duration", hint))
+    if problems:
+        raise InvalidJob(problems)
+
+
+def _duration(given: object) -> str:
+    return "" if given is None else str(given)
+
+
+_NAMED: Final = re.compile(r"\{\{((?:inputs|workflow)(?:\.[A-Za-z]\w*)*?)\.([-\w]+)\}\}", re.ASCII)
+
+
+class _FilledIn:
+    """Texts of the manifest that the workflow fills in: as JSON, which is YAML that cannot become anything else.
+
+    ``parameters``: the inputs that the step needs for them.
+    """
+
+    def __init__(self) -> None:
+        self._expressions: dict[str, str] = {}
+        self.parameters: list[Parameter] = []
+
+    def stand_in(self, given: str | Parameter) -> str:
+        """What stands in the manifest until ``into``: a word that is valid wherever a name or an image is."""
+        text = str(reference_text(given) or "")
+        if not is_lone_reference(text):
+            return text
+        if isinstance(given, Parameter) and text != given.value:
+            self.parameters.append(given)
+        name = f"tf-dist-filled-in-{len(self._expressions)}"
+        self._expressions[name] = _NAMED.sub(r"{{=toJson(\1['\2'])}}", text)
+        return name
+
+    def into(self, manifest: str) -> str:
+        """The manifest with the references."""
+        for name, expression in self._expressions.items():
+            manifest = re.sub(rf"(?m)(: |- ){name}$", lambda found, to=expression: f"{found[1]}{to}", manifest)
+        return manifest

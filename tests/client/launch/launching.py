@@ -89,7 +89,7 @@ class Site(World):
             "workflow": metadata["name"],
             "workflow_uid": metadata["uid"],
             "node": "wf.train",
-            "drive": DriverChoice.CONTROLLER,
+            "driver": DriverChoice.CONTROLLER,
             "out": self.folder / "out",
             "kubeconfig": self.kubeconfig,
         }

@@ -104,7 +104,7 @@ def test_a_strangers_job_of_the_name(scene: Site) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("limit", "code", "status"),
-    [("pending_timeout", exit_codes.RETRYABLE, "PendingTimeout"), ("timeout", exit_codes.FAILED, "Timeout")],
+    [("admission_timeout", exit_codes.RETRYABLE, "PendingTimeout"), ("run_timeout", exit_codes.FAILED, "Timeout")],
 )
 def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: int, status: str, seconds: float) -> None:
     """Though nothing happens that would wake it."""
@@ -115,11 +115,11 @@ def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: in
 
 
 def test_one_that_waits_stays_for_the_next_try_with_its_age(driven: Site) -> None:
-    with Launcher(driven.options(tfjob(workers=50), pending_timeout=0.2, retry=0, retries=1)) as launcher:
+    with Launcher(driven.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1)) as launcher:
         assert launcher.end(driven.bury) == exit_codes.RETRYABLE
     before = driven.uid()
     assert before
-    with Launcher(driven.options(tfjob(workers=50), pending_timeout=0.5, retry=1, retries=1)) as launcher:
+    with Launcher(driven.options(tfjob(workers=50), admission_timeout=0.5, retry=1, retries=1)) as launcher:
         launcher.said("goes on with tfjob/")
         assert driven.uid() == before
         assert launcher.end(driven.bury) == exit_codes.RETRYABLE
@@ -151,7 +151,7 @@ def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(driven:
     driven.made()
     driven.runs()
     driven.ends()
-    with Launcher(driven.options(retry=1, timeout=0.0)) as launcher:
+    with Launcher(driven.options(retry=1, run_timeout=0.0)) as launcher:
         assert launcher.end() == exit_codes.SUCCEEDED
     assert driven.outputs()["status"] == "Succeeded"
     assert driven.stored() is not None
@@ -178,7 +178,7 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Sit
 
 def test_a_launcher_that_drives_stays_until_the_pods_are_asked_to_go(scene: Site) -> None:
     """Afterwards there is no driver to do it. Once they are, a signal ends its wait for their end."""
-    with Launcher(scene.options(drive=DriverChoice.INLINE)) as launcher:
+    with Launcher(scene.options(driver=DriverChoice.INLINE)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
         until(lambda: scene.outputs().get("outcome") == "succeeded", SECONDS)
@@ -196,7 +196,7 @@ def stopping(scene: Site) -> list[str]:
 
 
 def test_a_launcher_does_not_wait_for_ever_for_the_end_of_pods(scene: Site) -> None:
-    with Launcher(scene.options(drive=True, settle=0.5)) as launcher:
+    with Launcher(scene.options(driver=DriverChoice.INLINE, settle=0.5)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
         assert launcher.end() == exit_codes.SUCCEEDED

@@ -25,7 +25,11 @@ SAID: list[tuple[str, str, Any]] = [
     ("--set-inputs=[]", "input_list", "[]"),
     ("--workers=3", "workers", 3),
     ("--ps=2", "ps", 2),
-    ("--queue=research", "queue", "research"),
+    ("--queue-name=research", "queue", "research"),
+    ('--overrides={"a": 1}', "overrides", '{"a": 1}'),
+    ('--fallback=[{"workers": 1}]', "fallback", '[{"workers": 1}]'),
+    ("--on-eviction=fail", "on_eviction", "fail"),
+    ("--on-preemption=requeue", "on_preemption", "requeue"),
     ("--priority-class=high", "priority_class", "high"),
     ("--image=digits:1", "image", "digits:1"),
     ("--model-dir=/models/of digits", "model_dir", "/models/of digits"),
@@ -38,17 +42,20 @@ SAID: list[tuple[str, str, Any]] = [
     ("--retries=3", "retries", 3),
     ("--kubeconfig=/k", "kubeconfig", "/k"),
     ("--context=test", "context", "test"),
-    ("--drive=controller", "drive", DriverChoice.CONTROLLER),
-    ("--drive=inline", "drive", DriverChoice.INLINE),
+    ("--driver=controller", "driver", DriverChoice.CONTROLLER),
+    ("--driver=inline", "driver", DriverChoice.INLINE),
+    ("--no-reattach", "reattach", False),
+    ("--on-suspend=leave", "on_suspend", False),
+    ("--checkpoint-files", "checkpoint_files", True),
     ("--on-term=leave", "on_term", OnTerm.LEAVE),
     ("--on-term=auto", "on_term", None),
     ("--grace=20s", "grace", 20.0),
-    ("--pending-timeout=1h30m", "pending_timeout", 5400.0),
+    ("--admission-timeout=1h30m", "admission_timeout", 5400.0),
     ("--startup-timeout=20m", "startup_timeout", 1200.0),
     ("--startup-timeout=", "startup_timeout", None),
-    ("--timeout=2d", "timeout", 172800.0),
-    ("--timeout=1.5m", "timeout", 90.0),
-    ("--timeout=90", "timeout", 90.0),
+    ("--run-timeout=2d", "run_timeout", 172800.0),
+    ("--run-timeout=1.5m", "run_timeout", 90.0),
+    ("--run-timeout=90", "run_timeout", 90.0),
     ("--out=/tmp/out", "out", Path("/tmp/out")),
     ("--dry-run", "dry_run", True),
 ]
@@ -60,17 +67,39 @@ def test_an_option_says_one_thing(argument: str, name: str, value: Any) -> None:
 
 
 def test_every_option_is_tried() -> None:
-    no_options = {"job", "job_file", "progress_file", "deadline", "settle"}  # of Argo, or fixed
+    no_options = {"job", "job_file", "progress_file", "deadline", "settle", "look_every", "former"}  # of Argo, or fixed
     assert {name for _, name, _ in SAID} == asdict(LauncherOptions()).keys() - no_options
 
 
 def test_what_holds_if_nothing_is_said() -> None:
     found = parse_arguments(["--job-file=job.yaml"], {})
     assert found == LauncherOptions(job_file="job.yaml")
-    assert (found.out, found.grace, found.drive) == (Path(contract.OUT), 30.0, DriverChoice.AUTO)
+    assert (found.out, found.grace, found.driver) == (Path(contract.OUT), 30.0, DriverChoice.AUTO)
 
 
-@pytest.mark.parametrize("wrong", ["--drive=me", "--on-term=never", "--workers=-1", "--timeout=soon", "--queue=a b"])
+FORMER: list[tuple[str, str, Any, tuple[tuple[str, str], ...]]] = [
+    ("--queue=research", "queue", "research", (("queue", "queue-name"),)),
+    ("--pending-timeout=90", "admission_timeout", 90.0, (("pending-timeout", "admission-timeout"),)),
+    ("--drive=inline", "driver", DriverChoice.INLINE, ()),  # one that no workflow fills in needs no warning
+    ("--timeout=90", "run_timeout", 90.0, ()),
+]
+
+
+@pytest.mark.parametrize(("argument", "name", "value", "former"), FORMER)
+def test_a_former_name_is_read_for_one_release(argument: str, name: str, value: Any, former: Any) -> None:
+    found = parse_arguments(["--job=x", "--queue-name=own", "--admission-timeout=1h", argument], {})
+    assert (getattr(found, name), found.former) == (value, former)
+
+
+def test_a_former_name_with_nothing_said_leaves_the_present_one() -> None:
+    words = ["--queue-name=own", "--queue=", "--admission-timeout=1h", "--pending-timeout="]
+    found = parse_arguments(["--job=x", *words], {})
+    assert (found.queue, found.admission_timeout, found.former) == ("own", 3600.0, ())
+
+
+@pytest.mark.parametrize(
+    "wrong", ["--driver=me", "--on-term=never", "--workers=-1", "--run-timeout=soon", "--queue-name=a b"]
+)
 def test_what_is_none_of_the_choices_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_arguments(["--job=x", wrong], {})

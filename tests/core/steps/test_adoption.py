@@ -48,6 +48,9 @@ def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
 )
 def test_what_becomes_of_it(status: Status, reported: bool, expected: ExistingJobAction) -> None:
     assert decide_existing_job(status, reported=reported) is expected
+    succeeded = status.phase is Phase.COMPLETED
+    anew = ExistingJobAction.JOIN if succeeded else ExistingJobAction.REPLACE
+    assert decide_existing_job(status, reported=reported, reattach=False) is anew
     assert is_suspended(SUSPENDED)
     assert not is_suspended(ABORTED)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -48,7 +47,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Workflows for Argo.", context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-_LAUNCHER: Final = re.compile(r"tf-dist:\S+")
+_TRAINING: Final = "tf-dist/digits:latest"
 _CLUSTER_WIDE: Final = frozenset({"ClusterWorkflowTemplate", "ClusterRoleBinding"})
 _NOT_ALONE: Final = "digits-job.yaml"  # a part of others
 
@@ -63,13 +62,22 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Where to write them.", metavar="DIR")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where they run.")] = "",
     image: Annotated[str, typer.Option("--image", help="tf-dist's image (default: tf-dist:VERSION).")] = "",
+    job_image: Annotated[
+        str, typer.Option("--job-image", help="The image that trains in the examples (default: tf-dist/digits:latest).")
+    ] = "",
 ) -> None:
-    """Write the templates, the examples, an account with its role, and a claim for models, for kubectl apply -f DIR."""
+    """Write the templates, the examples, accounts with their roles, and a claim for models.
+
+    For kubectl apply -f, those that are a Workflow for argo submit. An administrator of the namespace may apply all but
+    rbac-driver.yaml, for steps that drive their jobs themselves, and tf-dist-cluster-templates.yaml.
+    """
+    from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml
     from tf_dist.errors import TFDistError
 
+    images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
     for name, documents in _documents(namespace):
-        text = to_yaml([_placed(one, namespace, image) for one in documents])
+        text = to_yaml([_placed(one, namespace, images) for one in documents])
         place = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -77,16 +85,22 @@ def export(
         except OSError as error:
             raise TFDistError(f"cannot write {place}: {error.strerror}", hint="give another folder") from error
         output.line(str(place))
+    if not image:
+        output.warning(
+            f"the image tf-dist:{__version__} is in no registry: steps start only on nodes that have it",
+            "build and push it (deploy/Dockerfile), then add --image REGISTRY/tf-dist:TAG",
+        )
 
 
 def _documents(namespace: str) -> Iterator[tuple[str, list[Any]]]:
     import yaml
 
-    from tf_dist.cli.install.rbac import argo_roles
+    from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 
-    yield "rbac.yaml", argo_roles(namespace or "default")
+    yield "rbac.yaml", step_roles(namespace or "default")
+    yield "rbac-driver.yaml", driving_step_roles(namespace or "default")
     for path in sorted(home().glob("*.yaml")):
-        if path.name not in (_NOT_ALONE, "rbac.yaml"):
+        if path.name not in (_NOT_ALONE, "rbac.yaml", "rbac-driver.yaml"):
             yield path.name, list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
 
@@ -99,18 +113,16 @@ def home() -> Path:
     return inside if inside.is_dir() else package.parent / "workflows"
 
 
-def _placed(document: Any, namespace: str, image: str) -> Any:
+def _placed(document: Any, namespace: str, images: Mapping[str, str]) -> Any:
     if namespace and document["kind"] not in _CLUSTER_WIDE:
         document = {**document, "metadata": {**document["metadata"], "namespace": namespace}}
-    return _with_image(document, image) if image else document
+    return _with_images(document, images)
 
 
-def _with_image(value: Any, image: str) -> Any:
+def _with_images(value: Any, images: Mapping[str, str]) -> Any:
+    """Wherever one stands alone: as an image, or as what a parameter is unless another is given."""
     if isinstance(value, list):
-        return [_with_image(one, image) for one in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: image if key == "image" and _LAUNCHER.fullmatch(str(one)) else _with_image(one, image)
-        for key, one in value.items()
-    }
+        return [_with_images(one, images) for one in value]
+    if isinstance(value, dict):
+        return {key: _with_images(one, images) for key, one in value.items()}
+    return images.get(value, value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""RBAC: rules, roles, accounts and bindings of controller, drivers, users and Argo; Leases that roles name.
+"""RBAC: rules, roles, accounts and bindings of controller, drivers and users; Leases that roles name.
 
 ``tests/deploy`` compares them with what the API server grants, and drives a job with nothing else.
 """
@@ -245,6 +245,7 @@ def view_rules(*, volcano: bool = False) -> list[Manifest]:
     return [*rules, _rule(_VOLCANO, "jobs", *_READ_VERBS), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
 
 
+ARGO_ACCOUNT: Final = "tf-dist-argo"
 _API: Final = "rbac.authorization.k8s.io"
 
 
@@ -346,14 +347,22 @@ def see_nodes_roles(settings: InstallOptions) -> list[Manifest]:
     volcano, system, drivers = settings.volcano_jobs, settings.system_namespace, settings.drivers
     found = [_role(SEE_NODES, see_nodes_rules(volcano=volcano))]
     for one in drivers:
-        found.append(_binding(f"{SEE_NODES}-{one}", DRIVER, one, role=SEE_NODES))
-        found.append(_binding(f"{ADMISSION_LEADER}-{one}", DRIVER, one, system, role=ADMISSION_LEADER))
+        found.append(_for_steps(_binding(f"{SEE_NODES}-{one}", DRIVER, one, role=SEE_NODES), one))
+        leading = _binding(f"{ADMISSION_LEADER}-{one}", DRIVER, one, system, role=ADMISSION_LEADER)
+        found.append(_for_steps(leading, one))
         others = [other for other in drivers if other != one]
         if others:
             found.append(_role(VERDICTS, verdict_rules(volcano=volcano), one))
             # One binding each: what another run of the installation has bound stays.
-            found += [_binding(f"{VERDICTS}-{other}", DRIVER, other, one, role=VERDICTS) for other in others]
+            verdicts = ((_binding(f"{VERDICTS}-{other}", DRIVER, other, one, role=VERDICTS), other) for other in others)
+            found += [_for_steps(binding, other) for binding, other in verdicts]
     return found
+
+
+def _for_steps(binding: Manifest, home: str) -> Manifest:
+    """The same for the account of Argo's steps there, which drive jobs, too (``tf-dist workflows export``)."""
+    steps = {"kind": "ServiceAccount", "name": ARGO_ACCOUNT, "namespace": home}
+    return {**binding, "subjects": [*binding["subjects"], steps]}
 
 
 def _granted(name: str, rights: Sequence[Manifest], home: str, namespace: str) -> list[Manifest]:
@@ -375,40 +384,4 @@ def _binding(name: str, account: str, home: str, namespace: str = "", role: str 
         "metadata": metadata(name, namespace),
         "roleRef": {"apiGroup": _API, "kind": kind, "name": role or name},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
-    }
-
-
-ARGO_ACCOUNT: Final = "tf-dist-argo"
-_GROUP: Final = "argoproj.io"
-
-
-def argo_roles(namespace: str) -> list[Manifest]:
-    """An account for workflows of a namespace, with its role, and the right to see the queues of the cluster."""
-    subject = {"kind": "ServiceAccount", "name": ARGO_ACCOUNT, "namespace": namespace}
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(ARGO_ACCOUNT, namespace)},
-        {
-            "apiVersion": f"{_API}/v1",
-            "kind": "Role",
-            "metadata": metadata(ARGO_ACCOUNT, namespace),
-            "rules": launcher_rules(),
-        },
-        _bound("Role", metadata(ARGO_ACCOUNT, namespace), ARGO_ACCOUNT, subject),
-        _bound("ClusterRole", metadata(f"{ARGO_ACCOUNT}-{namespace}"), QUEUES, subject),
-    ]
-
-
-def launcher_rules() -> list[Manifest]:
-    """What a step needs. ``workflows``: to distinguish a stopped workflow from a drained pod."""
-    return [
-        *inline_driver_rules(),
-        {"apiGroups": [_GROUP], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]},
-        {"apiGroups": [_GROUP], "resources": ["workflows"], "verbs": ["get"]},
-    ]
-
-
-def _bound(kind: str, named: Manifest, role: str, subject: Manifest) -> Manifest:
-    reference = {"apiGroup": _API, "kind": kind, "name": role}
-    return {"apiVersion": f"{_API}/v1", "kind": f"{kind}Binding", "metadata": named, "roleRef": reference} | {
-        "subjects": [subject]
     }

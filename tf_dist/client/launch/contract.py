@@ -37,6 +37,12 @@ OUTPUTS: Final[Mapping[str, str]] = {
 }
 """The files in the folder, one value each, and what a step says that has none of them."""
 
+CHECKPOINT: Final = "checkpoint-files"
+"""The folder of the last checkpoint's files, for the artifact."""
+
+GRACE: Final = "terminationGracePeriodSeconds"
+"""The field of a pod for the time between SIGTERM and SIGKILL."""
+
 METRIC: Final = "metric-"
 """Before the name of a metric, the name of a file with its last value."""
 
@@ -52,6 +58,7 @@ REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # Annotation of a step's
 STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"
 """Annotation of a step's job: the launcher that has suspended it, and resumes it at the next try."""
 LAUNCHER: Final = "argo-launch"
+WORKFLOW: Final = "workflow"  # the same annotation: it is suspended for as long as the workflow is
 
 STARTUP_TIMEOUT: Final = "10m"
 """How long an admitted job may take to run, unless a step says otherwise; Airflow's operator has the same."""

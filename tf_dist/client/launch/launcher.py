@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from tf_dist.client import exit_codes
@@ -19,7 +20,8 @@ from tf_dist.client.launch.launcher_arguments import LauncherOptions
 from tf_dist.client.launch.log_writer import LogWriter
 from tf_dist.client.launch.step_cleanup import StepShutdown
 from tf_dist.client.launch.step_job import Interrupted, StepJobCreator, step_document
-from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
+from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, copy_checkpoint, progress_outputs
+from tf_dist.client.launch.step_suspension import StepSuspension
 from tf_dist.client.log_follower import log_opener
 from tf_dist.client.monitor import JobMonitor, JobView, monitoring
 from tf_dist.client.stored_jobs import StoredJob, now
@@ -71,7 +73,9 @@ _KIND_OF_FATE: Final = {OnTerm.DELETE: OutcomeKind.DELETED, OnTerm.SUSPEND: Outc
 
 
 class StepRun:
-    """``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does."""
+    """``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
+    ``suspension``: what a suspended workflow does; ``checkpoint_files``: where those of the last one go.
+    """
 
     def __init__(
         self,
@@ -81,10 +85,14 @@ class StepRun:
         outputs: StepOutputs,
         progress: ProgressFile,
         stopping: StepShutdown,
+        suspension: StepSuspension,
         limits: WaitLimits,
         settle: float,
+        checkpoint_files: Path | None = None,
     ) -> None:
         self._settle = settle
+        self._checkpoint_files = checkpoint_files
+        self._suspension = suspension
         self._cluster = cluster
         self._job = job
         self._view = view
@@ -126,6 +134,7 @@ class StepRun:
             self._usage.note(monitor.watch.pods, now())
             if (end := self._end(monitor)) is not None:
                 return end
+            self._suspension.look(monitor.watch.job)
             self._tell_now_and_then(monitor)
 
     def _end(self, monitor: JobMonitor) -> StepEnd | None:
@@ -144,9 +153,10 @@ class StepRun:
         return _LIMITS[found.kind]
 
     def _wait_seconds(self, monitor: JobMonitor) -> float | None:
-        """How long to wait for something to happen: for ever, unless a limit is near."""
+        """How long to wait for something to happen: for ever, unless a limit or a look at the workflow is near."""
         due = wait_result.next_wait_limit(self._dated(monitor.snapshot.status), self._limits, now())
-        return None if due is None else max(0.0, due - now())
+        found = (None if due is None else max(0.0, due - now()), self._suspension.seconds())
+        return min((seconds for seconds in found if seconds is not None), default=None)
 
     def _dated(self, status: Status) -> Status:
         """Where no driver has written a status yet, the job has waited since it was made."""
@@ -245,6 +255,10 @@ class StepRun:
             for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
                 self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
         self._tell(monitor, values)
+        if self._checkpoint_files is not None and snapshot.result.checkpoint:
+            problem = copy_checkpoint(snapshot.result.checkpoint, self._checkpoint_files)
+            if problem:
+                self._view.say(f"warning: no artifact of the checkpoint: {problem}")
         if end is StepEnd.FINISHED:
             self._note_reported()
         self._view.say(_last_line(self._job, values, snapshot.result))
@@ -296,6 +310,8 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
         entry, bundle = step_document(options, connection.namespace)
         step = _StepSetup(options, signals, log_writer, outputs, connection, entry)
         outputs.put({"job": entry.job.key.name})
+        for old, new in options.former:
+            log_writer.say(f"warning: {old} is called {new} now, and the next release has only that name")
         for found in bundle.problems:
             log_writer.say(f"warning: {problem_text(found)} {found.problem.hint}".rstrip())
         if stopped:
@@ -336,7 +352,14 @@ class _StepSetup:
         for written in bundle.companions:
             create_companion(cluster, written, self._namespace, owner=self._base_name())
         with show_warnings(self._log_writer), self._driven() as annotations:
-            placing = StepJobCreator(cluster, self._entry, self._namespace, self._signals, self._log_writer.say)
+            placing = StepJobCreator(
+                cluster,
+                self._entry,
+                self._namespace,
+                self._signals,
+                self._log_writer.say,
+                reattach=self._options.reattach,
+            )
             job = placing.place(annotations, None if self._connection.here else "")
             self._log_writer.say(f"{job.shown} in namespace {job.namespace}")
             try:
@@ -354,7 +377,7 @@ class _StepSetup:
 
     @contextmanager
     def _driven(self) -> Iterator[Mapping[str, str]]:
-        key, choice = JobKey(self._namespace, self._entry.job.key.name), self._options.drive
+        key, choice = JobKey(self._namespace, self._entry.job.key.name), self._options.driver
         with inline_driver(
             self._connection, self._entry.job.dialect, key, choice=choice, takes_over=True
         ) as annotations:
@@ -362,7 +385,7 @@ class _StepSetup:
 
     def _see_to_its_end(self, job: StoredJob) -> int:
         cluster, options, log_writer = self._connection.cluster, self._options, self._log_writer
-        deadline = None if options.timeout is None else now() + options.timeout
+        deadline = None if options.run_timeout is None else now() + options.run_timeout
         with ExitStack() as stack:
             quick: Cluster = cluster
             if self._connection.place is not None:
@@ -377,13 +400,15 @@ class _StepSetup:
                 self._outputs,
                 ProgressFile(options.progress_file, options.total_steps),
                 StepShutdown(quick, job, options, self._connection.namespace, log_writer.say),
+                StepSuspension(quick, options, self._connection.namespace, log_writer.say),
                 WaitLimits(
                     deadline=deadline,
-                    admission=admission_limit(options.pending_timeout, fallbacks=bool(job.job.fallbacks)),
+                    admission=admission_limit(options.admission_timeout, fallbacks=bool(job.job.fallbacks)),
                     startup=options.startup_timeout,
                     begun=now(),
                 ),
                 options.settle,
+                options.out / contract.CHECKPOINT if options.checkpoint_files else None,
             )
             return launch.run(monitor)
 

@@ -15,6 +15,11 @@ from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.shutdown import OnTerm
 
 AUTO: Final = "auto"
+SUSPEND: Final = "suspend"
+ON_SUSPEND: Final = (SUSPEND, "leave")
+FORMER: Final = {"queue": "queue_name", "pending_timeout": "admission_timeout"}
+"""Former names of options that take a value of the workflow's, with the present ones."""
+
 _STORED: Final = re.compile(r"@(/tmp/argo_arg_\d+\.txt)")
 _TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)")
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
@@ -30,10 +35,13 @@ class LauncherOptions:
     ``job``: a document, or ``job_file`` where it is. ``changes``, ``changes_json``, ``changes_text``: ``PATH=VALUE``.
     ``inputs``: declarations of values that a workflow fills in, as JSON; ``input_values``: ``NAME=VALUE``, and
     ``input_list``: all parameters of the workflow as Argo lists them, of which the declared ones count.
-    ``workflow``, ``workflow_uid``, ``node``: whose step it is; the same for every try of a step. ``retry`` of
-    ``retries``: which try it is. ``drive``: from here, or by a controller. ``grace``: seconds from SIGTERM to SIGKILL.
-    ``deadline``: when Argo stops the pod. ``settle``: seconds for the driver to see to the pods of a job that has
-    ended.
+    ``overrides``: ``{PATH: VALUE}`` as JSON. ``fallback``: a list as JSON. ``workflow``, ``workflow_uid``, ``node``:
+    whose step it is; the same for every try of a step. ``retry`` of ``retries``: which try it is. ``reattach``: a try
+    goes on with the job of the last one. ``driver``: from here, or by a controller. ``grace``: seconds from SIGTERM to
+    SIGKILL. ``on_suspend``: the job is suspended while the workflow is, looked at every ``look_every`` seconds, as
+    often as Argo does. ``settle``: seconds for the driver to see to the pods of a job that has ended. ``deadline``:
+    when Argo stops the pod. ``checkpoint_files``: those of the last checkpoint are an output. ``former``: arguments
+    that were given by a former name, each with its present one.
     """
 
     job: str = ""
@@ -44,6 +52,10 @@ class LauncherOptions:
     inputs: tuple[str, ...] = ()
     input_values: tuple[str, ...] = ()
     input_list: str = ""
+    overrides: str = ""
+    fallback: str = ""
+    on_eviction: str = ""
+    on_preemption: str = ""
     workers: int | None = None
     ps: int | None = None
     queue: str = ""
@@ -56,19 +68,24 @@ class LauncherOptions:
     node: str = ""
     retry: int = 0
     retries: int = 0
-    drive: DriverChoice = DriverChoice.AUTO
+    reattach: bool = True
+    driver: DriverChoice = DriverChoice.AUTO
     on_term: OnTerm | None = None
+    on_suspend: bool = True
     grace: float = 30.0
     settle: float = 30.0
-    pending_timeout: float | None = None
+    look_every: float = 10.0
+    admission_timeout: float | None = None
     startup_timeout: float | None = 600.0
-    timeout: float | None = None
+    run_timeout: float | None = None
     total_steps: int | None = None
+    checkpoint_files: bool = False
     out: Path = Path(contract.OUT)
     progress_file: Path | None = None
     deadline: str = ""
     kubeconfig: str = ""
     context: str = ""
+    former: tuple[tuple[str, str], ...] = ()
     dry_run: bool = field(default=False)
 
 
@@ -89,9 +106,13 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         inputs=_given_texts(given.input),
         input_values=_given_texts(given.set_input),
         input_list=given.set_inputs,
+        overrides=given.overrides,
+        fallback=given.fallback,
+        on_eviction=given.on_eviction,
+        on_preemption=given.on_preemption,
         workers=given.workers,
         ps=given.ps,
-        queue=given.queue,
+        queue=given.queue or given.queue_name,
         priority_class=given.priority_class,
         image=given.image,
         model_dir=given.model_dir,
@@ -101,20 +122,34 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         node=given.node,
         retry=given.retry or 0,
         retries=given.retries or 0,
-        drive=DriverChoice(given.drive),
-        on_term=None if given.on_term == AUTO else OnTerm(given.on_term),
+        reattach=given.reattach,
+        driver=DriverChoice(given.driver or AUTO),
+        on_term=None if given.on_term in (AUTO, "") else OnTerm(given.on_term),
+        on_suspend=given.on_suspend in (SUSPEND, ""),
         grace=given.grace or (float(grace_period) if grace_period.isdecimal() else 30.0),
-        pending_timeout=given.pending_timeout,
+        admission_timeout=_first(given.pending_timeout, given.admission_timeout),
         startup_timeout=given.startup_timeout,
-        timeout=given.timeout,
+        run_timeout=given.run_timeout,
         total_steps=given.total_steps,
+        checkpoint_files=given.checkpoint_files,
         out=Path(given.out),
         progress_file=Path(progress) if progress else None,
         deadline=environ.get("ARGO_DEADLINE", ""),
         kubeconfig=given.kubeconfig,
         context=given.context,
+        former=_former(given),
         dry_run=given.dry_run,
     )
+
+
+def _former(given: argparse.Namespace) -> tuple[tuple[str, str], ...]:
+    """Only a use of the step gives these, so they stand above what the step itself says."""
+    found = ((old, new) for old, new in FORMER.items() if getattr(given, old) not in (None, ""))
+    return tuple((old.replace("_", "-"), new.replace("_", "-")) for old, new in found)
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _unfolded(text: str, parser: argparse.ArgumentParser) -> str:
@@ -132,15 +167,16 @@ def _given_texts(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(text for text in texts if text)
 
 
-def _count(text: str) -> int | None:
+def read_count(text: str) -> int | None:
+    """The whole number; None for an empty text. ArgumentTypeError, as for the others below."""
     if not text.strip():
         return None
     if not _COUNT.fullmatch(text.strip()):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number")
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number: write 4")
     return int(text)
 
 
-def _line(text: str) -> str:
+def read_line(text: str) -> str:
     """One line of text: what a workflow fills in here goes into the job as it is."""
     if len(text) > _MAX_SECONDS or not text.isprintable() or "{{" in text:
         raise argparse.ArgumentTypeError(
@@ -149,9 +185,10 @@ def _line(text: str) -> str:
     return text
 
 
-def _word(text: str) -> str:
-    if " " in _line(text):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} has a space in it")
+def read_word(text: str) -> str:
+    """A text without a space in it."""
+    if " " in read_line(text):
+        raise argparse.ArgumentTypeError(f"{_shown(text)} has a space in it: write one word")
     return text
 
 
@@ -159,7 +196,8 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 
-def _seconds(text: str) -> float | None:
+def read_seconds(text: str) -> float | None:
+    """Seconds of ``90``, ``10m`` or ``1h30m``; None for an empty text."""
     parts = _TIME.findall(text.strip())
     if "".join(map("".join, parts)) != text.strip():
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a time: write 90s, 10m or 1h30m")
@@ -192,59 +230,94 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument(
         "--set-inputs", default="", metavar="JSON", help="values of all inputs: {{workflow.parameters.json}}"
     )
-    job.add_argument("--workers", type=_count, metavar="N", help="how many workers")
-    job.add_argument("--ps", type=_count, metavar="N", help="how many parameter servers")
-    job.add_argument("--queue", type=_word, default="", help="the queue it waits in")
-    job.add_argument("--priority-class", type=_word, default="", help="how much it matters")
-    job.add_argument("--image", type=_word, default="", help="the image of the containers that train")
+    job.add_argument(
+        "--overrides",
+        default="",
+        metavar="JSON",
+        help='values for places of the job: {"spec.runPolicy.backoffLimit": 3}',
+    )
+    job.add_argument("--workers", type=read_count, metavar="N", help="how many workers")
+    job.add_argument("--ps", type=read_count, metavar="N", help="how many parameter servers")
+    job.add_argument("--queue-name", type=read_word, default="", metavar="QUEUE", help="the queue it waits in")
+    job.add_argument("--queue", type=read_word, default="", help=argparse.SUPPRESS)
+    job.add_argument("--priority-class", type=read_word, default="", help="how much it matters")
+    job.add_argument("--image", type=read_word, default="", help="the image of the containers that train")
     job.add_argument(
         "--model-dir",
-        type=_line,
+        type=read_line,
         default="",
         metavar="DIR",
         help=f"the folder that replicas find in ${contract.MODEL_DIR}",
     )
-    job.add_argument("--total-steps", type=_count, metavar="N", help="at which step it is done, for the progress")
+    job.add_argument("--total-steps", type=read_count, metavar="N", help="at which step it is done, for the progress")
     place = parser.add_argument_group("its place")
     place.add_argument(
-        "--namespace", type=_word, default="", metavar="NS", help="where it goes (default: where the pod is)"
+        "--namespace", type=read_word, default="", metavar="NS", help="where it goes (default: where the pod is)"
     )
     place.add_argument("--workflow", default="", metavar="NAME", help="the workflow: {{workflow.name}}")
     place.add_argument("--workflow-uid", default="", metavar="UID", help="{{workflow.uid}}")
     place.add_argument("--node", default="", metavar="NAME", help="the step: {{node.name}}")
-    place.add_argument("--retry", type=_count, metavar="N", help="which try it is: {{retries}}")
-    place.add_argument("--retries", type=_count, metavar="N", help="how many more there are: retryStrategy.limit")
+    place.add_argument("--retry", type=read_count, metavar="N", help="which try it is: {{retries}}")
+    place.add_argument("--retries", type=read_count, metavar="N", help="how many more there are: retryStrategy.limit")
     place.add_argument("--kubeconfig", default="", metavar="FILE", help="a cluster other than the pod's own")
     place.add_argument("--context", default="", metavar="NAME", help="of that kubeconfig")
     run_options = parser.add_argument_group("how it goes")
     run_options.add_argument(
+        "--driver",
         "--drive",
-        choices=tuple(DriverChoice),
+        choices=(*DriverChoice, ""),
         default=DriverChoice.AUTO,
         help="who drives it: this step, or a controller (auto: a controller where one lives)",
     )
     run_options.add_argument(
         "--on-term",
-        choices=(AUTO, *OnTerm),
+        choices=(AUTO, *OnTerm, ""),
         default=AUTO,
         help="what becomes of the job on SIGTERM (auto: delete, or leave it when the step will be tried again)",
     )
-    run_options.add_argument("--grace", type=_seconds, metavar="TIME", help="from SIGTERM to SIGKILL (default: 30s)")
     run_options.add_argument(
-        "--pending-timeout",
+        "--on-suspend",
+        choices=(*ON_SUSPEND, ""),
+        default=SUSPEND,
+        help="what becomes of the job while the workflow is suspended (default: suspend; leave: it goes on)",
+    )
+    run_options.add_argument(
+        "--no-reattach", dest="reattach", action="store_false", help="a try makes a job of its own, the last one's goes"
+    )
+    run_options.add_argument(
+        "--grace", type=read_seconds, metavar="TIME", help="from SIGTERM to SIGKILL (default: 30s)"
+    )
+    run_options.add_argument(
         "--admission-timeout",
-        type=_seconds,
+        type=read_seconds,
         metavar="TIME",
         help="give up when it has no place by then; with fallbacks: when those have none for as long again",
     )
+    run_options.add_argument("--pending-timeout", type=read_seconds, help=argparse.SUPPRESS)
+    run_options.add_argument(
+        "--fallback",
+        default="",
+        metavar="JSON",
+        help='what it may be instead: [{"workers": 4}, {"queue_name": "spot"}]',
+    )
+    policies = "restart (default), requeue, fail, fallback"
+    run_options.add_argument(
+        "--on-eviction", default="", metavar="POLICY", help=f"what follows an eviction: {policies}"
+    )
+    run_options.add_argument("--on-preemption", default="", metavar="POLICY", help="the same, for a preemption")
     run_options.add_argument(
         "--startup-timeout",
-        type=_seconds,
+        type=read_seconds,
         default=contract.STARTUP_TIMEOUT,
         metavar="TIME",
         help="give up when it is admitted and does not run by then (default: %(default)s; empty: never)",
     )
-    run_options.add_argument("--timeout", type=_seconds, metavar="TIME", help="give up when it is not done by then")
+    run_options.add_argument(
+        "--run-timeout", "--timeout", type=read_seconds, metavar="TIME", help="give up when it is not done by then"
+    )
     run_options.add_argument("--out", default=contract.OUT, metavar="DIR", help="where outputs are written")
+    run_options.add_argument(
+        "--checkpoint-files", action="store_true", help="copy the last checkpoint into the folder of the outputs"
+    )
     run_options.add_argument("--dry-run", action="store_true", help="print the job that would be created, and end")
     return parser

@@ -69,8 +69,8 @@ class StepShutdown:
 
     @property
     def retried(self) -> bool:
-        """Whether there is another try of the step after this one."""
-        return self.options.retry < self.options.retries
+        """Whether there is another try of the step after this one, which goes on with the job."""
+        return self.options.reattach and self.options.retry < self.options.retries
 
     def _workflow(self) -> Mapping[str, Any] | None:
         """The workflow, None if it is gone; asked once, for the time is short."""

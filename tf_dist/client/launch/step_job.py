@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,13 +17,14 @@ from tf_dist.cluster.api import PODS, Cluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import largest_job
+from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.job import Dialect, Job
-from tf_dist.core.api.overrides import Override, parse_overrides
-from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, suspend_patch
+from tf_dist.core.api.overrides import Override, parse_overrides, shorten_text
+from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, policy_annotations, suspend_patch
 from tf_dist.core.dialects.common_schema import MAX_NAME
 from tf_dist.core.steps.adoption import ExistingJobAction, decide_existing_job
 from tf_dist.core.steps.inputs import input_overrides, listed_values, read_inputs
-from tf_dist.errors import AlreadyExists, Conflict, NotFound
+from tf_dist.errors import AlreadyExists, Conflict, InvalidJob, NotFound, Problem
 
 _LENGTH_FOR_GIVEN_NAME: Final = "--job"
 _HASH: Final = 8
@@ -47,11 +49,39 @@ def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFi
 def _overrides(options: LauncherOptions) -> tuple[Override, ...]:
     """What is changed in the document, the workflow's values last; InvalidJob."""
     fixed = parse_overrides(options.changes, json=options.changes_json, strings=options.changes_text)
+    listed = listed_overrides(options.overrides)
     inputs = [one for text in options.inputs for one in read_inputs(text)]
     values = listed_values(options.input_list, {one.name for one in inputs})
     for text in options.input_values:
         name, _, values[name] = text.partition("=")
-    return (*fixed, *input_overrides(inputs, values))
+    return (*fixed, *listed, *input_overrides(inputs, values))
+
+
+_OVERRIDES: Final = 'write {"spec.runPolicy.backoffLimit": 3}'
+
+
+def listed_overrides(text: str) -> tuple[Override, ...]:
+    """The overrides of ``{PATH: VALUE}`` as JSON; InvalidJob with all that cannot be read. "" is none."""
+    content = _json("--overrides", text, _OVERRIDES) if text else {}
+    if not isinstance(content, Mapping):
+        raise InvalidJob([Problem("--overrides", f"{shorten_text(text)} is no JSON object", _OVERRIDES)])
+    found: list[Override] = []
+    problems: list[Problem] = []
+    for path, value in content.items():
+        try:
+            found.append(Override(parse_field_path(path), value))
+        except ValueError as error:
+            problems.append(Problem(f"--overrides: {shorten_text(path)}", str(error), _OVERRIDES))
+    if problems:
+        raise InvalidJob(problems)
+    return tuple(found)
+
+
+def _json(option: str, text: str, example: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob([Problem(option, f"{shorten_text(text)} is no JSON: {error}", example)]) from None
 
 
 def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
@@ -68,19 +98,40 @@ def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
         tidy=True,
     )
     document = apply_step_overrides(content, tailoring)
-    return {**document, "metadata": _metadata(document["metadata"], job, options, home, labels)}
+    annotations = _policies(options, fallbacks=bool(job.fallbacks))
+    return {**document, "metadata": _metadata(document["metadata"], job, options, home, labels, annotations)}
+
+
+def _policies(options: LauncherOptions, *, fallbacks: bool) -> dict[str, str]:
+    """The annotations that the policies of the step are. ``fallbacks``: the document has some of its own."""
+    if not (options.fallback or options.on_eviction or options.on_preemption or fallbacks):
+        return {}
+    return policy_annotations(
+        fallback=_json("--fallback", options.fallback, 'write [{"workers": 4}]') if options.fallback else None,
+        on_eviction=options.on_eviction or None,
+        on_preemption=options.on_preemption or None,
+        admission_timeout=options.admission_timeout,
+        has_fallbacks=fallbacks,
+    )
 
 
 def _metadata(
-    own: Mapping[str, Any], job: Job, options: LauncherOptions, home: str, labels: Mapping[str, str]
+    own: Mapping[str, Any],
+    job: Job,
+    options: LauncherOptions,
+    home: str,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
 ) -> dict[str, Any]:
     found: dict[str, Any] = {**own, "labels": {**(own.get("labels") or {}), **labels}}
+    if annotations:
+        found["annotations"] = {**(own.get("annotations") or {}), **annotations}
     if not options.workflow_uid:
         return found
     found.pop("generateName", None)
     found["name"] = step_job_name(job, options.workflow_uid, options.node)
     found["labels"][contract.WORKFLOW_UID] = options.workflow_uid
-    found["annotations"] = {**(own.get("annotations") or {}), contract.NODE: options.node}
+    found["annotations"] = {**(found.get("annotations") or {}), contract.NODE: options.node}
     if home == (own.get("namespace") or options.namespace or home):
         found["ownerReferences"] = [*(own.get("ownerReferences") or ()), _owner(options)]
     return found
@@ -129,11 +180,19 @@ class Interrupted(Exception):
 
 
 class StepJobCreator:
-    """``say`` gets what is done and why."""
+    """``say`` gets what is done and why. ``reattach``: a job of an earlier try is gone on with."""
 
     def __init__(
-        self, cluster: Cluster, entry: LoadedJob, namespace: str, signals: Signals, say: Callable[[str], object]
+        self,
+        cluster: Cluster,
+        entry: LoadedJob,
+        namespace: str,
+        signals: Signals,
+        say: Callable[[str], object],
+        *,
+        reattach: bool = True,
     ):
+        self._reattach = reattach
         self._cluster = cluster
         self._entry = entry
         self._namespace = namespace
@@ -152,7 +211,8 @@ class StepJobCreator:
             self._require_ours(found)
             if not found.stored["metadata"].get("deletionTimestamp"):
                 reported = contract.REPORTED in _annotations(found)
-                if decide_existing_job(found.status, reported=reported) is ExistingJobAction.JOIN:
+                action = decide_existing_job(found.status, reported=reported, reattach=self._reattach)
+                if action is ExistingJobAction.JOIN:
                     return self._join(found)
             self._clear_away(found)
         raise Conflict(
@@ -188,7 +248,8 @@ class StepJobCreator:
 
     def _clear_away(self, found: StoredJob) -> None:
         """Delete it, and wait until it and its pods are gone: a new one has pods of the same names."""
-        self._say(f"{found.shown} of an earlier try has ended: deletes it, and starts anew")
+        why = "has ended" if found.status.finished else "is not gone on with"
+        self._say(f"{found.shown} of an earlier try {why}: deletes it, and starts anew")
         backoff = Backoff()
         while True:
             try:

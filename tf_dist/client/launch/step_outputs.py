@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -121,6 +123,32 @@ def progress_outputs(progress: Progress) -> dict[str, str]:
     document = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
     single = {f"{contract.METRIC}{name}": _number(value) for name, value in metrics.items() if "|" not in name}
     return {"metrics": json.dumps(document, sort_keys=True), "checkpoint": progress.checkpoint, **single}
+
+
+def copy_checkpoint(checkpoint: str, folder: Path) -> str:
+    """Copy the files of a checkpoint into a folder of their own, whole or not at all; what keeps it from that, or "".
+
+    ``checkpoint``: a folder, a file, or what the names of its files begin with, as TensorFlow names one.
+    """
+    if "://" in checkpoint:
+        return f"{checkpoint} is on no volume of the launcher: the output checkpoint says where it is"
+    source = Path(checkpoint)
+    found = [source] if source.exists() else sorted(source.parent.glob(f"{glob.escape(source.name)}.*"))
+    if not found:
+        return f"the launcher does not see {checkpoint}: give the step the volume that the replicas write to (volumes)"
+    scratch = folder.with_name(f".{folder.name}.new")
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        for one in found:
+            if one.is_dir():
+                shutil.copytree(one, scratch, dirs_exist_ok=True)
+            else:
+                shutil.copy2(one, scratch)
+        scratch.replace(folder)
+    except OSError as error:
+        return f"cannot copy {checkpoint} to {folder}: {error}"
+    return ""
 
 
 def _number(value: float) -> str:

@@ -100,12 +100,14 @@ def policy_annotations(
     on_eviction: object = None,
     on_preemption: object = None,
     admission_timeout: object = None,
+    has_fallbacks: bool = False,
     open_: _Open = lambda _: False,
 ) -> dict[str, str]:
     """The annotations that say what these arguments of an operator or a step mean; InvalidJob with all problems.
 
     ``admission_timeout``: seconds, or a text such as ``10m``; it is the job's only where there are fallbacks, else the
-    client's alone. None: not said. ``open_``: whether a value is only known later.
+    client's alone. None: not said. ``has_fallbacks``: the document has some of its own. ``open_``: whether a value is
+    only known later.
     """
     out = FieldErrors()
     found: dict[str, str] = {}
@@ -117,14 +119,14 @@ def policy_annotations(
         (names.ON_PREEMPTION, "on_preemption", on_preemption),
     ):
         if said is not None and not open_(said):
-            check_disruption_policy(said, (name,), out, fallbacks=bool(fallback))
+            check_disruption_policy(said, (name,), out, fallbacks=bool(fallback) or has_fallbacks)
         if said is not None:
             found[key] = str(said)
     tried = DisruptionPolicy.FALLBACK in (on_eviction, on_preemption)
     if fallback is not None and admission_timeout is None and not tried:
         hint = 'give admission_timeout as well, or on_eviction="fallback"'
         out.error(("fallback",), "nothing says when it is tried", hint)
-    if fallback is not None and admission_timeout is not None:
+    if (fallback is not None or has_fallbacks) and admission_timeout is not None:
         found[names.ADMISSION_TIMEOUT] = (
             f"{admission_timeout:g}s" if isinstance(admission_timeout, int | float) else str(admission_timeout)
         )

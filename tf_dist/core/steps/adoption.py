@@ -75,13 +75,15 @@ class ExistingJobAction(StrEnum):
     REPLACE = "replace"
 
 
-def decide_existing_job(status: Status, *, reported: bool) -> ExistingJobAction:
+def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True) -> ExistingJobAction:
     """Whether a step that is tried again goes on with the job of its last try.
 
     ``reported``: that try has reported the end of the job, so a failure is what is tried again. A success stays one
-    however often it is reported.
+    however often it is reported. Without ``reattach`` a job that still runs is replaced, too.
     """
     kind = outcome_kind(status)
+    if not reattach and kind is not OutcomeKind.SUCCEEDED:
+        return ExistingJobAction.REPLACE
     if kind in (None, OutcomeKind.SUCCEEDED, OutcomeKind.SUSPENDED):
         return ExistingJobAction.JOIN
     return ExistingJobAction.REPLACE if kind in DISRUPTED or reported else ExistingJobAction.JOIN

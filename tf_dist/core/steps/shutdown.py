@@ -1,4 +1,4 @@
-"""Shutdown decision: whether a signal stops the workflow, or only the launcher's pod goes.
+"""Shutdown decision: whether a signal stops the workflow, or only the launcher's pod goes; and suspension with it.
 
 Both are the same signal. The Workflow object distinguishes them, where it may be read: ``argo stop`` and ``argo
 terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
@@ -61,3 +61,15 @@ def decide_stop(
 def _deadline_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
     started, seconds = parse_time(status.get("startedAt")), spec.get("activeDeadlineSeconds")
     return None if started is None or not isinstance(seconds, int) else started + seconds
+
+
+def decide_suspension(workflow: Mapping[str, Any], *, suspended: bool, by_workflow: bool) -> bool | None:
+    """Whether the job of a step is suspended now (True) or resumed (False); None: it stays as it is.
+
+    ``argo suspend`` sets ``spec.suspend`` of the workflow, which begins no further step then; its pods go on by
+    themselves. ``suspended``: the job is; ``by_workflow``: it was suspended for that. A job that a user has suspended
+    stays so, and one that a user has resumed meanwhile goes on.
+    """
+    if (workflow.get("spec") or {}).get("suspend"):
+        return None if suspended or by_workflow else True
+    return False if by_workflow else None

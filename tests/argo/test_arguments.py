@@ -1,0 +1,319 @@
+"""Arguments of steps: former names, what is refused where a step is written, and what the workflow may fill in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+
+from hera.shared import global_config  # noqa: E402
+
+from tests.argo.stage import job  # noqa: E402
+from tests.argo.test_steps import LEAF, command_line, made, template  # noqa: E402
+from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
+from tf_dist.argo import IMAGE, Input, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
+from tf_dist.client.launch.step_job import step_document  # noqa: E402
+from tf_dist.core.dialects import read  # noqa: E402
+from tf_dist.errors import InvalidJob  # noqa: E402
+
+Parameter = hera.Parameter
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
+
+
+def step(**arguments: Any) -> Any:
+    return TFJobStep(**{"name": "train", "job": job("true"), **arguments})
+
+
+# Former names
+
+
+@pytest.mark.parametrize(
+    ("former", "given", "present", "field"),
+    [
+        ("queue", "vision", "queue_name", "queue"),
+        ("pending_timeout", "2h", "admission_timeout", "admission_timeout"),
+        ("drive", "controller", "driver", "driver"),
+    ],
+)
+def test_a_former_name_is_taken_with_a_warning(former: str, given: str, present: str, field: str) -> None:
+    with pytest.warns(FutureWarning, match=f"^{former} is called {present} now") as caught:
+        old = step(**{former: given})
+    assert Path(caught[0].filename) == Path(__file__)
+    found = command_line(old)
+    assert getattr(found, field) == getattr(command_line(step(**{present: given})), field)
+    with pytest.warns(FutureWarning), pytest.raises(InvalidJob, match=f"{former}: is the former name of {present}"):
+        step(**{former: given, present: given})
+
+
+def test_changes_are_taken_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match="^changes is called overrides now"):
+        found = made(step(changes=["spec.runPolicy.backoffLimit=3"]))
+    assert found["spec"]["runPolicy"]["backoffLimit"] == 3
+    with pytest.warns(FutureWarning), pytest.raises(InvalidJob, match="would be parsed"):
+        step(changes=["spec.runPolicy.backoffLimit={{inputs.parameters.x}}"])
+
+
+def test_a_use_of_a_step_may_still_say_a_former_name() -> None:
+    own = step(queue_name="own", admission_timeout="1h")
+    found = command_line(own, queue="vision", **{"pending-timeout": "2h"})
+    assert (found.queue, found.admission_timeout) == ("vision", 7200.0)
+    assert found.former == (("queue", "queue-name"), ("pending-timeout", "admission-timeout"))
+
+
+def test_a_resource_knows_the_former_name_of_its_queue() -> None:
+    with pytest.warns(FutureWarning, match="^queue is called queue_name now"):
+        old = template(tf_job_resource(job("true"), name="train", queue="vision"))
+    assert old == template(tf_job_resource(job("true"), name="train", queue_name="vision"))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"on_term": "delte"}, "on_term: 'delte' is none of auto, delete, suspend, leave (did you mean delete?)"),
+        ({"on_suspend": "stop"}, "on_suspend: 'stop' is none of suspend, leave"),
+        ({"driver": "me"}, "driver: 'me' is none of auto, inline, controller"),
+        ({"driver": True}, "driver: 'True' is none of"),
+        ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is not a time (write 90s, 10m or 1h30m)"),
+        ({"startup_timeout": "-1m"}, "startup_timeout: '-1m' is not a time"),
+        ({"run_timeout": 1.5}, "run_timeout: '1.5' is a float (write a text or a whole number)"),
+        ({"run_timeout": Parameter(name="limit", default="x")}, "run_timeout: 'x' is not a time"),
+        ({"workers": "many"}, "workers: 'many' is not a whole number (write 4)"),
+        ({"workers": -1}, "workers: '-1' is not a whole number"),
+        ({"queue_name": "a b"}, "queue_name: 'a b' has a space in it"),
+        ({"model_dir": "a\nb"}, "model_dir: 'a\\nb' is not one line"),
+        ({"job_namespace": "a b"}, "job_namespace: 'a b' has a space in it"),
+        ({"grace_seconds": 0}, "grace_seconds: 0 is no whole number of seconds above 0 (write 60)"),
+        ({"grace_seconds": "{{x}}"}, "grace_seconds: '{{x}}' is no whole number"),
+        ({"metric_outputs": ["a/b"]}, "metric_outputs: 'a/b' is no name of an output"),
+        ({"metric_outputs": ["status"]}, "metric_outputs: each step has an output status already"),
+        ({"pod_spec_patch": "[1]"}, "pod_spec_patch: is a list and no mapping"),
+        ({"pod_spec_patch": "{"}, "pod_spec_patch: is no YAML: "),
+        ({"overrides": {"a[": 1}}, "overrides['a[']: cannot read '['"),
+        ({"workers": "{{tasks.a.outputs.parameters.n}}"}, 'write train(arguments={"workers": "{{tasks.a.'),
+        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
+        ({"on_eviction": "{{a}} or {{b}}"}, "on_eviction: "),
+    ],
+)
+def test_a_wrong_argument_is_refused_where_it_is_written(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidJob, match=re.escape(told)):
+        step(**arguments)
+
+
+def test_all_problems_are_said_at_once() -> None:
+    wrong = {"on_term": "x", "driver": "x", "run_timeout": "x", "on_preemption": "x", "pod_spec_patch": "[]"}
+    with pytest.raises(InvalidJob) as caught:
+        step(**wrong)
+    assert {one.path for one in caught.value.problems} == set(wrong)
+    with pytest.raises(InvalidJob) as caught:
+        tf_job_resource(job("true"), name="t", queue_name="a b", job_image="{{=1}}", startup_timeout="soon")
+    assert {one.path for one in caught.value.problems} == {"queue_name", "job_image", "startup_timeout"}
+    with pytest.raises(InvalidJob) as caught:
+        wait_admitted_step("a", timeout="soon", require="x")
+    assert {one.path for one in caught.value.problems} == {"require", "timeout"}
+
+
+# What the workflow fills in
+
+
+def test_a_text_may_be_a_parameter_or_a_reference() -> None:
+    found = template(
+        step(
+            on_term=Parameter(name="stop", default="leave"),
+            on_suspend="{{workflow.parameters.pause}}",
+            driver=Parameter(name="driver", default="inline"),
+            job_namespace="{{workflow.parameters.team}}",
+            on_eviction="{{workflow.parameters.policy}}",
+            on_preemption=Parameter(name="preempted"),
+            fallback=Parameter(name="fallback"),
+            admission_timeout="5m",
+        )
+    )
+    args, inputs = found["container"]["args"], {one["name"]: one for one in found["inputs"]["parameters"]}
+    for word in (
+        "--on-term={{inputs.parameters.stop}}",
+        "--on-suspend={{workflow.parameters.pause}}",
+        "--driver={{inputs.parameters.driver}}",
+        "--namespace={{workflow.parameters.team}}",
+        "--on-eviction={{workflow.parameters.policy}}",
+        "--on-preemption={{inputs.parameters.preempted}}",
+        "--fallback={{inputs.parameters.fallback}}",
+    ):
+        assert word in args
+    assert inputs["stop"] == {"name": "stop", "default": "leave"}
+    assert {"preempted", "fallback"} <= inputs.keys()
+
+
+def test_a_parameter_of_the_workflow_is_used_as_it_is() -> None:
+    with hera.Workflow(name="w", entrypoint="train", arguments=[Parameter(name="count", value="3")]) as w:
+        found = step(workers=w.get_parameter("count"), model_dir=w.get_parameter("count"))
+    assert "--workers={{workflow.parameters.count}}" in found.args
+    assert "--model-dir={{workflow.parameters.count}}" in found.args
+
+
+def trainer() -> dict[str, Any]:
+    document = job("true")
+    (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container |= {"command": ["python", "train.py"], "args": ["--steps=1", "$(HOME)"]}
+    return document
+
+
+def test_an_override_may_be_a_reference_of_the_type_of_its_place() -> None:
+    found = step(
+        job=trainer(),
+        overrides={
+            "spec.runPolicy.backoffLimit": "{{inputs.parameters.limit}}",
+            f"{ARGS}[0]": "--steps={{inputs.parameters.steps}}",
+            f"{ARGS}[1]": Parameter(name="folder", default="/data"),
+            "metadata.labels": {"a": "b"},
+        },
+        inputs=[Parameter(name="limit"), Parameter(name="steps")],
+    )
+    document = made(found, limit="7", steps="10 $(HOME)")
+    assert document["spec"]["runPolicy"]["backoffLimit"] == 7
+    (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["args"] == ["--steps=10 $$(HOME)", "/data"]
+    assert document["metadata"]["labels"]["a"] == "b"
+    for hostile in ("1\n2", "x", "3, 4", "{}"):
+        with pytest.raises(InvalidJob, match=r"^input limit: "):
+            made(found, limit=hostile, steps="1")
+
+
+def test_two_references_of_one_name_are_two_values() -> None:
+    found = step(
+        job=trainer(),
+        overrides={f"{ARGS}[0]": "{{workflow.parameters.x}}", f"{ARGS}[1]": "{{inputs.parameters.x}}"},
+        inputs=[Parameter(name="x")],
+    )
+    assert "--set-input=x={{workflow.parameters.x}}" in found.args
+    assert "--set-input=x-2={{inputs.parameters.x}}" in found.args
+
+
+def test_no_reference_goes_into_a_script_of_a_shell() -> None:
+    for reference in ("train {{inputs.parameters.steps}}", Parameter(name="steps")):
+        with pytest.raises(InvalidJob, match="would be parsed by the shell"):
+            step(overrides={LEAF: reference})
+    assert step(overrides={LEAF: Input("steps", int, text="train {}")})
+
+
+@pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])
+def test_a_resource_takes_references_as_quoted_text(document: dict[str, Any]) -> None:
+    image = Parameter(name="job-image", default="digits:1")
+    found = template(
+        tf_job_resource(document, name="train", queue_name="{{workflow.parameters.queue}}", job_image=image)
+    )
+    manifest = found["resource"]["manifest"]
+    assert found["inputs"]["parameters"] == [{"name": "job-image", "default": "digits:1"}]
+    hostile = 'x\nprivileged: true "'
+    text = manifest.replace("{{=toJson(workflow.parameters['queue'])}}", json.dumps(hostile))
+    text = text.replace("{{=toJson(inputs.parameters['job-image'])}}", json.dumps("digits:2"))
+    assert "{{=" not in text
+    stored = yaml.safe_load(text)
+    assert "privileged" not in stored
+    assert read(stored).scheduling.queue == hostile
+    assert "digits:2" in text
+
+
+def test_a_whole_job_of_the_workflow_takes_overrides_and_policies_as_json() -> None:
+    whole = TFJobStep(name="tf-job", job=Parameter(name="job"))
+    options = command_line(
+        whole,
+        job=json.dumps(job("true", workers=4)),
+        overrides='{"spec.runPolicy.backoffLimit": 3}',
+        fallback='[{"workers": 2}]',
+        driver="controller",
+        **{"admission-timeout": "5m", "on-eviction": "fallback"},
+    )
+    entry, _ = step_document(options, "default")
+    assert entry.document["spec"]["runPolicy"]["backoffLimit"] == 3
+    assert (entry.job.run_policy.on_eviction, entry.job.scheduling.admission_timeout) == ("fallback", 300)
+    assert len(entry.job.fallbacks) == 1
+    assert options.driver == "controller"
+    wrong = (
+        ({"overrides": "[1]"}, "--overrides"),
+        ({"overrides": "{"}, "--overrides"),
+        ({"overrides": '{"a[": 1}'}, "--overrides"),
+        ({"fallback": "{"}, "--fallback"),
+        ({"fallback": "[1]", "admission-timeout": "5m"}, "fallback"),
+        ({"on-eviction": "retry"}, "on_eviction"),
+    )
+    for arguments, path in wrong:
+        with pytest.raises(InvalidJob, match=path):
+            step_document(command_line(whole, job=json.dumps(job("true")), **arguments), "default")
+
+
+# What is merged
+
+
+def test_inputs_and_outputs_of_an_author_stand() -> None:
+    inputs = [Parameter(name="workers", default="2", enum=["2", "4"]), Parameter(name="more")]
+    outputs = [Parameter(name="checkpoint", global_name="best", value_from=hera.models.ValueFrom(path="/x"))]
+    found = template(step(workers=3, inputs=inputs, outputs=outputs))
+    named = [one["name"] for one in found["inputs"]["parameters"]]
+    assert len(named) == len(set(named))
+    assert {"name": "workers", "default": "2", "enum": ["2", "4"]} in found["inputs"]["parameters"]
+    kept = [one for one in found["outputs"]["parameters"] if one["name"] == "checkpoint"]
+    assert kept == [{"name": "checkpoint", "globalName": "best", "valueFrom": {"path": "/x"}}]
+    assert "outcome" in {one["name"] for one in found["outputs"]["parameters"]}
+
+
+def test_inputs_may_be_one_object() -> None:
+    model = hera.models.Inputs(parameters=[hera.models.Parameter(name="more", default="1")])
+    found = template(step(inputs=model))["inputs"]["parameters"]
+    assert {"more", "workers"} <= {one["name"] for one in found}
+    found = template(step(inputs={"more": "1"}))["inputs"]["parameters"]
+    assert {"name": "more", "value": "1"} in found
+
+
+@pytest.mark.parametrize(
+    ("patch", "merged", "grace"),
+    [
+        (None, '{"terminationGracePeriodSeconds": 60}', 60),
+        ("terminationGracePeriodSeconds: 120", '{"terminationGracePeriodSeconds": 120}', 120),
+        ("hostNetwork: true", '{"terminationGracePeriodSeconds": 60, "hostNetwork": true}', 60),
+        (
+            "priority: {{=asInt(inputs.parameters.p)}}\nhostname: 'a-{{workflow.name}}'",
+            '{"terminationGracePeriodSeconds": 60, "priority": {{=asInt(inputs.parameters.p)}},'
+            ' "hostname": "a-{{workflow.name}}"}',
+            60,
+        ),
+    ],
+)
+def test_a_patch_of_the_pod_is_merged(patch: str | None, merged: str, grace: int) -> None:
+    found = step(pod_spec_patch=patch)
+    assert found.pod_spec_patch == merged
+    assert command_line(found).grace == grace
+
+
+# The image
+
+
+@pytest.fixture
+def config() -> Iterator[Any]:
+    try:
+        yield global_config
+    finally:
+        global_config.reset()
+
+
+def test_the_image_of_the_launcher(config: Any) -> None:
+    def images(**image: str) -> set[str]:
+        steps = (step(**image), wait_admitted_step("a", **image), cleanup_step(**image))
+        return {template(one)["container"]["image"] for one in steps}
+
+    assert images() == {IMAGE}
+    config.image = "registry/everything:1"
+    assert images() == {"registry/everything:1"}
+    assert images(image="mine:1") == {"mine:1"}
+    config.set_class_defaults(TFJobStep, image="class:1", service_account_name="robot")
+    found = template(step())
+    assert (found["container"]["image"], found["serviceAccountName"]) == ("class:1", "robot")

@@ -1,0 +1,171 @@
+"""Arguments of steps: values, parameters and references; their former names; and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
+
+from hera.workflows import Parameter
+
+from tf_dist.client.launch import contract
+from tf_dist.client.launch.launcher_arguments import read_count, read_line, read_seconds, read_word
+from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.api.overrides import shorten_text
+from tf_dist.errors import InvalidJob, Problem
+
+Value = str | int | Parameter | None
+"""A value, an input parameter of the step, or a text with ``{{…}}``."""
+
+_ALONE: Final = re.compile(r"\{\{=?[^{}]+\}\}")
+_PLACE: Final = re.compile(r"\{\{.*?(?:\}\}|$)")
+_OF_A_USE: Final = re.compile(r"\{\{=?\s*(?:tasks|steps|item)\b.*?\}\}")
+_OUTPUT: Final = re.compile(r"[-\w]+", re.ASCII)
+
+
+def is_reference(value: object) -> bool:
+    """Whether the workflow says what it is, and not its author."""
+    return isinstance(value, str) and "{{" in value
+
+
+def is_lone_reference(value: object) -> bool:
+    """Whether it is one ``{{…}}`` and nothing else."""
+    return isinstance(value, str) and _ALONE.fullmatch(value) is not None
+
+
+def reference_of(value: Any) -> Any:
+    """The text of a parameter that stands for another one, as ``w.get_parameter("steps")`` is; else the value."""
+    return value.value if isinstance(value, Parameter) and is_reference(value.value) else value
+
+
+def reference_text(value: Any) -> Any:
+    """The reference to a value that the workflow has: of a parameter, too; any other value as it is."""
+    value = reference_of(value)
+    return f"{{{{inputs.parameters.{value.name}}}}}" if isinstance(value, Parameter) else value
+
+
+def is_given_later(value: Any) -> bool:
+    """Whether the author gives a parameter or a reference, and no value."""
+    return isinstance(value, Parameter) or is_reference(value)
+
+
+def refuse_references(what: str, text: str, way: str) -> None:
+    """InvalidJob where a text that is parsed later on has something that the workflow would fill in."""
+    problems = list(reference_problems(what, text, way))
+    if problems:
+        raise InvalidJob(problems)
+
+
+def reference_problems(what: str, text: str, way: str) -> Iterator[Problem]:
+    """The same problems, one for each place."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        for found in _PLACE.findall(line):
+            place = f"{what}, line {number}" if "\n" in text else what
+            yield Problem(
+                place,
+                f"{shorten_text(found)[1:-1]} would be parsed together with the value that is filled in for it",
+                way,
+            )
+
+
+def as_argument(name: str, value: Value, own: list[Parameter]) -> str:
+    """What stands on the command line for a value; the input parameter that it needs is added to ``own``."""
+    value = reference_of(value)
+    if is_reference(value):
+        return str(value)
+    parameter = value if isinstance(value, Parameter) else Parameter(name=name, default=_plain(value))
+    own.append(parameter)
+    return f"{{{{inputs.parameters.{parameter.name}}}}}"
+
+
+def as_fixed(value: Value, own: list[Parameter]) -> str:
+    """The same for what is no input parameter unless it is given as one."""
+    value = reference_of(value)
+    return as_argument("", value, own) if isinstance(value, Parameter) else _plain(value)
+
+
+def _plain(value: str | int | None) -> str:
+    return "" if value is None else str(value)
+
+
+# Former names
+
+
+def renamed(old: str, given: Any, new: str, present: Any, unset: Any = None) -> Any:
+    """The value of an argument that had another name until this release; InvalidJob where both are given.
+
+    ``unset``: what the argument is when it is not given. A former name is a FutureWarning where the step is written.
+    """
+    if given is None:
+        return present
+    warnings.warn(f"{old} is called {new} now, and the next release has only that name", FutureWarning, stacklevel=5)
+    if present != unset:
+        raise InvalidJob([Problem(old, f"is the former name of {new}, which is given as well", f"leave {old} out")])
+    return given
+
+
+# What is wrong
+
+_READERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "workers": read_count,
+    "ps": read_count,
+    "total_steps": read_count,
+    "queue_name": read_word,
+    "priority_class": read_word,
+    "job_image": read_word,
+    "job_namespace": read_word,
+    "model_dir": read_line,
+    "admission_timeout": read_seconds,
+    "startup_timeout": read_seconds,
+    "run_timeout": read_seconds,
+    "timeout": read_seconds,
+}
+
+
+def value_problems(name: str, value: Any) -> Iterator[Problem]:
+    """What keeps the launcher from reading an argument, said as the launcher would say it."""
+    value = reference_of(value)
+    if isinstance(value, Parameter):
+        value = value.default if value.value is None else value.value
+    if value is None:
+        return
+    if is_reference(value):
+        yield from use_problems(name, value)
+    elif not isinstance(value, str | int) or isinstance(value, bool):
+        yield Problem(name, f"{shorten_text(str(value))} is a {type(value).__name__}", "write a text or a whole number")
+    else:
+        try:
+            _READERS[name](str(value))
+        except ArgumentTypeError as error:
+            reason, _, hint = str(error).partition(": ")
+            yield Problem(name, reason, hint)
+
+
+def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[Problem]:
+    """A word that is none of those that are known."""
+    value = reference_of(value)
+    if isinstance(value, Parameter):
+        value = value.default if value.value is None else value.value
+    if is_reference(value):
+        yield from use_problems(name, value)
+    elif value is not None and value not in known:
+        hint = suggestion(str(value), known) or f"write one of {', '.join(known)}"
+        yield Problem(name, f"{shorten_text(str(value))} is none of {', '.join(known)}", hint)
+
+
+def use_problems(name: str, text: str) -> Iterator[Problem]:
+    """What a template cannot know: outputs of other tasks, and items of a loop, belong to its use."""
+    for found in _OF_A_USE.findall(text):
+        given = f'train(arguments={{"{name.replace("_", "-")}": "{found}"}})'
+        yield Problem(name, f"{found} is known only where the step is used", f"leave it out here and write {given}")
+
+
+def output_problems(names: Collection[str]) -> Iterator[Problem]:
+    """Names of metrics that cannot be output parameters, or would be one that is there."""
+    for name in names:
+        if not isinstance(name, str) or not _OUTPUT.fullmatch(name):
+            yield Problem("metric_outputs", f"{name!r} is no name of an output", "use letters, digits, - and _")
+        elif name in contract.OUTPUTS:
+            yield Problem("metric_outputs", f"each step has an output {name} already", "give the metric another name")

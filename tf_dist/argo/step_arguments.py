@@ -1,0 +1,247 @@
+"""Arguments of a step that runs a job: what is wrong with them, and the launcher's command line that they become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from hera.workflows import Parameter
+
+from tf_dist.argo.arguments import (
+    as_argument,
+    as_fixed,
+    choice_problems,
+    is_given_later,
+    is_lone_reference,
+    output_problems,
+    reference_problems,
+    reference_text,
+    value_problems,
+)
+from tf_dist.argo.job_source import (
+    FilledIn,
+    Input,
+    document_text,
+    filled_reference,
+    fits,
+    has_fallbacks,
+    is_document,
+    is_script,
+)
+from tf_dist.argo.merging import parsed_patch
+from tf_dist.client.launch import contract
+from tf_dist.client.launch.launcher_arguments import AUTO, FORMER, ON_SUSPEND
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import parse_field_path
+from tf_dist.core.api.overrides import Override, parse_overrides
+from tf_dist.core.dialects import policy_annotations
+from tf_dist.core.dialects.common_annotations import annotation_path
+from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.core.steps.inputs import input_overrides
+from tf_dist.core.steps.shutdown import OnTerm
+from tf_dist.errors import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from tf_dist.argo.steps import TFJobStep
+
+WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1, text="--steps={}")}'
+
+_VALUES: Final = (
+    "workers",
+    "ps",
+    "queue_name",
+    "priority_class",
+    "job_image",
+    "model_dir",
+    "total_steps",
+    "admission_timeout",
+    "startup_timeout",
+    "run_timeout",
+)
+"""Arguments that are input parameters of the step."""
+_OPTIONS: Final = {"job_image": "image"}
+_POLICIES: Final = {
+    names.FALLBACK: "fallback",
+    names.ON_EVICTION: "on_eviction",
+    names.ON_PREEMPTION: "on_preemption",
+    names.ADMISSION_TIMEOUT: "admission_timeout",
+}
+
+
+def check_arguments(step: TFJobStep) -> None:
+    """InvalidJob with all that is wrong with the arguments, the job itself aside."""
+    problems = [*_value_problems(step), *_override_problems(step)]
+    for check in (lambda: _known_policies(step), lambda: parsed_patch(step.pod_spec_patch)):
+        try:
+            check()
+        except InvalidJob as error:
+            problems += error.problems
+    if problems:
+        raise InvalidJob(problems)
+
+
+def _value_problems(step: TFJobStep) -> Iterator[Problem]:
+    for name in (*_VALUES, "job_namespace"):
+        yield from value_problems(name, getattr(step, name))
+    yield from choice_problems("on_term", step.on_term, (AUTO, *OnTerm))
+    yield from choice_problems("on_suspend", step.on_suspend, ON_SUSPEND)
+    yield from choice_problems("driver", step.driver, tuple(DriverChoice))
+    seconds = step.grace_seconds
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
+        yield Problem("grace_seconds", f"{seconds!r} is no whole number of seconds above 0", "write 60")
+    yield from output_problems(step.metric_outputs)
+
+
+def _override_problems(step: TFJobStep) -> Iterator[Problem]:
+    """What would be parsed once the workflow has filled it in, and inputs that say nothing."""
+    for change in step.changes or ():
+        yield from reference_problems("changes", change, WAY)
+    for path, value in step.overrides.items():
+        where = f"overrides[{path!r}]"
+        yield from reference_problems(where, path, WAY)
+        try:
+            place = parse_field_path(path)
+        except ValueError as error:
+            yield Problem(where, str(error), "write spec.runPolicy.backoffLimit")
+            continue
+        if isinstance(value, Input):
+            yield from reference_problems(where, json.dumps(value.at(path).document()), WAY)
+            yield from value.problems(path)
+        elif (filled := _filled(step, path, value)) is None:
+            yield from reference_problems(where, json.dumps(value, default=str), WAY)
+        elif is_script(step.job, place):
+            problem = f"{filled.source} would be parsed by the shell together with the value that is filled in for it"
+            yield Problem(where, problem, f"{WAY}, with enum or pattern; or put it into a variable of the environment")
+
+
+def _filled(step: TFJobStep, path: str, value: Any) -> FilledIn | None:
+    if isinstance(value, Input):
+        return FilledIn.of_input(value, path)
+    return filled_reference(path, value, lambda sample: fits(step.job, Override(parse_field_path(path), sample)))
+
+
+def _fill_ins(step: TFJobStep) -> list[FilledIn]:
+    """What the workflow fills in, with a name of its own for each source."""
+    found: list[FilledIn] = []
+    sources: dict[str, str] = {}
+    for path, value in step.overrides.items():
+        if (one := _filled(step, path, value)) is None:
+            continue
+        name, count = one.declared.name, 1
+        while sources.setdefault(name, one.source) != one.source:
+            count += 1
+            name = f"{one.declared.name}-{count}"
+        found.append(replace(one, declared=replace(one.declared, name=name)))
+    return found
+
+
+def _fixed(step: TFJobStep) -> dict[str, Any]:
+    """The overrides that are values."""
+    return {path: value for path, value in step.overrides.items() if _filled(step, path, value) is None}
+
+
+def _known_policies(step: TFJobStep) -> dict[str, str]:
+    """The annotations that the policies are, as far as they are known here; InvalidJob."""
+    found = policy_annotations(
+        fallback=reference_text(step.fallback),
+        on_eviction=reference_text(step.on_eviction),
+        on_preemption=reference_text(step.on_preemption),
+        admission_timeout=reference_text(step.admission_timeout),
+        has_fallbacks=has_fallbacks(step.job),
+        open_=is_lone_reference,
+    )
+    known = {key: value for key, value in found.items() if not is_lone_reference(value)}
+    if is_lone_reference(found.get(names.FALLBACK)):
+        known.pop(names.ADMISSION_TIMEOUT, None)  # it is the job's only together with them
+    way = "write the value itself, or the whole argument as one parameter: it becomes a part of the job"
+    problems = [one for key, value in known.items() for one in reference_problems(_POLICIES[key], value, way)]
+    if problems:
+        raise InvalidJob(problems)
+    return known
+
+
+def _whole_job(step: TFJobStep) -> str | Parameter:
+    """The job's text, found right with all that is known of what will be changed in it; or who has it."""
+    if not is_document(step.job):
+        return step.job if isinstance(step.job, Parameter) else str(step.job)
+    filled = [
+        override
+        for one in _fill_ins(step)
+        for override in input_overrides([one.declared], {one.declared.name: one.usual})
+    ]
+    fixed = [Override(parse_field_path(path), value) for path, value in _fixed(step).items()]
+    policies = [Override(annotation_path(key), value) for key, value in _known_policies(step).items()]
+    return document_text(step.job, [*parse_overrides(step.changes or ()), *fixed, *filled, *policies], way=WAY)
+
+
+def command_line(step: TFJobStep) -> tuple[list[str], list[Parameter]]:
+    """The launcher's command line, and the input parameters that it needs. InvalidJob where the job is not valid."""
+    own: list[Parameter] = []
+    words = [*_job_options(step, own), *_place_options(step), *_run_options(step, own)]
+    return words, [*{one.name: one for one in own}.values()]
+
+
+def _job_options(step: TFJobStep, own: list[Parameter]) -> Iterator[str]:
+    yield f"--job={as_argument('job', _whole_job(step), own)}"
+    for name in _VALUES:
+        yield f"--{_OPTIONS.get(name, _dashed(name))}={as_argument(_dashed(name), getattr(step, name), own)}"
+    for old, new in FORMER.items():  # what a use of the step may still say
+        if not is_given_later(getattr(step, new)):
+            yield f"--{_dashed(old)}={as_argument(_dashed(old), None, own)}"
+    yield from (f"--set={change}" for change in step.changes or ())
+    yield from (f"--set-json={path}={json.dumps(value)}" for path, value in _fixed(step).items())
+    for one in _fill_ins(step):
+        yield f"--input={json.dumps(one.declared.document())}"
+        yield f"--set-input={one.declared.name}={one.source}"
+        own += [one.parameter] if one.parameter is not None else []
+    if not is_document(step.job):
+        yield f"--overrides={as_argument('overrides', None, own)}"
+        yield f"--input={as_argument('inputs', None, own)}"
+        yield f"--set-inputs={as_argument('input-values', None, own)}"
+
+
+def _place_options(step: TFJobStep) -> Iterator[str]:
+    yield from ("--workflow={{workflow.name}}", "--workflow-uid={{workflow.uid}}", "--node={{node.name}}")
+    if step.retry_strategy is not None:
+        limit = getattr(step.retry_strategy.limit, "root", step.retry_strategy.limit)
+        yield "--retry={{retries}}"
+        yield f"--retries={1000000 if limit is None else limit}"  # without a limit there is always another try
+    yield f"--out={contract.OUT}"
+
+
+def _run_options(step: TFJobStep, own: list[Parameter]) -> Iterator[str]:
+    open_ = not is_document(step.job)
+    for name in ("fallback", "on_eviction", "on_preemption"):
+        given = getattr(step, name)
+        if open_:
+            yield f"--{_dashed(name)}={as_argument(_dashed(name), _text(given), own)}"
+        elif given is not None:
+            yield f"--{_dashed(name)}={as_fixed(_text(given), own)}"
+    yield f"--driver={as_argument('driver', step.driver, own) if open_ else as_fixed(step.driver, own)}"
+    yield f"--on-term={as_fixed(step.on_term, own)}"
+    yield f"--on-suspend={as_fixed(step.on_suspend, own)}"
+    yield f"--grace={grace_seconds(step)}s"
+    if not step.reattach:
+        yield "--no-reattach"
+    if step.checkpoint_artifact:
+        yield "--checkpoint-files"
+    if step.job_namespace:
+        yield f"--namespace={as_fixed(step.job_namespace, own)}"
+
+
+def grace_seconds(step: TFJobStep) -> int:
+    """What the author's patch of the pod says comes before the argument."""
+    found = parsed_patch(step.pod_spec_patch).get(contract.GRACE)
+    return found if isinstance(found, int) else step.grace_seconds
+
+
+def _text(given: Any) -> Any:
+    """A list of fallbacks as JSON; what is text or a parameter already, as it is."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return json.dumps(given) if several else given
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

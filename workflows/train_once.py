@@ -1,0 +1,86 @@
+"""Train once for the same data, image and settings: another run with them takes the result of the one before.
+
+Argo remembers the outputs of a step that succeeded, in a ConfigMap (its controller must be allowed to write those), and
+does not run it again for as long as they are young enough. The key holds all that the model depends on, and so does
+the folder: a run with other settings finds no checkpoint of these.
+
+`argo suspend` gives the job's place back until `argo resume`, from its last checkpoint on.
+"""
+
+from pathlib import Path
+
+from hera.workflows import DAG, Env, Parameter, Workflow, script
+from hera.workflows import models as m
+
+from tf_dist.argo import Input, TFJobStep, cleanup_step
+
+ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
+IMAGE = "{{workflow.parameters.image}}"
+SETTINGS = "{{workflow.parameters.data}}-{{inputs.parameters.steps}}-{{inputs.parameters.learning-rate}}"
+
+train = TFJobStep(
+    name="train",
+    job=Path(__file__).with_name("digits-job.yaml"),
+    overrides={
+        f"{ARGS}[1]": Input("steps", int, minimum=1, text="--steps={}"),
+        f"{ARGS}[2]": Input("learning-rate", float, minimum=0, text="--learning-rate={}"),
+    },
+    job_image=IMAGE,
+    model_dir=f"/models/digits/{SETTINGS}",
+    total_steps="{{inputs.parameters.steps}}",
+    metric_outputs=["accuracy"],
+    memoize=m.Memoize(
+        key=f"digits-{SETTINGS}",
+        max_age="720h",
+        cache=m.Cache(config_map=m.LocalObjectReference(name="digits-trained")),
+    ),
+)
+
+
+@script(
+    image=IMAGE,
+    image_pull_policy="IfNotPresent",
+    inputs=[Parameter(name="checkpoint"), Parameter(name="accuracy")],
+    env=[
+        Env(name="CHECKPOINT", value="{{inputs.parameters.checkpoint}}"),
+        Env(name="ACCURACY", value="{{inputs.parameters.accuracy}}"),
+    ],
+)
+def report():
+    """Say what there is now, trained by this run or by one before."""
+    import os
+
+    print(f"{os.environ['CHECKPOINT']}: accuracy={os.environ['ACCURACY']}")
+
+
+cleanup = cleanup_step()
+
+with Workflow(
+    generate_name="train-once-",
+    entrypoint="main",
+    service_account_name="tf-dist-argo",
+    arguments=[
+        Parameter(name="image", value="tf-dist/digits:latest"),
+        Parameter(name="data", value="v1"),
+        Parameter(name="steps", value="4000"),
+        Parameter(name="learning-rate", value="0.05"),
+    ],
+    templates=[cleanup],
+    on_exit=cleanup,
+    pod_gc=m.PodGC(strategy="OnWorkflowSuccess"),
+    ttl_strategy=m.TTLStrategy(seconds_after_completion=86400),
+) as w:
+    with DAG(name="main"):
+        trained = train(
+            arguments={
+                "steps": "{{workflow.parameters.steps}}",
+                "learning-rate": "{{workflow.parameters.learning-rate}}",
+            }
+        )
+        reported = report(
+            arguments={
+                "checkpoint": trained.get_parameter("checkpoint"),
+                "accuracy": trained.get_parameter("accuracy"),
+            }
+        )
+        trained >> reported
