@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -15,12 +14,12 @@ import pytest
 import yaml
 
 from docs.generator import blocks
+from tests.cli.conftest import PROGRAM
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 PAGES += sorted((ROOT / "examples").glob("*.md"))
-TF_DIST = Path(sys.executable).with_name("tf-dist")
 
 
 def _commands(program: str) -> list[tuple[str, ...]]:
@@ -34,7 +33,7 @@ def _commands(program: str) -> list[tuple[str, ...]]:
 
 @cache
 def _help(*verbs: str) -> str:
-    return subprocess.run([TF_DIST, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([*PROGRAM, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("command", _commands("tf-dist"), ids=" ".join)

@@ -8,8 +8,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator.markdown import code, prose, table
+from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.rbac import argo_roles
 from tf_dist.cli.install.workload import manifest_files
 from tf_dist.controller.observability.metrics_recorder import DriverStats, InformerStats, QueueStats, WorkQueueStats
 from tf_dist.controller.observability.prometheus import PrometheusRecorder
@@ -60,7 +60,8 @@ def roles() -> str:
         parts += [f"### {title}", *_of_objects(objects, seen)]
     parts += [
         "### Steps of Argo workflows: `tf-dist workflows export DIR -n research`",
-        *_of_objects(argo_roles("research"), seen),
+        *_of_objects(step_roles("research"), seen),
+        *_of_objects(driving_step_roles("research"), seen),
     ]
     return "\n\n".join(parts)
 
