@@ -169,13 +169,14 @@ def has_fallbacks(job: JobSource) -> bool:
 
 def is_script(job: JobSource, path: FieldPath) -> bool:
     """Whether a shell parses what is at this place of the document: the word after ``-c``."""
-    if not is_document(job) or path[-2:-1] not in (("command",), ("args",)) or not isinstance(path[-1], int):
+    field, index = path[-2:] if len(path) > 1 else ("", "")
+    if not is_document(job) or field not in ("command", "args") or not isinstance(index, int):
         return False
     for entry in _loaded(job, _text(job), ()).jobs:
         container = mapping(reduce(_part, path[:-2], entry.document))
-        before = [] if path[-2] == "command" else [*list_items(container.get("command"))]
-        words = [*before, *list_items(container.get(path[-2]))]
-        here = len(before) + path[-1]
+        before = [] if field == "command" else [*list_items(container.get("command"))]
+        words = [*before, *list_items(container.get(str(field)))]
+        here = len(before) + index
         if 0 < here <= len(words) and re.fullmatch(r"-\w*c", str(words[here - 1])):
             return True
     return False

@@ -183,5 +183,6 @@ class _FilledIn:
     def into(self, manifest: str) -> str:
         """The manifest with the references."""
         for name, expression in self._expressions.items():
-            manifest = re.sub(rf"(?m)(: |- ){name}$", lambda found, to=expression: f"{found[1]}{to}", manifest)
+            place = re.compile(rf"(?m)(?<=: ){name}$|(?<=- ){name}$")
+            manifest = expression.join(place.split(manifest))
         return manifest
