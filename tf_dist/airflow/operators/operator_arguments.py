@@ -17,7 +17,7 @@ from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
-    from tf_dist.airflow.operators.tfjob import TFJobOperator
+    from tf_dist.airflow.operators.base import BaseTFJobOperator
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "on_finish_action": ("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job"),
@@ -28,7 +28,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 _SECONDS: Final = ("poll_interval", "admission_timeout", "startup_timeout_seconds")
 
 
-def dry_run_text(operator: TFJobOperator) -> str:
+def dry_run_text(operator: BaseTFJobOperator) -> str:
     """The document as it would be submitted, but for what only a run knows; AirflowFailException."""
     import yaml
 
@@ -48,7 +48,7 @@ def task_failure(error: InvalidJob) -> AirflowFailException:
     return AirflowFailException("\n".join(["the job cannot be run:", *problems]))
 
 
-def request_of_operator(operator: TFJobOperator, render: Callable[[Any], Any]) -> JobRequest:
+def request_of_operator(operator: BaseTFJobOperator, render: Callable[[Any], Any]) -> JobRequest:
     """What the operator is to run; InvalidJob with everything that is wrong with it."""
     _check(operator)
     return job_request(
@@ -63,7 +63,7 @@ def request_of_operator(operator: TFJobOperator, render: Callable[[Any], Any]) -
     )
 
 
-def policies_of_operator(operator: TFJobOperator) -> dict[str, str]:
+def policies_of_operator(operator: BaseTFJobOperator) -> dict[str, str]:
     """The job's annotations for the operator's policies; InvalidJob. What is a template yet is not judged."""
     return policy_annotations(
         fallback=operator.fallback,
@@ -74,7 +74,7 @@ def policies_of_operator(operator: TFJobOperator) -> dict[str, str]:
     )
 
 
-def built_job(operator: TFJobOperator) -> dict[str, Any]:
+def built_job(operator: BaseTFJobOperator) -> dict[str, Any]:
     """The job that the arguments make where there is no other."""
     job = TFJob(
         image=operator.image or "",
@@ -89,7 +89,7 @@ def built_job(operator: TFJobOperator) -> dict[str, Any]:
     return job.to_dict()
 
 
-def _changes(operator: TFJobOperator) -> StepOverrides:
+def _changes(operator: BaseTFJobOperator) -> StepOverrides:
     """What the arguments change of the job."""
     return StepOverrides(
         workers=count_of(operator.workers, None),
@@ -103,7 +103,7 @@ def _changes(operator: TFJobOperator) -> StepOverrides:
     )
 
 
-def _folders(operator: TFJobOperator) -> list[Path]:
+def _folders(operator: BaseTFJobOperator) -> list[Path]:
     """Where a file of the job is looked for: beside the DAG's, then on its ``template_searchpath``."""
     if not operator.has_dag():
         return [Path.cwd()]
@@ -111,7 +111,7 @@ def _folders(operator: TFJobOperator) -> list[Path]:
     return [Path(one) for one in (operator.dag.folder, *([searched] if isinstance(searched, str) else searched))]
 
 
-def _check(operator: TFJobOperator) -> None:
+def _check(operator: BaseTFJobOperator) -> None:
     """InvalidJob with everything that is wrong with the arguments."""
     found = (_of_choices, argument_problems, _of_seconds, _of_the_rest)
     problems = [problem for look in found for problem in look(operator)]
@@ -119,7 +119,7 @@ def _check(operator: TFJobOperator) -> None:
         raise InvalidJob(problems)
 
 
-def _of_choices(operator: TFJobOperator) -> Iterator[Problem]:
+def _of_choices(operator: BaseTFJobOperator) -> Iterator[Problem]:
     for name, known in _CHOICES.items():
         if getattr(operator, name) not in known:
             yield Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
@@ -133,14 +133,14 @@ def unwaited_problem() -> Problem:
     return Problem("wait_for_completion", "no driver would be left once the task is done", hint)
 
 
-def _of_seconds(operator: TFJobOperator) -> Iterator[Problem]:
+def _of_seconds(operator: BaseTFJobOperator) -> Iterator[Problem]:
     for name in _SECONDS:
         value = getattr(operator, name)
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             yield Problem(name, f"{value!r} is no number of seconds, or less than none")
 
 
-def _of_the_rest(operator: TFJobOperator) -> Iterator[Problem]:
+def _of_the_rest(operator: BaseTFJobOperator) -> Iterator[Problem]:
     if not TASKS_CHOOSE_NATIVE and operator.has_dag() and operator.dag.render_template_as_native_obj:
         what = "is set, and this Airflow can fill in no single task's fields as text"
         yield Problem("render_template_as_native_obj", what, "leave it out of the DAG")

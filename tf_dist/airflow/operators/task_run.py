@@ -46,7 +46,7 @@ from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tf_dist.airflow.operators.tfjob import TFJobOperator
+    from tf_dist.airflow.operators.base import BaseTFJobOperator
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
 
 
@@ -70,7 +70,7 @@ _PUBLISHED = {
 class XComPublisher:
     """Reports the job of one try of the task of ``operator``."""
 
-    def __init__(self, operator: TFJobOperator, context: Context) -> None:
+    def __init__(self, operator: BaseTFJobOperator, context: Context) -> None:
         self._operator = operator
         self._context = context
         self._ti: Any = context["ti"]
@@ -139,7 +139,7 @@ _DELETED_ENDS: Final[Mapping[str, Callable[[bool], bool]]] = {
 class JobCleanup:
     """Parts ``owner``, a try of the task ``ti`` of ``operator``, from its job."""
 
-    def __init__(self, operator: TFJobOperator, ti: Any, hook: TFJobHook, owner: str) -> None:
+    def __init__(self, operator: BaseTFJobOperator, ti: Any, hook: TFJobHook, owner: str) -> None:
         self._operator, self._ti, self._hook, self._owner = operator, ti, hook, owner
         self._log = operator.log
 
@@ -182,7 +182,7 @@ class ReportedEnd:
     (a user's clear raises it). The job is gone by then; the result is here.
     """
 
-    def __init__(self, operator: TFJobOperator, context: Context) -> None:
+    def __init__(self, operator: BaseTFJobOperator, context: Context) -> None:
         known: Any = context
         self._store, self._max_tries = known.get("task_state_store"), known["ti"].max_tries
         self._operator = operator
@@ -209,7 +209,7 @@ class TaskKilled(AirflowException):
     """A user has ended the task while it ran."""
 
 
-def _drives(operator: TFJobOperator, job: StoredJob) -> bool:
+def _drives(operator: BaseTFJobOperator, job: StoredJob) -> bool:
     """Whether the process that waits for a job drives it: as the task says, or as was decided when it was created."""
     return operator.driver == DriverChoice.INLINE or is_driven_by_airflow(job)
 
@@ -218,7 +218,7 @@ class ForegroundWait:
     """Waits for a job of the task ``ti`` of ``operator`` in this thread."""
 
     def __init__(
-        self, operator: TFJobOperator, ti: Any, hook: TFJobHook, cleanup: JobCleanup, limits: WaitLimits
+        self, operator: BaseTFJobOperator, ti: Any, hook: TFJobHook, cleanup: JobCleanup, limits: WaitLimits
     ) -> None:
         self._operator, self._ti, self._hook, self._cleanup = operator, ti, hook, cleanup
         self._limits = limits
@@ -270,7 +270,7 @@ _SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before A
 class TaskRun:
     """One try of the task of ``operator``, in a worker. Use it as a context manager: it opens the cluster once."""
 
-    def __init__(self, operator: TFJobOperator, context: Context) -> None:
+    def __init__(self, operator: BaseTFJobOperator, context: Context) -> None:
         self._operator = operator
         self._context = context
         self._ti: Any = context["ti"]

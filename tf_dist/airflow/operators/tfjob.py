@@ -6,11 +6,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
+from tf_dist.airflow.operators.base import BaseTFJobOperator
 from tf_dist.airflow.operators.job_arguments import argument_problems
 from tf_dist.airflow.versions import (
     TASKS_CHOOSE_NATIVE,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from tf_dist.airflow.jobs.job_request import JobRequest
 
 
-class TFJobOperator(BaseOperator):
+class TFJobOperator(BaseTFJobOperator):
     """Runs a distributed TensorFlow job (TFJob v1 or v1alpha1, Volcano Job) and waits for it.
 
     :param job: the path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``; none:
