@@ -21,7 +21,7 @@ _HOMES = {
     "StoredJob": "tf_dist.client.stored_jobs",
     "TFDistError": "tf_dist.errors",
     "TFJob": "tf_dist.client.tfjob",
-    "run": "tf_dist.client.run_session",
+    "run": "tf_dist.client.client",
 }
 
 __all__ = [

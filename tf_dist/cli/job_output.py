@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tf_dist.cli import output
-from tf_dist.client.job_display import prefix_width, visible_text
+from tf_dist.client.job_display import prefix_width
 from tf_dist.client.job_files import JobFiles, problem_text, require_valid
 from tf_dist.core.api.assignment import largest_job
 from tf_dist.core.api.job import Job
 from tf_dist.core.diagnostics.diagnose import Diagnosis
+from tf_dist.core.diagnostics.display_text import visible_text
 
 _STYLES: Final = {"error": "red bold", "warning": "yellow bold", "info": "cyan"}
 

@@ -12,13 +12,14 @@ from tf_dist.cli import output
 from tf_dist.cli.job_output import LinePrefixes, show_findings
 from tf_dist.cli.output import STATE_STYLES
 from tf_dist.client import exit_codes
-from tf_dist.client.job_display import LineView, format_duration, format_number, visible_text
+from tf_dist.client.job_display import LineView
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
 from tf_dist.client.run_session import Result, RunEnd
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import disruption_counts
 from tf_dist.core.api.status import outcome_kind
+from tf_dist.core.diagnostics.display_text import format_duration, format_number, visible_text
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -418,3 +419,52 @@ def _chosen(job: StoredJob, wanted: Sequence[str]) -> frozenset[str]:
             raise InvalidJob([Problem("replicas", f"{job.shown} has no replica {word!r}", hint)])
     found = (one for one in replicas if not wanted or one in wanted or one.rpartition("-")[0] in wanted)
     return frozenset(found)
+
+
+def run(
+    job: TFJob | str | os.PathLike[str],
+    *,
+    client: Client | None = None,
+    timeout: float | None = None,
+    show: bool = True,
+    workdir: str | os.PathLike[str] = "",
+    network: str = "auto",
+    node: Mapping[str, str] | None = None,
+    entrypoints: Mapping[str, Sequence[str]] | None = None,
+    keep: str | os.PathLike[str] = "",
+) -> Result:
+    """Run a job (or the one of a file) to its end on this machine, with nothing left behind; how it came out.
+
+    Its replicas are processes of an embedded cluster that lives as long as this call. A job that fails is no error:
+    ``result.outcome`` says how it ended, ``result.raise_for_outcome()`` makes an error of it. InvalidJob, before
+    anything is started, when it can never run here. Ctrl-C stops it with its pods' grace period, then raises
+    KeyboardInterrupt. May be called in any thread.
+
+    :param client: run it on this client's cluster instead, driven from here; it is deleted at the end.
+    :param timeout: seconds after which it is given up.
+    :param show: state changes and log lines on standard output; in a notebook a table that is kept up to date.
+    :param workdir: where containers run that name no folder; else the file's folder, or the present one.
+    :param network: how pods are separated: ``auto``, ``isolated`` or ``shared``.
+    :param node: what this machine offers, if not what it has: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
+    :param entrypoints: what an image runs, for containers without a command: ``{"my/image": ["python", "train.py"]}``.
+    :param keep: a folder for logs (in ``logs``) and volumes that is to stay.
+    """
+    from tf_dist.client import run_session
+    from tf_dist.client.job_files import one_job, require_valid
+    from tf_dist.client.submission import TargetNamespaces
+    from tf_dist.client.tfjob import TFJob
+
+    job = job if isinstance(job, TFJob) else TFJob.from_file(job)
+    files = require_valid(job.files())
+    request = run_session.RunRequest(
+        entry=one_job(files),
+        companions=files.companions,
+        spaces=TargetNamespaces("", client.namespace if client else "default"),
+        timeout=timeout,
+    )
+    request.refuse_suspended()
+    view = partial(view_of, request.entry.job, show=show)
+    if client is not None:
+        return run_session.with_signals(partial(run_session.run_on, request, client.connection, view))
+    settings = run_session.embedded_settings(request.entry, workdir, network, node or {}, entrypoints or {}, keep)
+    return run_session.with_signals(partial(run_session.run_here, request, settings, view))

@@ -1,33 +1,24 @@
-"""Display of jobs, the same in every face: state changes and log lines as text, lists as cells, tables as HTML."""
+"""Views of a job that runs, the same in every face: state changes and log lines as text, a notebook's table."""
 
 from __future__ import annotations
 
-import html
 import logging
-import math
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
+
+from tf_dist.core.diagnostics.display_text import visible_text
 
 if TYPE_CHECKING:
     from tf_dist.client.log_follower import LogLine
     from tf_dist.client.monitor import JobSnapshot, JobView
-    from tf_dist.client.stored_jobs import StoredJob
     from tf_dist.core.api.job import Job
 
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
 _REDRAW: Final = 0.5  # seconds
 _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
-_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
-
-
-def visible_text(text: str) -> str:
-    """What a line shows in the end: progress bars draw over themselves, and only colours may steer a terminal."""
-    shown = next((part for part in reversed(text.split("\r")) if part), "")
-    return _CONTROLS.sub("", shown)
 
 
 def prefix_width(job: Job) -> int:
@@ -151,76 +142,3 @@ def show_warnings(view: JobView) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-def format_duration(seconds: float) -> str:
-    """``4.2s``, ``1m05s``, ``3h12m``, ``5d3h``."""
-    if seconds < 0:
-        return "0s"
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600}h"
-
-
-def format_age(since: float | None, now: float) -> str:
-    """How long ago, ``-`` if unknown."""
-    return "-" if since is None else format_duration(max(0.0, float(int(now - since)))).replace(".0s", "s")
-
-
-def format_number(value: float | None) -> str:
-    """A metric: whole numbers as such, others with four digits that say something."""
-    if value is None:
-        return ""
-    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
-        return str(int(value))
-    return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
-
-
-JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
-
-
-def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
-    """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, format and message instead of the reason."""
-    from tf_dist.client.stored_jobs import now
-    from tf_dist.core.api.status_codec import FIELD, stored_status
-    from tf_dist.core.api.timestamps import parse_time
-
-    status = job.status
-    ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
-    since = parse_time(job.stored["metadata"].get("creationTimestamp"))
-    cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(since, now())]
-    more = [str(status.total_disruptions), job.stored["apiVersion"], status.display_message]
-    return [*cells, *(more if wide else [status.display_reason])]
-
-
-def jobs_html(jobs: Iterable[StoredJob]) -> str:
-    """A list of jobs for a notebook."""
-    return table_html("", [title.lower() for title in JOB_TITLES], [job_cells(job) for job in jobs])
-
-
-def snapshot_html(snapshot: JobSnapshot) -> str:
-    """A job and its replicas for a notebook: state, node, restarts and metrics of each."""
-    metrics = sorted({name for progress in snapshot.progress.values() for name in progress.metrics})
-    rows = []
-    for row in snapshot.replicas:
-        progress = snapshot.progress.get(row.replica)
-        numbers = [format_number(progress.metrics.get(name)) if progress else "" for name in metrics]
-        rows.append([str(row.replica), row.state, row.node, str(row.restarts or ""), *numbers, row.detail])
-    message = f": {snapshot.status.display_message}" if snapshot.status.display_message else ""
-    title = f"{snapshot.job.key.name} is {snapshot.state}{message}"
-    return table_html(title, ["replica", "state", "node", "restarts", *metrics, "detail"], rows)
-
-
-def table_html(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as HTML; what is in it comes from others, and is text."""
-    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(visible_text(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    above = f"<caption>{html.escape(visible_text(caption))}</caption>" if caption else ""
-    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol, Self
 
-from tf_dist.client.job_display import snapshot_html
 from tf_dist.client.log_follower import (
     ContainerInstance,
     InstanceState,
@@ -32,6 +31,7 @@ from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import Status, display_phase
 from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
+from tf_dist.core.diagnostics.display_text import format_number, table_html
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
 from tf_dist.core.diagnostics.outcome import Outcome, with_observations
 from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
@@ -69,7 +69,15 @@ class JobSnapshot:
         )
 
     def _repr_html_(self) -> str:
-        return snapshot_html(self)
+        metrics = sorted({name for progress in self.progress.values() for name in progress.metrics})
+        rows = []
+        for row in self.replicas:
+            progress = self.progress.get(row.replica)
+            numbers = [format_number(progress.metrics.get(name)) if progress else "" for name in metrics]
+            rows.append([str(row.replica), row.state, row.node, str(row.restarts or ""), *numbers, row.detail])
+        message = f": {self.status.display_message}" if self.status.display_message else ""
+        title = f"{self.job.key.name} is {self.state}{message}"
+        return table_html(title, ["replica", "state", "node", "restarts", *metrics, "detail"], rows)
 
     def with_objects(self, status: Status, pods: list[Object]) -> JobSnapshot:
         """The snapshot with a changed job and changed pods."""

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from tf_dist.client.connection import Connection
-from tf_dist.client.job_display import format_duration, format_number, show_warnings, table_html, view_of
-from tf_dist.client.job_files import InvalidFiles, LoadedJob, one_job, require_valid
+from tf_dist.client.job_display import show_warnings
+from tf_dist.client.job_files import InvalidFiles, LoadedJob
 from tf_dist.client.log_follower import ContainerInstance, LogOpener, log_opener
 from tf_dist.client.monitor import JobMonitor, JobSnapshot, JobView, WatchingJobInformer, monitoring
 from tf_dist.client.stored_jobs import StoredJob, now
@@ -27,7 +26,6 @@ from tf_dist.client.submission import (
     create_job,
     file_folder,
 )
-from tf_dist.client.tfjob import TFJob
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.controller.observability.signals import Signals
@@ -35,12 +33,12 @@ from tf_dist.core.api.assignment import pending_reason
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.api.status import LIVE, OutcomeKind, outcome_kind
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
+from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:
-    from tf_dist.client.client import Client
     from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
     from tf_dist.local.embedded import EmbeddedSettings
 
@@ -395,51 +393,7 @@ def _from_files(logs: Path, watch: WatchingJobInformer) -> LogOpener:
     return open_log
 
 
-def run(
-    job: TFJob | str | os.PathLike[str],
-    *,
-    client: Client | None = None,
-    timeout: float | None = None,
-    show: bool = True,
-    workdir: str | os.PathLike[str] = "",
-    network: str = "auto",
-    node: Mapping[str, str] | None = None,
-    entrypoints: Mapping[str, Sequence[str]] | None = None,
-    keep: str | os.PathLike[str] = "",
-) -> Result:
-    """Run a job (or the one of a file) to its end on this machine, with nothing left behind; how it came out.
-
-    Its replicas are processes of an embedded cluster that lives as long as this call. A job that fails is no error:
-    ``result.outcome`` says how it ended, ``result.raise_for_outcome()`` makes an error of it. InvalidJob, before
-    anything is started, when it can never run here. Ctrl-C stops it with its pods' grace period, then raises
-    KeyboardInterrupt. May be called in any thread.
-
-    :param client: run it on this client's cluster instead, driven from here; it is deleted at the end.
-    :param timeout: seconds after which it is given up.
-    :param show: state changes and log lines on standard output; in a notebook a table that is kept up to date.
-    :param workdir: where containers run that name no folder; else the file's folder, or the present one.
-    :param network: how pods are separated: ``auto``, ``isolated`` or ``shared``.
-    :param node: what this machine offers, if not what it has: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
-    :param entrypoints: what an image runs, for containers without a command: ``{"my/image": ["python", "train.py"]}``.
-    :param keep: a folder for logs (in ``logs``) and volumes that is to stay.
-    """
-    job = job if isinstance(job, TFJob) else TFJob.from_file(job)
-    files = require_valid(job.files())
-    request = RunRequest(
-        entry=one_job(files),
-        companions=files.companions,
-        spaces=TargetNamespaces("", client.namespace if client else "default"),
-        timeout=timeout,
-    )
-    request.refuse_suspended()
-    view = partial(view_of, request.entry.job, show=show)
-    if client is not None:
-        return with_signals(partial(run_on, request, client.connection, view))
-    settings = _settings(request.entry, workdir, network, node or {}, entrypoints or {}, keep)
-    return with_signals(partial(run_here, request, settings, view))
-
-
-def _settings(
+def embedded_settings(
     entry: LoadedJob,
     workdir: str | os.PathLike[str],
     network: str,
@@ -447,6 +401,7 @@ def _settings(
     entrypoints: Mapping[str, Sequence[str]],
     keep: str | os.PathLike[str],
 ) -> EmbeddedSettings:
+    """The embedded cluster for one job; InvalidJob for arguments that cannot be. See ``run``."""
     from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
     from tf_dist.local.embedded import EmbeddedSettings
 

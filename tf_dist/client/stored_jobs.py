@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self, TypeVar
 
-from tf_dist.client.job_display import jobs_html
 from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.driver_liveness import no_living_driver
@@ -26,6 +25,7 @@ from tf_dist.core.diagnostics.diagnose import (
     diagnose_newer_format,
     diagnose_unreadable,
 )
+from tf_dist.core.diagnostics.display_text import format_age, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.invalid_spec import with_accepted_spec
@@ -329,3 +329,24 @@ def now() -> float:
 def summary(job: StoredJob) -> dict[str, Any]:
     """What ``-o json`` shows of a job: the object itself."""
     return {"apiVersion": job.resource.api_version, "kind": job.resource.kind, **job.stored}
+
+
+JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
+
+
+def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
+    """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, format and message instead of the reason."""
+    from tf_dist.core.api.status_codec import FIELD, stored_status
+    from tf_dist.core.api.timestamps import parse_time
+
+    status = job.status
+    ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
+    since = parse_time(job.stored["metadata"].get("creationTimestamp"))
+    cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(since, now())]
+    more = [str(status.total_disruptions), job.stored["apiVersion"], status.display_message]
+    return [*cells, *(more if wide else [status.display_reason])]
+
+
+def jobs_html(jobs: Iterable[StoredJob]) -> str:
+    """A list of jobs for a notebook."""
+    return table_html("", [title.lower() for title in JOB_TITLES], [job_cells(job) for job in jobs])

@@ -20,12 +20,13 @@ from weakref import WeakKeyDictionary
 from tf_dist.airflow.jobs.event_payload import event_payload
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
-from tf_dist.client.job_display import prefix_width, state_changes, visible_text
+from tf_dist.client.job_display import prefix_width, state_changes
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobMonitor, JobSnapshot
 from tf_dist.cluster.api import LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
 from tf_dist.core.api.status import OutcomeKind
+from tf_dist.core.diagnostics.display_text import visible_text
 from tf_dist.core.steps.wait_result import (
     DELETED,
     NO_LIMITS,

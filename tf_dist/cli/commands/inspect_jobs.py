@@ -63,22 +63,21 @@ def _show_list(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: b
 
 
 def _titles(*, wide: bool, everywhere: bool) -> list[str]:
-    from tf_dist.client.job_display import JOB_TITLES
+    from tf_dist.client.stored_jobs import JOB_TITLES
 
     titles = [*JOB_TITLES[:-1], "DISRUPTIONS", "FORMAT", "MESSAGE"] if wide else [*JOB_TITLES]
     return ["NAMESPACE", *titles] if everywhere else titles
 
 
 def _rows(jobs: list[StoredJob], wide: bool, everywhere: bool) -> list[list[str]]:
-    from tf_dist.client.job_display import job_cells
+    from tf_dist.client.stored_jobs import job_cells
 
     return [[*([job.namespace] if everywhere else []), *job_cells(job, wide=wide)] for job in jobs]
 
 
 def _watch(client: Client, only: StoredJob | None, form: options.ListFormat, *, everywhere: bool) -> None:
     """One line for each change, for as long as one looks."""
-    from tf_dist.client.job_display import job_cells
-    from tf_dist.client.stored_jobs import summary
+    from tf_dist.client.stored_jobs import job_cells, summary
 
     shown: dict[str, list[str]] = {}
     for change, job in client.watch(only or "", all_namespaces=everywhere):
@@ -173,10 +172,10 @@ def _spec(job: StoredJob) -> None:
 
 
 def _status(job: StoredJob) -> None:
-    from tf_dist.client.job_display import format_duration
     from tf_dist.core.api.pods import disruption_counts
     from tf_dist.core.api.status import display_phase
     from tf_dist.core.api.timestamps import format_time
+    from tf_dist.core.diagnostics.display_text import format_duration
 
     status = job.status
     _title("Status")

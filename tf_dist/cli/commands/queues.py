@@ -130,9 +130,9 @@ _MORE = ("WEIGHT", "ORDER", "PREEMPTION", "NAMESPACES", "BORROWED")
 
 
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
-    from tf_dist.client.job_display import format_age
     from tf_dist.client.stored_jobs import now
     from tf_dist.core.api.timestamps import parse_time
+    from tf_dist.core.diagnostics.display_text import format_age
 
     status = queue.get("status") or {}
     stands = [str(status.get(key, "-")) or "-" for key in ("pending", "admitted", "usage", "share")]

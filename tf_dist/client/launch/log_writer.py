@@ -11,7 +11,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from tf_dist.client.job_display import state_changes, visible_text
+from tf_dist.client.job_display import state_changes
+from tf_dist.core.diagnostics.display_text import visible_text
 
 if TYPE_CHECKING:
     from tf_dist.client.log_follower import LogLine

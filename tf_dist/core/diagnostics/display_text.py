@@ -1,0 +1,55 @@
+"""Text for people: lines without control characters, durations, ages, numbers, tables as HTML."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+
+
+def visible_text(text: str) -> str:
+    """What a line shows in the end: progress bars draw over themselves, and only colours may steer a terminal."""
+    shown = next((part for part in reversed(text.split("\r")) if part), "")
+    return _CONTROLS.sub("", shown)
+
+
+def format_duration(seconds: float) -> str:
+    """``4.2s``, ``1m05s``, ``3h12m``, ``5d3h``."""
+    if seconds < 0:
+        return "0s"
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def format_age(since: float | None, now: float) -> str:
+    """How long ago, ``-`` if unknown."""
+    return "-" if since is None else format_duration(max(0.0, float(int(now - since)))).replace(".0s", "s")
+
+
+def format_number(value: float | None) -> str:
+    """A metric: whole numbers as such, others with four digits that say something."""
+    if value is None:
+        return ""
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+
+
+def table_html(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as HTML; what is in it comes from others, and is text."""
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(visible_text(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    above = f"<caption>{html.escape(visible_text(caption))}</caption>" if caption else ""
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
