@@ -1,6 +1,6 @@
 from tf_dist.client.client import Client as Client
+from tf_dist.client.client import run as run
 from tf_dist.client.run_session import Result as Result
-from tf_dist.client.run_session import run as run
 from tf_dist.client.stored_jobs import StoredJob as StoredJob
 from tf_dist.client.tfjob import TFJob as TFJob
 from tf_dist.core.api.status import OutcomeKind as OutcomeKind
