@@ -15,8 +15,9 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    # A bar ends a cell, also within code.
-    return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))
+    """A bar ends a cell, but for one within code."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if number % 2 else part.replace("|", "\\|") for number, part in enumerate(parts))
 
 
 def code(text: str) -> str:

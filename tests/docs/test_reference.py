@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tf_dist.core.diagnostics.reasons import CONDITIONS, EVENTS, REASONS
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted((ROOT / "tf_dist").rglob("*.py"))
+LAYERS = ("Data flows one way", "Folders of the core have an order")
 DECIDING = [path for path in CODE if path.is_relative_to(ROOT / "tf_dist/core") or "controller" in path.parts]
 
 
@@ -140,3 +142,13 @@ def test_every_argument_of_a_step_is_there() -> None:
     table = BLOCKS["argo"]().partition("## TFJobStep\n")[2].partition("\n## ")[0]
     own = [name for name in TFJobStep.__dataclass_fields__ if name in vars(TFJobStep)["__annotations__"]]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == sorted(own)
+
+
+def test_the_drawing_of_the_house_has_every_layer() -> None:
+    """``python -m docs.generator.pictures house`` draws it anew."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [one["layers"] for one in contracts if one["name"] in LAYERS]
+    assert len(layers) == len(LAYERS)
+    drawn = (ROOT / "docs/pictures/house.svg").read_text()
+    names = [name for floors in layers for floor in floors for name in floor.split(" | ")]
+    assert [name for name in names if not re.search(rf"\b{name}\b", drawn)] == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from docs.generator.pictures import airflow, argo, queues, simulator, terminal
+from docs.generator.pictures import airflow, argo, house, queues, simulator, terminal
 
 PICTURES: Mapping[str, Callable[[], None]] = {
+    "house": house.plan,
     "run": terminal.run,
     "queues": queues.use,
     "simulator": simulator.compare,

@@ -52,6 +52,7 @@ def _airflow(scratch: Path) -> Iterator[None]:
     (dags / "hello_training.py").write_text(code)
     environment = os.environ | {
         "AIRFLOW_HOME": str(scratch / "airflow"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it calls itself by name
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
