@@ -95,4 +95,4 @@ def test_the_first_dag_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
         assert not cluster.cluster.list(TFJOBS).items, "a job that succeeded is deleted"
     told = capfd.readouterr().out
     assert code == 0, told
-    assert "worker-1 | step=100 loss=0.20 accuracy=0.95" in told
+    assert "worker-0 | step=100 loss=0.20 accuracy=0.95" in told

@@ -91,7 +91,7 @@ def _run_to_end() -> str:
     run = ""
     for _ in range(2):
         run = str(_asked("POST", f"dags/{DAG}/dagRuns", {"logical_date": None})["dag_run_id"])
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 400
         while (state := _asked("GET", f"dags/{DAG}/dagRuns/{run}")["state"]) not in ("success", "failed"):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the run {run} is {state}")
@@ -103,7 +103,7 @@ def _run_to_end() -> str:
 
 def _asked(verb: str, path: str, body: Any = None) -> Any:
     """An answer of Airflow's API, which is waited for while it starts."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while True:
         try:
             with urllib.request.urlopen(f"{_URL}/auth/token", timeout=5) as answer:

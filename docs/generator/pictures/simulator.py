@@ -10,7 +10,7 @@ from pathlib import Path
 
 from docs.generator.pictures import ROOT, keep
 
-COMMAND = "tf-dist simulate --trace philly --jobs 120 --nodes 8 --gpus 4 --load 0.9 --policy ours --policy fifo"
+COMMAND = "tf-dist simulate --trace dragon --jobs 120 --load 0.95 --policy ours --policy default"
 
 
 def compare() -> None:
@@ -20,6 +20,6 @@ def compare() -> None:
         words = [sys.executable, "-m", "tf_dist", *COMMAND.split()[1:], "--html", str(page)]
         subprocess.run(words, check=True, cwd=ROOT)
         for name, svg in zip(
-            ("ours", "fifo"), re.findall(r"<svg.*?</svg>", page.read_text(), flags=re.DOTALL), strict=True
+            ("ours", "default"), re.findall(r"<svg.*?</svg>", page.read_text(), flags=re.DOTALL), strict=True
         ):
             keep(f"simulate-{name}.svg", svg)
