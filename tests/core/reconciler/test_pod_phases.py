@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.core.builders import START, observed, pod, running, v1_job
+from tests.core.builders import ON_FAILURE, START, observed, pod, replicas, running, v1_job
 from tf_dist.core.api.job import RunPolicy
 from tf_dist.core.api.status import Admission, Failure, Phase, Status
 from tf_dist.core.diagnostics.replicas import replica_states
@@ -92,7 +91,7 @@ def test_a_container_that_crashes_again_and_again_is_not_running() -> None:
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_crash_loop_ends_with_who_how_and_how_often(waits: bool) -> None:
     """Who spent the budget by restarts in place is named, with its exit code, the end of its log and its restarts."""
-    job = replace(v1_job(), run_policy=RunPolicy(max_restarts=1))
+    job = v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 2), policy=RunPolicy(max_restarts=1))
     ps, done = running(restarts=2, last=3), running()
     if waits:
         ps["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}

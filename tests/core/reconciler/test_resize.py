@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.builders import START, observed, replicas, v1_job, volcano_job
+from tests.core.builders import NEVER, ON_FAILURE, START, observed, replicas, v1_job, volcano_job
 from tests.core.world import World, pinned_to
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Resize
@@ -14,8 +14,10 @@ from tf_dist.core.api.status import Phase
 from tf_dist.core.reconciler.reconcile import reconcile
 
 
-def elastic(style: TFConfigStyle = TFConfigStyle.SPARSE, *, ps: int = 1, **fields: Any) -> Job:
-    worker = replicas("Worker", 3, min_replicas=1, max_replicas=6)
+def elastic(
+    style: TFConfigStyle = TFConfigStyle.SPARSE, *, ps: int = 1, rules: tuple[Rule, ...] = NEVER, **fields: Any
+) -> Job:
+    worker = replicas("Worker", 3, rules=rules, min_replicas=1, max_replicas=6)
     servers = [replicas("PS", ps)] if ps else []
     return v1_job(*servers, worker, tf_config=style, scheduling=Scheduling(min_available=1 + ps), **fields)
 
@@ -203,7 +205,7 @@ def test_whoever_left_is_not_missed_and_comes_back_as_new() -> None:
 
 
 def test_what_the_kubelet_had_restarted_in_pods_that_leave_stays_counted() -> None:
-    world = admitted(elastic(), ps=1, worker=3)
+    world = admitted(elastic(rules=ON_FAILURE), ps=1, worker=3)
     leaving = world.pod("worker-2")
     assert leaving is not None
     world.restart_container(leaving, 1)

@@ -176,18 +176,21 @@ def timed(action: Action, code: int | None = None) -> tuple[Rule, ...]:
 def test_a_failure_is_answered_when_its_policys_timeout_is_over_and_not_before(
     code: int | None, action: Action, phase: Phase, volcano: bool
 ) -> None:
-    """Until then the job is not given up either, though nothing of it runs and nothing else could let it succeed."""
+    """Until then the job is not given up either, though nothing of it runs and nothing else could let it succeed. Its
+    pod says in which second it ended.
+    """
     workers = replicas("worker", 1, rules=timed(action, code))
     world = started(volcano_job(workers) if volcano else v1_job(workers, success=(SuccessRule(type="worker"),)))
-    begun = world.now = float(int(world.now))
+    second = int(world.now)
+    world.now = second + 0.9
     [pod] = world.pods.values()
     world.end(pod, 3)
     plan = world.settle()
     assert world.memory.phase is Phase.RUNNING
-    assert plan.wake_at == begun + 60
-    world.now = begun + 59.999
+    assert plan.wake_at == second + 61
+    world.now = second + 60.9
     assert not world.look().actions
-    world.now = begun + 60
+    world.now = second + 61
     world.step()
     assert world.memory.phase is phase
 

@@ -12,6 +12,7 @@ from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role, minimum_met
 from tf_dist.core.api.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView
 from tf_dist.core.api.status import NO_PODS, Attempts, Counts, Status
+from tf_dist.core.api.timestamps import end_of_second
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def _of_replica(
     elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
         outlived = pod.past_deadline and _has_deadline_of_job(job, spec)
         event = Event.POD_EVICTED if pod.evicted or outlived else Event.POD_FAILED
-        since = pod.exit.finished_at if pod.exit else None
+        since = end_of_second(pod.exit.finished_at) if pod.exit else None
         taken = Disruption(DEADLINE_EXCEEDED, node=pod.node) if outlived else pod.disruption if pod.evicted else None
         yield PodEvent(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
     elif pod.node_lost:
@@ -219,7 +220,7 @@ def _of_replica(
         if seen:
             yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.phase is PodPhase.PENDING:
-        yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=pod.created_at)
+        yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=end_of_second(pod.created_at))
     elif (judged := _container_end(pod, spec)) is not None:
         # Where the kubelet does not restart it, the others of its pod may run for ever.
         restarted = pod.last_exit is not None or spec.pod_restart_policy != "Never"

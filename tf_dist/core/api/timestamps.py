@@ -46,6 +46,11 @@ def format_micro_time(seconds: float) -> str:
     return f"{utc_datetime(seconds).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
+def end_of_second(seconds: float | None) -> float | None:
+    """The latest moment that a time of Kubernetes can mean, which names a whole second and not the part of it."""
+    return seconds + 1 if seconds is not None and seconds == int(seconds) else seconds
+
+
 def round_time(seconds: float) -> float:
     """The value that ``format_micro_time`` and back gives."""
     return round(seconds, 6)
