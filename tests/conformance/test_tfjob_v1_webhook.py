@@ -65,6 +65,14 @@ def test_what_the_webhook_lets_in(manager: str | None) -> None:
     assert parse(job(managed_by=manager)).warnings == ()
 
 
+@pytest.mark.parametrize(("least", "expected"), [(None, 2), (0, 0), (1, 1), (2, 2)])
+def test_the_minimum_of_the_pod_group(least: int | None, expected: int) -> None:
+    """common/job.go: that of the document, 0 as well, where it has one."""
+    content = job()
+    content["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": least}}
+    assert parse(content).job.scheduling.min_available == expected
+
+
 @pytest.mark.parametrize(
     ("manager", "elsewhere"),
     [

@@ -229,7 +229,7 @@ def emit_kubeflow_v1(job: Job, source: Document) -> dict[str, Any]:
     policy, scheduling = job.run_policy, job.scheduling
     total = sum(spec.replicas for spec in job.replica_specs if has_role(spec))
     gang = without_none(
-        minAvailable=scheduling.min_available if 0 < scheduling.min_available < total else None,
+        minAvailable=scheduling.min_available if scheduling.min_available < total else None,
         queue=scheduling.queue or None,
         priorityClass=scheduling.priority_class or None,
         scheduleTimeoutSeconds=scheduling.timeout,
@@ -363,11 +363,18 @@ def emit_volcano(job: Job, source: Document) -> dict[str, Any]:
     )
 
 
+def _least_of_task(job: Job, spec: ReplicaSpec) -> int:
+    """Its own minimum; a gang without a minimum says so in its tasks: a job's minAvailable of 0 is none given."""
+    if spec.min_available is not None:
+        return spec.min_available
+    return spec.min_replicas if job.scheduling.min_available else 0
+
+
 def _task(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
     return {
         "name": spec.type,
         "replicas": spec.replicas,
-        "minAvailable": spec.min_replicas if spec.min_available is None else spec.min_available,
+        "minAvailable": _least_of_task(job, spec),
         "policies": _policies(job, spec),
         "template": _template(job, spec, _volcano_pod_policy(job, spec)),
     }

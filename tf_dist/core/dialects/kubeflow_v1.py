@@ -39,7 +39,6 @@ from tf_dist.core.dialects.common_schema import (
     Count,
     Envelope,
     LongSeconds,
-    Positive,
     RawTemplate,
     ReplicaCount,
     SchemaModel,
@@ -64,7 +63,7 @@ RestartPolicy = Literal["Always", "OnFailure", "Never", "ExitCode"]
 class SchedulingPolicy(SchemaModel):
     """Fields for gang admission."""
 
-    min_available: Positive | None = None
+    min_available: Count | None = None
     queue: str | None = None
     min_resources: dict[str, Any] | None = None
     priority_class: str | None = None
@@ -270,8 +269,9 @@ def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:
 
 
 def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Scheduling:
+    everyone = sum(spec.min_replicas for spec in specs)
     return Scheduling(
-        min_available=policy.min_available or sum(spec.min_replicas for spec in specs),
+        min_available=everyone if policy.min_available is None else policy.min_available,
         queue=policy.queue or "",
         priority_class=policy.priority_class or "",
         timeout=policy.schedule_timeout_seconds,
