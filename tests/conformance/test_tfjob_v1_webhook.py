@@ -34,6 +34,13 @@ def without(content: Doc, **changed: Any) -> Doc:
     return content
 
 
+def none_of(kind: str) -> Doc:
+    """A job with a parameter server and 0 replicas of this type."""
+    content = document(ps=1, chief=int(kind == "Chief"), worker=1)
+    content["spec"]["tfReplicaSpecs"][kind]["replicas"] = 0
+    return content
+
+
 REFUSED: dict[str, tuple[Doc, set[str]]] = {
     "TFJob name does not meet DNS1035": (job(name="00test"), {"metadata.name"}),
     # The original says both that there are none and that none is called tensorflow.
@@ -48,6 +55,9 @@ REFUSED: dict[str, tuple[Doc, set[str]]] = {
     "unsupported managedBy": (job(managed_by="other-job-controller"), {"spec.runPolicy.managedBy"}),
     # Not among its cases, from the same function.
     "no tfReplicaSpecs": ({**job(), "spec": {}}, {"spec.tfReplicaSpecs"}),
+    # Deliberate: accepted there, and over at once, or never.
+    "no worker and no chief": (none_of("Worker"), {f"{WORKER}.replicas"}),
+    "no chief of those there are to be": (none_of("Chief"), {"spec.tfReplicaSpecs.Chief.replicas"}),
     "another container only": (without(job(), containers=[{"name": "main", "image": "x"}]), {CONTAINERS}),
 }
 

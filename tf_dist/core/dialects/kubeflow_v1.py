@@ -269,9 +269,9 @@ def _run_policy(policy: RunPolicyShape, *, suspended: bool) -> RunPolicy:
 
 
 def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Scheduling:
-    everyone = sum(spec.min_replicas for spec in specs)
+    all_replicas = sum(spec.min_replicas for spec in specs)
     return Scheduling(
-        min_available=everyone if policy.min_available is None else policy.min_available,
+        min_available=all_replicas if policy.min_available is None else policy.min_available,
         queue=policy.queue or "",
         priority_class=policy.priority_class or "",
         timeout=policy.schedule_timeout_seconds,
