@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from hera.workflows import Parameter
+from hera.workflows import Parameter, RetryStrategy
 
 from tf_dist.argo.arguments import (
+    Value,
     as_argument,
     as_fixed,
     choice_problems,
@@ -23,6 +24,7 @@ from tf_dist.argo.arguments import (
 from tf_dist.argo.job_source import (
     FilledIn,
     Input,
+    JobSource,
     document_text,
     filled_reference,
     fits,
@@ -42,9 +44,6 @@ from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.inputs import input_overrides
 from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob, Problem
-
-if TYPE_CHECKING:
-    from tf_dist.argo.steps import TFJobStep
 
 WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1, text="--steps={}")}'
 
@@ -70,7 +69,29 @@ _POLICIES: Final = {
 }
 
 
-def check_arguments(step: TFJobStep) -> None:
+class StepFields(Protocol):
+    """The fields of a step that its arguments are; ``TFJobStep`` says what each means."""
+
+    job: JobSource
+    admission_timeout: Value
+    fallback: Sequence[Mapping[str, Any]] | str | Parameter | None
+    on_eviction: str | Parameter | None
+    on_preemption: str | Parameter | None
+    overrides: Mapping[str, Any]
+    metric_outputs: Sequence[str] | Mapping[str, str]
+    checkpoint_artifact: bool
+    on_term: OnTerm | str | Parameter
+    on_suspend: str | Parameter
+    grace_seconds: int
+    reattach: bool
+    driver: str | Parameter
+    job_namespace: str | Parameter
+    retry_strategy: RetryStrategy | None
+    changes: Sequence[str] | None
+    pod_spec_patch: Any
+
+
+def check_arguments(step: StepFields) -> None:
     """InvalidJob with all that is wrong with the arguments, the job itself aside."""
     problems = [*_value_problems(step), *_override_problems(step)]
     for check in (lambda: _known_policies(step), lambda: parsed_patch(step.pod_spec_patch)):
@@ -82,7 +103,7 @@ def check_arguments(step: TFJobStep) -> None:
         raise InvalidJob(problems)
 
 
-def _value_problems(step: TFJobStep) -> Iterator[Problem]:
+def _value_problems(step: StepFields) -> Iterator[Problem]:
     for name in (*_VALUES, "job_namespace"):
         yield from value_problems(name, getattr(step, name))
     yield from choice_problems("on_term", step.on_term, (AUTO, *OnTerm))
@@ -94,7 +115,7 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
     yield from output_problems(step.metric_outputs)
 
 
-def _override_problems(step: TFJobStep) -> Iterator[Problem]:
+def _override_problems(step: StepFields) -> Iterator[Problem]:
     """What would be parsed once the workflow has filled it in, and inputs that say nothing."""
     for change in step.changes or ():
         yield from reference_problems("changes", change, WAY)
@@ -116,13 +137,13 @@ def _override_problems(step: TFJobStep) -> Iterator[Problem]:
             yield Problem(where, problem, f"{WAY}, with enum or pattern; or put it into a variable of the environment")
 
 
-def _filled(step: TFJobStep, path: str, value: Any) -> FilledIn | None:
+def _filled(step: StepFields, path: str, value: Any) -> FilledIn | None:
     if isinstance(value, Input):
         return FilledIn.of_input(value, path)
     return filled_reference(path, value, lambda sample: fits(step.job, Override(parse_field_path(path), sample)))
 
 
-def _fill_ins(step: TFJobStep) -> list[FilledIn]:
+def _fill_ins(step: StepFields) -> list[FilledIn]:
     """What the workflow fills in, with a name of its own for each source."""
     found: list[FilledIn] = []
     sources: dict[str, str] = {}
@@ -137,12 +158,12 @@ def _fill_ins(step: TFJobStep) -> list[FilledIn]:
     return found
 
 
-def _fixed(step: TFJobStep) -> dict[str, Any]:
+def _fixed(step: StepFields) -> dict[str, Any]:
     """The overrides that are values."""
     return {path: value for path, value in step.overrides.items() if _filled(step, path, value) is None}
 
 
-def _known_policies(step: TFJobStep) -> dict[str, str]:
+def _known_policies(step: StepFields) -> dict[str, str]:
     """The annotations that the policies are, as far as they are known here; InvalidJob."""
     found = policy_annotations(
         fallback=reference_text(step.fallback),
@@ -162,7 +183,7 @@ def _known_policies(step: TFJobStep) -> dict[str, str]:
     return known
 
 
-def _whole_job(step: TFJobStep) -> str | Parameter:
+def _whole_job(step: StepFields) -> str | Parameter:
     """The job's text, found right with all that is known of what will be changed in it; or who has it."""
     if not is_document(step.job):
         return step.job if isinstance(step.job, Parameter) else str(step.job)
@@ -176,14 +197,14 @@ def _whole_job(step: TFJobStep) -> str | Parameter:
     return document_text(step.job, [*parse_overrides(step.changes or ()), *fixed, *filled, *policies], way=WAY)
 
 
-def command_line(step: TFJobStep) -> tuple[list[str], list[Parameter]]:
+def command_line(step: StepFields) -> tuple[list[str], list[Parameter]]:
     """The launcher's command line, and the input parameters that it needs. InvalidJob where the job is not valid."""
     own: list[Parameter] = []
     words = [*_job_options(step, own), *_place_options(step), *_run_options(step, own)]
     return words, [*{one.name: one for one in own}.values()]
 
 
-def _job_options(step: TFJobStep, own: list[Parameter]) -> Iterator[str]:
+def _job_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
     yield f"--job={as_argument('job', _whole_job(step), own)}"
     for name in _VALUES:
         yield f"--{_OPTIONS.get(name, _dashed(name))}={as_argument(_dashed(name), getattr(step, name), own)}"
@@ -202,7 +223,7 @@ def _job_options(step: TFJobStep, own: list[Parameter]) -> Iterator[str]:
         yield f"--set-inputs={as_argument('input-values', None, own)}"
 
 
-def _place_options(step: TFJobStep) -> Iterator[str]:
+def _place_options(step: StepFields) -> Iterator[str]:
     yield from ("--workflow={{workflow.name}}", "--workflow-uid={{workflow.uid}}", "--node={{node.name}}")
     if step.retry_strategy is not None:
         limit = getattr(step.retry_strategy.limit, "root", step.retry_strategy.limit)
@@ -211,7 +232,7 @@ def _place_options(step: TFJobStep) -> Iterator[str]:
     yield f"--out={contract.OUT}"
 
 
-def _run_options(step: TFJobStep, own: list[Parameter]) -> Iterator[str]:
+def _run_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
     open_ = not is_document(step.job)
     for name in ("fallback", "on_eviction", "on_preemption"):
         given = getattr(step, name)
@@ -231,7 +252,7 @@ def _run_options(step: TFJobStep, own: list[Parameter]) -> Iterator[str]:
         yield f"--namespace={as_fixed(step.job_namespace, own)}"
 
 
-def grace_seconds(step: TFJobStep) -> int:
+def grace_seconds(step: StepFields) -> int:
     """What the author's patch of the pod says comes before the argument."""
     found = parsed_patch(step.pod_spec_patch).get(contract.GRACE)
     return found if isinstance(found, int) else step.grace_seconds

@@ -17,8 +17,8 @@ from tf_dist.core.steps.wait_result import WaitResult, wait_outcome
 from tf_dist.errors import TFDistError, Unavailable
 
 if TYPE_CHECKING:
-    from tf_dist.airflow.shared.subscription import Subscription
     from tf_dist.client.monitor import JobSnapshot
+    from tf_dist.client.stored_jobs import StoredJob
 
 Event = Mapping[str, Any]
 
@@ -45,9 +45,8 @@ _FORMER_WORDS: Final = {
 }
 
 
-def event_payload(subscription: Subscription, snapshot: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
-    """Everything a task needs to know, for nothing may be left of the job when it reads this."""
-    last = subscription.last
+def event_payload(last: StoredJob, snapshot: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
+    """Everything a task needs to know of a job, as it was ``last``: nothing may be left of it when this is read."""
     found = wait_outcome(last.status, conclusion, time.time())
     outcome = snapshot.observed(found) if found is not None else None
     timed = outcome or Outcome.of(last.status, OutcomeKind.UNKNOWN)

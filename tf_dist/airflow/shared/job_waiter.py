@@ -140,7 +140,7 @@ class JobWaiter:
             yield from self._drain_logs(result)
         if not result.reached:
             self._view.say(f"{result.message} ({result.hint})" if result.hint else result.message)
-        return event_payload(self._subscription, self._monitor.snapshot, result)
+        return event_payload(self._subscription.last, self._monitor.snapshot, result)
 
     def _result(self, now: float) -> WaitResult | None:
         monitor, last = self._monitor, self._subscription.last

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain
@@ -95,40 +95,33 @@ def make_reservation(
     )
 
 
-@contextmanager
-def with_reserved_taken(cache: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
+def with_reserved_taken(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
     """Nodes and quota as they are once these reservations have started."""
-    mark = cache.assumed_pods.room.mark() if cache.assumed_pods else 0
-    for one in reserved:
-        cache.quotas.take(one.entry.queue, one.need)
-        if cache.assumed_pods:
-            for shape, node, count in one.pods:
-                cache.assumed_pods.room.take(shape, node, count)
-    try:
-        yield
-    finally:
-        if cache.assumed_pods:
-            cache.assumed_pods.room.rollback(mark)
-        for one in reserved:
-            cache.quotas.give(one.entry.queue, one.need)
+    return _taken(cache, [(one.entry.queue, one.need, one.pods) for one in reserved])
+
+
+def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
+    """Nodes and quota less what is held for these reservations."""
+    return _taken(cache, [(one.entry.queue, one.reserved_quota, one.hold) for one in reserved])
 
 
 @contextmanager
-def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -> Iterator[None]:
-    """Nodes and quota less what is held for these reservations."""
-    mark = cache.assumed_pods.room.mark() if cache.assumed_pods else 0
-    for one in reserved:
-        cache.quotas.take(one.entry.queue, one.reserved_quota)
-        if cache.assumed_pods:
-            for shape, node, count in one.hold:
-                cache.assumed_pods.room.take(shape, node, count)
+def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[PodsOnNode]]]) -> Iterator[None]:
+    """Nodes and quota without what is taken of them, by queue."""
+    room = cache.assumed_pods.room if cache.assumed_pods else None
+    mark = room.mark() if room is not None else 0
+    for queue, quota, pods in taken:
+        cache.quotas.take(queue, quota)
+        if room is not None:
+            for shape, node, count in pods:
+                room.take(shape, node, count)
     try:
         yield
     finally:
-        if cache.assumed_pods:
-            cache.assumed_pods.room.rollback(mark)
-        for one in reserved:
-            cache.quotas.give(one.entry.queue, one.reserved_quota)
+        if room is not None:
+            room.rollback(mark)
+        for queue, quota, _ in taken:
+            cache.quotas.give(queue, quota)
 
 
 def _hold_quota(
