@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from io import StringIO
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "tf_dist"
@@ -48,14 +46,17 @@ def module(path: str) -> ast.Module:
 
 
 @cache
-def _comments(path: str) -> Mapping[int, str]:
-    """The comments at the ends of lines, by line."""
-    text = (PACKAGE / path).read_text()
-    found = {}
-    for token in tokenize.generate_tokens(StringIO(text).readline):
-        if token.type == tokenize.COMMENT and token.line.strip() != token.string:
-            found[token.start[0]] = token.string.removeprefix("#").strip()
-    return found
+def _lines(path: str) -> list[str]:
+    return (PACKAGE / path).read_text().splitlines()
+
+
+_COMMENT = re.compile(r"  # (.*)$")
+
+
+def _comment(path: str, line: int) -> str:
+    """The comment at the end of a line (from 1), by the two blanks that stand before one."""
+    found = _COMMENT.search(_lines(path)[line - 1])
+    return found[1].strip() if found else ""
 
 
 def constants(path: str, body: Sequence[ast.stmt] | None = None) -> Iterator[Constant]:
@@ -93,7 +94,7 @@ def _below(statement: ast.stmt | None) -> str:
 
 
 def _beside(path: str, statement: ast.stmt) -> str:
-    return _comments(path).get(statement.end_lineno or 0, "")
+    return _comment(path, statement.end_lineno or 1)
 
 
 def members(path: str, name: str) -> list[Constant]:
@@ -108,7 +109,7 @@ def entries(path: str, name: str) -> list[Constant]:
             value = statement.value
             if isinstance(value, ast.Dict):
                 return [
-                    Constant(str(_literal(key)), _literal(entry), _comments(path).get(entry.end_lineno or 0, ""))
+                    Constant(str(_literal(key)), _literal(entry), _comment(path, entry.end_lineno or 1))
                     for key, entry in zip(value.keys, value.values, strict=True)
                     if key is not None
                 ]
@@ -186,6 +187,8 @@ def described(docstring: str) -> dict[str, str]:
 def defined_keys() -> Iterator[Constant]:
     """Every constant of the package that is a label, an annotation or the like of tf-dist's own."""
     for file in sorted(PACKAGE.rglob("*.py")):
+        if PREFIX not in (text := file.read_text()) and "ANNOTATION_PREFIX" not in text:
+            continue
         for one in constants(str(file.relative_to(PACKAGE))):
             if isinstance(one.value, str) and one.value.startswith(PREFIX):
                 yield one

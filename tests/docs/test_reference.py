@@ -61,7 +61,7 @@ def _constants() -> dict[str, str]:
 def _written() -> Iterator[tuple[str, ast.expr]]:
     """Where the code writes a reason: ``event`` or ``state``, and the expression."""
     for path in DECIDING:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(source.module(str(path.relative_to(ROOT / "tf_dist")))):
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
