@@ -6,9 +6,16 @@ worker. `interruptible` shows a policy: an evicted job is tried again after a wh
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, Param
 
-from tf_dist.airflow import GangAdmittedSensor, JobEvicted, JobFailed, TFJobHook, TFJobOperator, TFJobSensor
+from tf_dist.airflow import (
+    DeleteTFJobOperator,
+    GangAdmittedSensor,
+    JobEvicted,
+    JobFailed,
+    TFJobOperator,
+    TFJobSensor,
+)
 
 try:
     from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
@@ -48,15 +55,9 @@ with DAG(
         task_id="finished", job_name="{{ ti.xcom_pull('submit')['name'] }}", deferrable=True, timeout=24 * 3600
     )
 
-    @task
-    def clean_up(submitted: dict) -> None:
-        """Take the job away, however it ended. As a teardown it runs always, and hides no failure of the others."""
-        hook = TFJobHook()
-        hook.delete_job(hook.get_job(submitted["name"], submitted["namespace"]))
-        hook.close()
-
     # A teardown runs however the others end, and decides nothing: a failure of theirs stays the run's.
-    submit >> admitted >> finished >> clean_up(submit.output).as_teardown(setups=submit)
+    clean_up = DeleteTFJobOperator(task_id="clean_up", job_name="{{ ti.xcom_pull('submit')['name'] }}")
+    submit >> admitted >> finished >> clean_up.as_teardown(setups=submit)
 
     TFJobOperator(
         task_id="interruptible",

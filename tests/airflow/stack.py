@@ -66,11 +66,15 @@ def _ports(count: int) -> list[int]:
 
 @dataclass
 class Stack:
-    """Starts everything in ``folder``, on an empty ``database``; ``stop`` ends it. Jobs go to ``site``."""
+    """Starts everything in ``folder``, on an empty ``database``; ``stop`` ends it. Jobs go to ``site``.
+
+    ``broker``: of Celery's workers; "": tasks run beside the scheduler.
+    """
 
     folder: Path
     site: Site
     database: str
+    broker: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,6 +118,13 @@ class Stack:
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         }
 
+        if self.broker:
+            self.env |= {
+                "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+                "AIRFLOW__CELERY__BROKER_URL": self.broker,
+                "AIRFLOW__CELERY__RESULT_BACKEND": f"db+sqlite:///{self.folder}/celery.db",
+                "AIRFLOW__CELERY__WORKER_CONCURRENCY": "2",
+            }
         guard = [sys.executable, "-c", _GUARD]
         self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -122,7 +133,13 @@ class Stack:
     def start(self) -> None:
         """Start it, and wait until all parts say that they are well and the DAGs are known."""
         subprocess.run([self._airflow, "db", "migrate"], env=self.env, check=True, capture_output=True, timeout=SECONDS)
-        for name in ("api-server", "scheduler", "dag-processor", "triggerer"):
+        for name in (
+            "api-server",
+            "scheduler",
+            "dag-processor",
+            "triggerer",
+            *(["celery worker"] if self.broker else []),
+        ):
             self.launch(name)
         eventually(self._healthy)
         eventually(lambda: len(self.get("/dags")["dags"]) == 5)
@@ -132,7 +149,7 @@ class Stack:
         key = key or name
         with (self.folder / "out" / key).open("ab") as out:
             self.processes[key] = subprocess.Popen(
-                [self._airflow, name], env=self.env | env, stdout=out, stderr=out, start_new_session=True
+                [self._airflow, *name.split()], env=self.env | env, stdout=out, stderr=out, start_new_session=True
             )
         self._tell_guard(self.processes[key].pid)
 
@@ -293,6 +310,11 @@ class Task:
 
     def xcom(self, key: str = "return_value") -> Any:
         return self.stack.get(f"{self.path}/xcomEntries/{key}")["value"]
+
+    def links(self) -> dict[str, str]:
+        """Those that the UI shows, and that lead somewhere."""
+        found = self.stack.get(f"{self.path}/links")["extra_links"]
+        return {name: url for name, url in found.items() if url}
 
     def job(self) -> str:
         """The uid of the only job of this run that is there, "" while there is none."""

@@ -15,7 +15,8 @@ from tf_dist.airflow import TFJobOperator
 _FLAGS, _KUBECONFIG = os.environ["TD_FLAGS"], os.environ["TD_KUBECONFIG"]
 # The name of the file is the run's: the template is filled in as everything in a document is.
 _UNTIL_TOLD = (
-    f"trap 'exit 143' TERM; echo up; while [ ! -e '{_FLAGS}/{{{{ run_id }}}}' ]; do sleep 0.05; done; echo accuracy=0.5"
+    f"trap 'exit 143' TERM; echo up; while [ ! -e '{_FLAGS}/{{{{ run_id }}}}' ]; do sleep 0.05; done; "
+    "echo accuracy=0.5 checkpoint=gs://models/7"
 )
 _COMMON: dict[str, Any] = {
     "task_id": "train",
@@ -24,6 +25,8 @@ _COMMON: dict[str, Any] = {
     "retries": 5,
     "retry_delay": timedelta(seconds=0),
     "poll_interval": 1,
+    "job_url": "http://jobs/{namespace}/{name}",
+    "tensorboard_url": "http://boards/{name}",
 }
 DATA = Asset("data")
 

@@ -173,3 +173,10 @@ class TestRunning:
     def test_gang_wait(self, where: None, stand_in: Path) -> None:
         found = run(read("gang_wait", stand_in), run_conf={"steps": 100})
         assert set(found.tasks.values()) == {"success"}
+
+    def test_pause_at_night(self, where: None, stand_in: Path) -> None:
+        conf = {"steps": 20_000, "night_seconds": 0, "workers": 1}
+        found = run(read("pause_at_night", stand_in), run_conf=conf)
+        assert set(found.tasks.values()) == {"success"}
+        assert found.xcom("scale")["status"] == "Suspended"
+        assert found.xcom("finished")["name"] == found.xcom("submit")["name"] == "digits-by-day"

@@ -97,7 +97,7 @@ def test_a_native_template_makes_no_structure_of_a_text(payload: str) -> None:
 def test_the_arguments_of_a_function_are_as_native_as_its_dag() -> None:
     with native() as dag:
 
-        @task.tfjob(env={"RATE": "{{ params.x }}"})
+        @task.tfjob(env_vars={"RATE": "{{ params.x }}"})
         def train(values: list[float]) -> None:
             pass
 

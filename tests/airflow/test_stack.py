@@ -33,9 +33,13 @@ def test_a_deferred_task_shows_its_log_and_its_result(stack: Stack, tasks: dict[
     task = tasks["whole"]
     task.until("deferred")
     eventually(lambda: "worker-0 | up" in task.log())
+    name = task.xcom("job_name")
+    assert task.links() == {"Job": f"http://jobs/default/{name}", "TensorBoard": f"http://boards/{name}"}
+    assert f"/{task.run_id}'" in str(task.instance()["rendered_fields"]["job"])
     stack.let_end(task.run_id)
     task.until("success")
     assert task.xcom()["metrics"] == {"accuracy": 0.5}
+    assert task.links()["Checkpoint"] == "https://console.cloud.google.com/storage/browser/models/7"
     log = task.log()
     assert "worker-0 | accuracy=0.5" in log
     assert "is Succeeded" in log

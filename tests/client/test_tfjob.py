@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,14 @@ def test_what_it_says_is_in_the_document() -> None:
         ps=1,
         chief=True,
         evaluator=True,
-        env={"A": "b", "TOKEN": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        env_vars={"A": "b", "TOKEN": {"secretKeyRef": {"name": "s", "key": "k"}}},
         resources={"cpu": "2", "nvidia.com/gpu": 1},
         ps_resources={"cpu": 1},
         namespace="ml",
         pod={"nodeSelector": {"disk": "fast"}},
         container={"workingDir": "/w"},
         run_policy={"backoffLimit": 3, "schedulingPolicy": {"scheduleTimeoutSeconds": 60}},
-        queue="spot",
+        queue_name="spot",
         success_policy="AllWorkers",
         priority_class="low",
         labels={"team": "vision"},
@@ -127,11 +128,11 @@ WRONG = {
     "workers": (-1, "workers", "from 0 up"),
     "ps": ("two", "ps", "whole number"),
     "min_workers": (1.5, "min_workers", "whole number"),
-    "env": ({"A": 1}, "env['A']", "'1'"),
+    "env_vars": ({"A": 1}, "env_vars['A']", "'1'"),
     "resources": ({"cpu": "lots"}, "resources['cpu']", "500m"),
     "ps_resources": (["cpu"], "ps_resources", '{"cpu": "2"}'),
     "image": ("", "image", "name the image"),
-    "queue": (None, "queue", "text"),
+    "queue_name": (None, "queue_name", "text"),
 }
 
 
@@ -144,6 +145,94 @@ def test_an_argument_that_cannot_be_used_is_named_with_what_helps(argument: str)
     (problem,) = caught.value.problems
     assert problem.path == path
     assert remedy in f"{problem.message} {problem.hint}"
+
+
+POLICIES: dict[str, Any] = {
+    "fallback": [{"workers": 1}, {"queue_name": "spot"}],
+    "admission_timeout": "10m",
+    "on_eviction": "fallback",
+    "on_preemption": "requeue",
+}
+
+
+def test_what_it_may_be_instead_and_what_follows_a_disruption() -> None:
+    job = TFJob("a", image="tf", workers=4, annotations={"note": "n"}, **POLICIES)
+    assert job == TFJob("a", image="tf", workers=4, annotations={"note": "n"}).replace(**POLICIES)
+    assert job.to_dict()["metadata"]["annotations"]["note"] == "n"
+    found = job.job
+    assert [len(one.replicas) for one in found.fallbacks] == [1, 4]
+    assert (found.scheduling.admission_timeout, found.fallbacks[1].scheduling.queue) == (600, "spot")
+    assert (found.run_policy.on_eviction, found.run_policy.on_preemption) == ("fallback", "requeue")
+    assert parse(job.to_dict()).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({"fallback": [{"workers": -1}, {"gpus": 1}]}, ["fallback[0].workers", "fallback[1].gpus"]),
+        ({"on_eviction": "retry", "on_preemption": "fallback"}, ["on_eviction", "on_preemption"]),
+        ({"fallback": [{"workers": 1}]}, ["fallback"]),
+        ({"admission_timeout": 60}, ["admission_timeout"]),
+        ({"admission_timeout": "soon", "fallback": [{"workers": 1}]}, ["admission_timeout"]),
+    ],
+)
+def test_policies_that_mean_nothing(given: dict[str, Any], paths: list[str]) -> None:
+    for make in (lambda: TFJob("a", image="tf", **given), lambda: TFJob("a", image="tf").replace(**given)):
+        with pytest.raises(InvalidJob) as caught:
+            make()
+        assert [problem.path for problem in caught.value.problems] == paths
+        assert all(problem.hint for problem in caught.value.problems)
+
+
+def test_what_a_job_of_a_file_is_changed_in() -> None:
+    changes: dict[str, Any] = {
+        "namespace": "ml",
+        "command": ["python"],
+        "args": ["-V"],
+        "env_vars": {"A": "b", "TOKEN": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        "resources": {"cpu": 1},
+        "labels": {"team": "vision"},
+        "annotations": {"note": "n"},
+        "overrides": {"spec.backoffLimit": 1, "spec.tasks[1].replicas": 2},
+    }
+    found = TFJob.from_dict(VOLCANO).replace(**changes).to_dict()
+    assert found["metadata"] == {
+        "name": "v",
+        "namespace": "ml",
+        "labels": {"team": "vision"},
+        "annotations": {"note": "n"},
+    }
+    (container,) = found["spec"]["tasks"][1]["template"]["spec"]["containers"]
+    assert (container["command"], container["args"]) == (["python"], ["-V"])
+    assert {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}} in container["env"]
+    assert (found["spec"]["tasks"][1]["replicas"], found["spec"]["tasks"][0]["replicas"]) == (2, 1)
+    with pytest.raises(InvalidJob) as caught:
+        TFJob("a", image="tf").replace(command="python train.py", env_vars={"A": 1}, admission_timeout=5)  # type: ignore[arg-type, dict-item]
+    assert [problem.path for problem in caught.value.problems] == ["command", "env_vars['A']", "admission_timeout"]
+    with pytest.raises(InvalidJob, match="overrides"):
+        TFJob("a", image="tf").replace(overrides={"spec..replicas": 1})
+
+
+def test_former_names_of_arguments_are_taken_and_reported() -> None:
+    with pytest.warns(DeprecationWarning, match="called (env_vars|queue_name) now"):
+        job = TFJob("a", image="tf", env={"A": "b"}, queue="spot")
+    assert job == TFJob("a", image="tf", env_vars={"A": "b"}, queue_name="spot")
+    with pytest.warns(DeprecationWarning, match="called (env_vars|queue_name) now"):
+        assert job == TFJob("a", image="tf").replace(env={"A": "b"}, queue="spot")
+
+
+def test_one_vocabulary() -> None:
+    pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+    from tf_dist.airflow import TFJobOperator
+
+    mine = inspect.signature(TFJob).parameters.keys()
+    of_a_run = {
+        *("job", "overrides", "kubernetes_conn_id", "in_cluster", "config_file", "cluster_context", "driver"),
+        *("durable", "wait_for_completion", "deferrable", "poll_interval", "get_logs", "startup_timeout_seconds"),
+        *("on_finish_action", "on_kill_action", "skip_on_exit_code", "callbacks", "job_url", "tensorboard_url"),
+        "kwargs",
+    }
+    assert inspect.signature(TFJobOperator).parameters.keys() - mine == of_a_run
 
 
 def test_all_of_them_are_named_at_once() -> None:
@@ -164,7 +253,7 @@ def test_what_only_the_whole_document_shows_is_said_when_it_is_read() -> None:
 
 def test_a_pipeline_may_fill_in_any_argument() -> None:
     filled: Any = "{{ params.value }}"
-    job = TFJob(filled, image=filled, args=[filled], workers=filled, env={"A": filled}, resources={"cpu": filled})
+    job = TFJob(filled, image=filled, args=[filled], workers=filled, env_vars={"A": filled}, resources={"cpu": filled})
     assert job.to_dict()["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == filled
 
 

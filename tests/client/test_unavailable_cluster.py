@@ -13,7 +13,13 @@ import pytest
 from tests.cluster.client.raw import CHUNKED, chunk, failure, reply, saying
 from tests.waiting import until
 from tf_dist.client.job_files import load_job_files
-from tf_dist.client.log_follower import ContainerInstance, InstanceState, ResumingLogStream, instance_state
+from tf_dist.client.log_follower import (
+    ContainerInstance,
+    InstanceState,
+    ResumingLogStream,
+    instance_state,
+    without_stamp,
+)
 from tf_dist.client.monitor import ObjectChanged, ObjectsListed, ObjectWatcher
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job
@@ -56,6 +62,8 @@ def test_a_log_goes_on_where_it_broke_off() -> None:
 
 RUNNING, ENDED, REPLACED, LOST, GONE = InstanceState
 ONE, TWO, THREE = (f"{STAMP}{n}.5Z {text}" for n, text in enumerate(("one", "two", "three"), 1))
+NOT_KEPT = lines("unable to retrieve container logs for containerd://1")
+MISSING = "is missing: its node does not keep it any more"
 CUT = CHUNKED + chunk(f"{ONE}\n".encode()) + chunk(f"{STAMP}2.5Z tw".encode()) + b"0\r\n\r\n"
 
 
@@ -80,11 +88,19 @@ CUT = CHUNKED + chunk(f"{ONE}\n".encode()) + chunk(f"{STAMP}2.5Z tw".encode()) +
         pytest.param([CUT, failure(503), lines(ONE, TWO)], [ENDED], ["one", "two"], "fee", id="the node is away"),
         pytest.param([lines(ONE)], [GONE], ["one"], "f", id="with its pod"),
         pytest.param(
-            [lines(ONE), lines("unable to retrieve container logs for containerd://1")],
+            [lines(ONE), NOT_KEPT],
             [ENDED],
             ["one"],
             "fe",
             id="the container is removed already",
+        ),
+        pytest.param([NOT_KEPT, NOT_KEPT], [ENDED], [f"[tf-dist: this log {MISSING}]"], "fe", id="it was never had"),
+        pytest.param(
+            [lines(ONE), NOT_KEPT, NOT_KEPT],
+            [RUNNING, ENDED],
+            ["one", f"[tf-dist: the rest of this log {MISSING}]"],
+            "ffe",
+            id="it is removed while it is followed",
         ),
         pytest.param([lines(ONE), failure(404)], [ENDED], ["one"], "fe", id="its pod is gone meanwhile"),
         pytest.param(
@@ -118,6 +134,11 @@ def test_a_stream_that_ends_is_no_end_of_the_container(
         assert [line.decode().rstrip() for line in found] == expected
     shown = ("p" if b"previous=true" in one else "f" if b"follow=true" in one else "e" for one in requests)
     assert "".join(shown) == asked
+
+
+@pytest.mark.parametrize("text", ["one", "[tf-dist: this log is missing]", "", "2026 was a year"])
+def test_a_line_keeps_its_first_word(text: str) -> None:
+    assert without_stamp(f"{STAMP}1.5Z {text}") == without_stamp(text) == text
 
 
 INSTANCE = ContainerInstance("p", "main", 1)

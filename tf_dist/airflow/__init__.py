@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from tf_dist.airflow.callbacks import TFJobCallbacks
     from tf_dist.airflow.decorators.tfjob import tfjob_task
     from tf_dist.airflow.hooks.tfjob import TFJobHook
+    from tf_dist.airflow.operators.job_actions import (
+        DeleteTFJobOperator,
+        ResumeTFJobOperator,
+        ScaleTFJobOperator,
+        SubmitTFJobOperator,
+        SuspendTFJobOperator,
+    )
     from tf_dist.airflow.operators.tfjob import TFJobOperator
     from tf_dist.airflow.sensors.tfjob import GangAdmittedSensor, TFJobSensor
     from tf_dist.airflow.triggers.tfjob import TFJobTrigger
@@ -20,11 +27,16 @@ if TYPE_CHECKING:
 
 _HOMES: Final = {
     "AdmissionTimeout": "tf_dist.errors",
+    "DeleteTFJobOperator": "tf_dist.airflow.operators.job_actions",
     "GangAdmittedSensor": "tf_dist.airflow.sensors.tfjob",
     "ImagePullFailed": "tf_dist.errors",
     "JobEvicted": "tf_dist.errors",
     "JobFailed": "tf_dist.errors",
     "JobTimeout": "tf_dist.errors",
+    "ResumeTFJobOperator": "tf_dist.airflow.operators.job_actions",
+    "ScaleTFJobOperator": "tf_dist.airflow.operators.job_actions",
+    "SubmitTFJobOperator": "tf_dist.airflow.operators.job_actions",
+    "SuspendTFJobOperator": "tf_dist.airflow.operators.job_actions",
     "TFJob": "tf_dist.client.tfjob",
     "TFJobCallbacks": "tf_dist.airflow.callbacks",
     "TFJobHook": "tf_dist.airflow.hooks.tfjob",
@@ -36,11 +48,16 @@ _HOMES: Final = {
 
 __all__ = [
     "AdmissionTimeout",
+    "DeleteTFJobOperator",
     "GangAdmittedSensor",
     "ImagePullFailed",
     "JobEvicted",
     "JobFailed",
     "JobTimeout",
+    "ResumeTFJobOperator",
+    "ScaleTFJobOperator",
+    "SubmitTFJobOperator",
+    "SuspendTFJobOperator",
     "TFJob",
     "TFJobCallbacks",
     "TFJobHook",

@@ -15,7 +15,12 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {"integration-name": name, "external-doc-url": "https://www.kubeflow.org/docs", "tags": ["software"]}
         ],
-        "operators": [{"integration-name": name, "python-modules": ["tf_dist.airflow.operators.tfjob"]}],
+        "operators": [
+            {
+                "integration-name": name,
+                "python-modules": ["tf_dist.airflow.operators.tfjob", "tf_dist.airflow.operators.job_actions"],
+            }
+        ],
         "sensors": [{"integration-name": name, "python-modules": ["tf_dist.airflow.sensors.tfjob"]}],
         "hooks": [{"integration-name": name, "python-modules": ["tf_dist.airflow.hooks.tfjob"]}],
         "triggers": [{"integration-name": name, "python-modules": ["tf_dist.airflow.triggers.tfjob"]}],

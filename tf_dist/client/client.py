@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.job_display import view_of
-from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, log_opener, replica_of
+from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, log_opener, replica_of, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
     JobInformer,
@@ -261,7 +261,7 @@ class Client:
             yield from self._follow(found, options, chosen, note)
         else:
             for line in self._lines(found, options, chosen, note):
-                yield line if timestamps else line._replace(text=line.text.partition(" ")[2])
+                yield line if timestamps else line._replace(text=without_stamp(line.text))
 
     def _lines(
         self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]

@@ -54,7 +54,15 @@ _SLACK: Final = 5.0  # seconds asked for once more: what was written last may st
 _SETTLE: Final = 3.0  # seconds by which a pod's status may lag behind the end of a container
 _UNSTAMPED: Final = 100  # lines that are known again
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ")
+# What a kubelet says instead of a log that its node does not have any more, as if it were one.
+_NOT_KEPT: Final = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
 _Moment = tuple[float, bytes]
+
+
+def without_stamp(text: str) -> str:
+    """A line that was asked for with its time, without; one of the server itself, or of a gap, has none."""
+    found = _STAMP.match(text.encode())
+    return text.partition(" ")[2] if found else text
 
 
 class _LogPosition:
@@ -193,7 +201,11 @@ class ResumingLogStream:
     def _take_unstamped(self, line: bytes) -> None:
         """A word of the server itself, which it may say at every request."""
         told = line in self._unstamped or (self._rereading and self._position.last is not None)
-        if self._requests == 1 or not told:  # at last a kubelet only says that the container was removed
+        if _NOT_KEPT.match(line):  # at last a kubelet only says that the container was removed
+            if not told:
+                what = "the rest of this log" if self._position.last is not None else "this log"
+                self._note(f"{what} is missing: its node does not keep it any more")
+        elif self._requests == 1 or not told:
             self._ready.append(line)
         if len(self._unstamped) < _UNSTAMPED:
             self._unstamped.add(line)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
@@ -39,16 +40,23 @@ class TFJob:
     :param workers: how many; ``ps``: how many parameter servers.
     :param chief: whether there is one beside the workers; else worker 0 leads.
     :param evaluator: whether there is one.
-    :param env: variables; a mapping instead of a text is a ``valueFrom``: ``{"secretKeyRef": {…}}``.
+    :param env_vars: variables; a mapping instead of a text is a ``valueFrom``: ``{"secretKeyRef": {…}}``.
     :param resources: requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``; devices are limits, too.
     :param ps_resources: those of parameter servers, where they differ.
-    :param queue: the gang's queue. ``priority_class``: of the gang and its pods.
+    :param queue_name: the gang's queue. ``priority_class``: of the gang and its pods.
     :param min_workers: with how many it may start, or go on when others need the room.
     :param max_workers: how many it may have while there is room.
     :param enable_dynamic_worker: the program copes with workers that come and go; else all start again.
     :param restart_policy: of all but parameter servers, which are always needed again.
     :param success_policy: ``AllWorkers``: succeeded when all workers are done; else when the chief or worker 0 is.
+    :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have
+        ``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``,
+        ``resources``. The gang queues once, with all of them.
+    :param admission_timeout: seconds, or ``10m``, without a place after which those are tried, too.
+    :param on_eviction: what follows when pods are taken away: ``restart`` (by its own policies), ``requeue``, ``fail``,
+        ``fallback``; ``on_preemption``: when the gang is preempted.
     :param namespace: where it goes; "": where the one who submits it says.
+    :param env: the former name of ``env_vars``; ``queue``: of ``queue_name``.
     :param pod: further fields of every pod's spec; ``container``: of every container; ``run_policy``: of the job.
     """
 
@@ -67,34 +75,45 @@ class TFJob:
         ps: int = 0,
         chief: bool = False,
         evaluator: bool = False,
-        env: Environment | None = None,
+        env_vars: Environment | None = None,
         resources: Resources | None = None,
         ps_resources: Resources | None = None,
-        queue: str = "",
+        queue_name: str = "",
         priority_class: str = "",
         min_workers: int | None = None,
         max_workers: int | None = None,
         enable_dynamic_worker: bool = False,
         restart_policy: str = "ExitCode",
         success_policy: str = "",
+        fallback: Sequence[Mapping[str, Any]] | None = None,
+        on_eviction: str | None = None,
+        on_preemption: str | None = None,
+        admission_timeout: float | str | None = None,
         namespace: str = "",
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
         pod: Mapping[str, Any] | None = None,
         container: Mapping[str, Any] | None = None,
         run_policy: Mapping[str, Any] | None = None,
+        env: Environment | None = None,
+        queue: str = "",
     ) -> None:
-        texts = {"name": name, "image": image, "queue": queue, "priority_class": priority_class}
+        env_vars = _renamed("env", env, "env_vars", env_vars)
+        queue_name = _renamed("queue", queue, "queue_name", queue_name)
+        policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
+        texts = {"name": name, "image": image, "queue_name": queue_name, "priority_class": priority_class}
         texts |= {"namespace": namespace, "restart_policy": restart_policy, "success_policy": success_policy}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
         problems = [
             *_text_problems(texts),
+            *([Problem("image", "is empty", "name the image that every replica runs")] if image == "" else []),
             *(_count_problem(argument, count) for argument, count in counts.items() if not _is_count(count)),
             *_word_problems("command", command),
             *_word_problems("args", args),
-            *_env_problems(env or {}),
+            *_env_problems({} if env_vars is None else env_vars),
             *_resource_problems("resources", resources or {}),
             *_resource_problems("ps_resources", ps_resources or {}),
+            *policies.problems(),
         ]
         if problems:
             raise InvalidJob(problems)
@@ -105,7 +124,7 @@ class TFJob:
                 image=image,
                 command=list(command),
                 args=list(args),
-                env=[_variable(*item) for item in (env or {}).items()],
+                env=[_variable(*item) for item in (env_vars or {}).items()],
                 resources=_requests(wanted),
             )
             policy = "OnFailure" if kind == "PS" else restart_policy
@@ -118,7 +137,7 @@ class TFJob:
         bounds = {MIN_WORKERS: min_workers, MAX_WORKERS: max_workers}
         written = {key: str(bound) for key, bound in bounds.items() if bound is not None}
         policy = {**_EVERYWHERE, **(run_policy or {})}
-        scheduling = {**policy.get("schedulingPolicy", {}), **_given(queue=queue, priorityClass=priority_class)}
+        scheduling = {**policy.get("schedulingPolicy", {}), **_given(queue=queue_name, priorityClass=priority_class)}
         document = {
             "apiVersion": Dialect.TFJOB_V1.value,
             "kind": Dialect.TFJOB_V1.kind,
@@ -126,7 +145,7 @@ class TFJob:
                 name=name,
                 namespace=namespace,
                 labels=dict(labels or {}),
-                annotations={**(annotations or {}), **written},
+                annotations={**policies.annotations(), **(annotations or {}), **written},
             ),
             "spec": _given(
                 successPolicy=success_policy,
@@ -208,26 +227,63 @@ class TFJob:
         self,
         *,
         name: str = "",
+        namespace: str = "",
         workers: int | None = None,
         ps: int | None = None,
         image: str = "",
-        queue: str = "",
+        command: Sequence[str] = (),
+        args: Sequence[str] = (),
+        queue_name: str = "",
         priority_class: str = "",
-        env: Mapping[str, str] | None = None,
+        env_vars: Environment | None = None,
+        resources: Resources | None = None,
+        fallback: Sequence[Mapping[str, Any]] | None = None,
+        on_eviction: str | None = None,
+        on_preemption: str | None = None,
+        admission_timeout: float | str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        env: Environment | None = None,
+        queue: str = "",
     ) -> TFJob:
         """A job with these changes, in the fields that its format has for them; InvalidJob where it has none.
 
-        ``image``: of the containers that train. ``env``: of every container, which keeps variables of its own.
+        ``image``, ``command``, ``args``: of the containers that train. ``env_vars``: of every container, which keeps
+        variables of its own. ``resources``: of workers. ``labels``, ``annotations``: on top of its own. ``overrides``:
+        any field, by its path: ``{"spec.runPolicy.backoffLimit": 3}``. ``env`` and ``queue`` are former names.
         """
         from dataclasses import replace
 
+        from tf_dist.core.api.overrides import apply_overrides, named_overrides
         from tf_dist.core.dialects import StepOverrides, apply_step_overrides
 
+        policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
         wanted = StepOverrides(
-            workers=workers, ps=ps, queue=queue, priority_class=priority_class, image=image, env=env or {}
+            workers=workers,
+            ps=ps,
+            queue=_renamed("queue", queue, "queue_name", queue_name),
+            priority_class=priority_class,
+            image=image,
+            command=command,
+            args=args,
+            env=_renamed("env", env, "env_vars", env_vars) or {},
+            resources=resources or {},
         )
-        content = apply_step_overrides(self._written.content, wanted)
-        metadata = {**content["metadata"], **_given(name=name)}
+        problems = [
+            *_text_problems({"name": name, "namespace": namespace, "image": image}),
+            *_word_problems("command", command),
+            *_word_problems("args", args),
+            *_env_problems(wanted.env),
+            *_resource_problems("resources", wanted.resources),
+            *policies.problems(),
+        ]
+        if problems:
+            raise InvalidJob(problems)
+        content = apply_overrides(apply_step_overrides(self._written.content, wanted), named_overrides(overrides or {}))
+        metadata = {**content["metadata"], **_given(name=name, namespace=namespace)}
+        for key, more in (("labels", labels), ("annotations", {**policies.annotations(), **(annotations or {})})):
+            metadata |= _given(**{key: {**(metadata.get(key) or {}), **(more or {})}})
         made = copy.copy(self)
         made._written = replace(self._written, content={**content, "metadata": metadata})
         return made
@@ -281,6 +337,44 @@ def _requests(wanted: Resources) -> dict[str, Any]:
     return _given(requests=dict(wanted), limits={key: value for key, value in wanted.items() if "/" in key})
 
 
+_T = TypeVar("_T")
+
+
+def _renamed(former: str, given: _T, name: str, value: _T) -> _T:
+    """The value of an argument, also under its former name."""
+    if not given:
+        return value
+    warnings.warn(f"the argument {former} is called {name} now", DeprecationWarning, stacklevel=3)
+    return value or given
+
+
+class _Policies(NamedTuple):
+    """The arguments that are annotations of the job; see ``policy_annotations``."""
+
+    fallback: object
+    on_eviction: object
+    on_preemption: object
+    admission_timeout: object
+
+    def annotations(self) -> dict[str, str]:
+        """As annotations; InvalidJob."""
+        from tf_dist.core.dialects import policy_annotations
+
+        given = self._asdict()
+        return policy_annotations(**given, open_=_is_template) if any(one is not None for one in self) else {}
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What is wrong with them."""
+        if self.admission_timeout is not None and self.fallback is None:
+            hint = "give fallback as well, or a limit to the one that waits: Client.wait(…, timeout=…)"
+            return (Problem("admission_timeout", "says when a fallback is tried, and there is none", hint),)
+        try:
+            self.annotations()
+        except InvalidJob as error:
+            return error.problems
+        return ()
+
+
 def _is_template(value: object) -> bool:
     """Whether a pipeline is still to fill it in."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)
@@ -298,8 +392,6 @@ def _text_problems(arguments: Mapping[str, object]) -> Iterator[Problem]:
     for argument, value in arguments.items():
         if not isinstance(value, str):
             yield Problem(argument, f"must be text, not {value!r}", f"give {str(value)!r}, if that is meant")
-    if arguments["image"] == "":
-        yield Problem("image", "is empty", "name the image that every replica runs")
 
 
 def _word_problems(argument: str, words: object) -> Iterator[Problem]:
@@ -314,11 +406,11 @@ def _word_problems(argument: str, words: object) -> Iterator[Problem]:
 
 def _env_problems(env: object) -> Iterator[Problem]:
     if not isinstance(env, Mapping):
-        yield Problem("env", f"must be a mapping of names to texts, not {env!r}", 'give {"NAME": "value"}')
+        yield Problem("env_vars", f"must be a mapping of names to texts, not {env!r}", 'give {"NAME": "value"}')
         return
     for name, value in env.items():
         if not isinstance(value, str | Mapping):
-            yield Problem(f"env[{name!r}]", f"must be text, not {value!r}", f"give {str(value)!r}")
+            yield Problem(f"env_vars[{name!r}]", f"must be text, not {value!r}", f"give {str(value)!r}")
 
 
 def _resource_problems(argument: str, resources: object) -> Iterator[Problem]:

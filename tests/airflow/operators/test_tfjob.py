@@ -147,11 +147,12 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"admission_timeout": "5"}, "admission_timeout: '5' is no number"),
     ],
 )
-def test_arguments_that_mean_nothing(
-    operator: MakeOperator, instance: Instance, arguments: dict[str, Any], told: str
+def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(
+    operator: MakeOperator, arguments: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(AirflowFailException, match=told):
-        operator(document(), **arguments).execute(instance.context())
+    with pytest.raises(InvalidJob, match=told) as caught:
+        operator(document(), **arguments)
+    assert all(problem.hint for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize(

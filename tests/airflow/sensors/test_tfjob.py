@@ -17,6 +17,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[
 
 from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, TaskDeferred
+from tf_dist.errors import InvalidJob
 
 BOTH = pytest.mark.parametrize("sensor", [TFJobSensor, GangAdmittedSensor])
 
@@ -79,10 +80,24 @@ def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
 
 
 def test_what_can_be_required_of_a_place_is_checked_with_the_dag(cluster_site: Site) -> None:
-    with pytest.raises(AirflowException, match="require: 'bound' is neither of admitted, scheduled"):
+    with pytest.raises(InvalidJob, match="require: 'bound' is none of admitted, scheduled"):
         make(GangAdmittedSensor, cluster_site, require="bound")
 
 
 def test_a_name_that_is_none(cluster_site: Site) -> None:
+    with pytest.raises(InvalidJob, match="is no job"):
+        make(TFJobSensor, cluster_site, job_name="pod/a")
+    task = make(TFJobSensor, cluster_site, job_name="{{ params.job }}")
+    task.job_name = "pod/a"  # what was filled in
     with pytest.raises(AirflowException, match="is no job"):
-        waited(make(TFJobSensor, cluster_site, job_name="pod/a"))
+        waited(task)
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_any_state_can_be_waited_for(cluster_site: Site, deferrable: bool) -> None:
+    cluster_site.submit(document("exit 3", name="a"))
+    for goal in ("finished", "failed", "admitted"):
+        found = waited(make(TFJobSensor, cluster_site, until=goal, deferrable=deferrable))
+        assert found["name"] == "a"
+    cluster_site.submit(document(FOREVER, name="b", suspend=True))
+    assert waited(make(TFJobSensor, cluster_site, job_name="b", until="suspended", deferrable=deferrable))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.airflow.light import LightSite
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
@@ -19,8 +21,9 @@ from tf_dist.airflow.shared.informer_registry import SharedInformerRegistry
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
 from tf_dist.client.inline_driver import leased_driver
-from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
 from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.core.steps.wait_result import WaitLimits
@@ -209,3 +212,20 @@ def test_a_hub_that_cannot_be_made_is_tried_again_by_the_next(cluster_site: Site
     assert len(informers) == 0
     informers.enter("k", lambda: SharedJobInformer(open_connection(good, {}), "default"))
     informers.leave("k")
+
+
+def test_a_job_that_nothing_drives_says_so_once(light: LightSite) -> None:
+    controller = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
+    lease = new_lease(controller, "", 15.0, 0.0, {names.DRIVER: DRIVER_CONTROLLER})
+    light.cluster.create(LEASES, controller.namespace, lease)
+    light.submit("a")
+    found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")
+    try:
+        limits = WaitLimits(deadline=time.time() + 1.0)
+        _, lines = wait(found, "a", drive=False, driver_check=0.0, limits=limits)
+    finally:
+        found.close()
+    said = [line for line in lines if "nothing drives this job" in line]
+    assert len(said) == 1
+    assert "no controller is alive in tf-dist-system" in said[0]
+    assert "tf-dist install" in said[0]

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _LARGEST: Final = 100_000  # bytes: Linux takes no longer argument of a program than 128 KiB
-# The others are arguments of the operator, or say what the function says.
-_OWN: Final = {"name", "command", "args", "labels", "annotations", "namespace", "queue"}
-_JOB_FIELDS: Final = inspect.signature(TFJob).parameters.keys() - _OWN
+_BOTH: Final = {"image", "workers", "ps", "env_vars", "resources", "priority_class"}
+# What else the operator takes too is the operator's; Airflow has a use of its own for queue.
+_JOB_FIELDS: Final = (
+    inspect.signature(TFJob).parameters.keys() - inspect.signature(TFJobOperator).parameters.keys() - {"queue"}
+) | _BOTH
 
 # Every replica prints a dict as metrics; the leader's value is the task's. What fits is in the termination message,
 # which is kept with the pod, too; Kubernetes takes 4096 bytes of it.
@@ -74,7 +76,8 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     value that it returns; the leader's (worker 0's, if there is no chief) becomes the task's XCom, with
     ``multiple_outputs`` as TaskFlow has it. What the job came to is the XCom ``result``. A dict is printed as
     ``name=value`` by each replica, too, and so becomes metrics. Parameter servers run TensorFlow's standard server.
-    ``workers``, ``ps``, ``image``, ``resources``, ``env``: those of ``TFJob``; everything else is ``TFJobOperator``'s.
+    ``workers``, ``ps``, ``image``, ``resources``, ``env_vars``, and what only ``TFJob`` has, are ``TFJob``'s; the
+    others are ``TFJobOperator``'s.
     """
 
     custom_operator_name = "@task.tfjob"

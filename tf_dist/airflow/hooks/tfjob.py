@@ -13,9 +13,10 @@ from tf_dist.airflow.versions import AirflowNotFoundException, BaseHook, conf
 
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
-    from tf_dist.client.client import Client
+    from tf_dist.client.client import Client, JobReference
     from tf_dist.client.connection import Connection
     from tf_dist.client.stored_jobs import StoredJob
+    from tf_dist.client.tfjob import TFJob
     from tf_dist.cluster.api import Cluster, Object
 
 
@@ -25,6 +26,11 @@ def make_shared_informer(access: ClusterArguments, namespace: str, extras: Mappi
 
     streams = conf.getint("tf_dist", "log_streams", fallback=128)
     return SharedJobInformer(open_connection(access, extras), namespace, streams=streams)
+
+
+def job_summary(job: StoredJob) -> dict[str, Any]:
+    """What a task returns of a job that it did not run."""
+    return {"name": job.name, "namespace": job.namespace, "uid": job.uid, "status": job.state}
 
 
 class TFJobHook(BaseHook):
@@ -95,17 +101,52 @@ class TFJobHook(BaseHook):
 
         return Client(connection=self.connection, namespace=namespace or "")
 
-    def get_job(self, name: str, namespace: str | None = None) -> StoredJob:
-        """A job by NAME, ``tfjob/NAME`` or ``vcjob/NAME``; NotFound."""
-        return self.client(namespace).get(name)
+    def get_job(self, job: JobReference, namespace: str | None = None) -> StoredJob:
+        """A job by NAME, ``tfjob/NAME`` or ``vcjob/NAME``, or one that was got before as it is now; NotFound."""
+        return self.client(namespace).get(job)
 
     def get_pods(self, job: StoredJob) -> list[Object]:
         """The pods of a job."""
         return self.client().pods(job)
 
-    def delete_job(self, job: StoredJob) -> None:
-        """Delete this very job and what belongs to it; NotFound."""
-        self.client().delete(job)
+    def submit(self, job: TFJob, namespace: str | None = None) -> StoredJob:
+        """Submit a job under its own name, for a controller to drive; AlreadyExists, InvalidJob."""
+        return self.client().submit(job, namespace=namespace or "")
+
+    def wait(
+        self,
+        job: JobReference,
+        until: str = "finished",
+        *,
+        namespace: str | None = None,
+        timeout: float | None = None,
+    ) -> StoredJob:
+        """The job once it is ``until``; see ``Client.wait``. It blocks: ``TFJobSensor`` can wait in the triggerer."""
+        return self.client(namespace).wait(job, until, timeout=timeout)
+
+    def suspend(self, job: JobReference, namespace: str | None = None) -> StoredJob:
+        """End its pods and give its place back; InvalidJob if it is over."""
+        return self.client(namespace).suspend(job)
+
+    def resume(self, job: JobReference, namespace: str | None = None) -> StoredJob:
+        """Let a suspended or aborted job start again; InvalidJob if it is over."""
+        return self.client(namespace).resume(job)
+
+    def scale(self, job: JobReference, workers: int, namespace: str | None = None) -> StoredJob:
+        """Give it another number of workers; the same object if it has that many. InvalidJob."""
+        return self.client(namespace).scale(job, workers)
+
+    def delete(
+        self,
+        job: JobReference,
+        namespace: str | None = None,
+        *,
+        wait: bool = False,
+        timeout: float | None = None,
+        missing_ok: bool = False,
+    ) -> None:
+        """Delete a job and what belongs to it; see ``Client.delete``. NotFound, unless ``missing_ok``."""
+        self.client(namespace).delete(job, wait=wait, timeout=timeout, missing_ok=missing_ok)
 
     @contextmanager
     def informer(self, namespace: str) -> Iterator[SharedJobInformer]:

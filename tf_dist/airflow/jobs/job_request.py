@@ -13,7 +13,7 @@ from tf_dist.airflow.jobs.task_identity import sanitized_name
 from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.core.api.fieldpath import parse_field_path
-from tf_dist.core.api.overrides import Override, apply_overrides, refuse_unknown_keys
+from tf_dist.core.api.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
 from tf_dist.errors import InvalidJob, Problem
@@ -68,7 +68,7 @@ def job_request(
     def changed(content: Any) -> Any:
         if changes != NO_CHANGES:
             content = apply_step_overrides(_with_numbers(_named(content, name, default_name)), changes)
-        content = apply_overrides(content, _overrides(overrides))
+        content = apply_overrides(content, named_overrides(overrides))
         if queue_name:
             content = apply_overrides(content, queue_overrides(content, dialect_of(content), queue_name))
         return _with_numbers(_named(content, name, default_name))
@@ -85,7 +85,7 @@ def job_request(
     else:
         what = f"a {type(job).__name__} is no job"
         raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
-    refuse_unknown_keys(_overrides(overrides), found.entry.parsed.warnings)
+    refuse_unknown_keys(named_overrides(overrides), found.entry.parsed.warnings)
     return found
 
 
@@ -117,19 +117,6 @@ def _path(job: str, folders: Sequence[Path]) -> Path:
     path = Path(job).expanduser()
     places = [folder / path for folder in folders]
     return next((place for place in (*places, path) if place.exists()), places[0])
-
-
-def _overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
-    found, problems = [], []
-    for path, value in values.items():
-        try:
-            found.append(Override(parse_field_path(path), value))
-        except ValueError as error:
-            hint = "write spec.tfReplicaSpecs.Worker.replicas"
-            problems.append(Problem(f"overrides[{path!r}]", " ".join(str(error).split()), hint))
-    if problems:
-        raise InvalidJob(problems)
-    return tuple(found)
 
 
 def _named(content: Any, name: str | None, default: str) -> Any:

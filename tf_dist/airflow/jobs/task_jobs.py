@@ -197,7 +197,8 @@ _START_ATTEMPTS: Final = 5
 class TaskTry:
     """One try of a task. ``drive``: whether Airflow drives its job; ``durable``: whether earlier tries' are taken up.
 
-    ``max_tries``: as Airflow has it. ``labels`` and ``annotations`` are the user's, for the job.
+    ``max_tries``: as Airflow has it. ``labels`` and ``annotations`` are the user's, for the job. ``exact_name``: it has
+    the name that was ordered; else one of its own.
     """
 
     key: TaskInstanceKey
@@ -206,6 +207,7 @@ class TaskTry:
     owner: str
     drive: bool = True
     durable: bool = True
+    exact_name: bool = False
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
@@ -273,7 +275,7 @@ def _create(
     notes = {**this.annotations, OWNER_ANNOTATION: this.owner, **({names.DRIVER: AIRFLOW_DRIVER} if drive else {})}
     mine = request_of_try(
         request,
-        name=this.key.job_name(request.base_name, this.number),
+        name=_name(request, this),
         namespace=namespace,
         labels={**this.labels, **this.key.labels(this.number)},
         notes=notes,
@@ -289,13 +291,21 @@ def _create(
         return _existing_job(connection, resource, mine, namespace, this)
 
 
+def _name(request: JobRequest, this: TaskTry) -> str:
+    """The name of the job that this try makes: the same however often it is asked, so that none is made twice."""
+    made = not this.exact_name or "generateName" in request.entry.written.content["metadata"]
+    return this.key.job_name(request.base_name, this.number) if made else request.base_name
+
+
 def _existing_job(
     connection: Connection, resource: Resource, mine: JobRequest, namespace: str, this: TaskTry
 ) -> StoredJob:
     """The job of that name: ours, if the answer to its creation was lost and it lives; else the error stands."""
     stored = connection.cluster.get(resource, namespace, mine.base_name)
     if annotations_of(stored).get(OWNER_ANNOTATION) != this.owner:
-        raise AlreadyExists(f"there is a job {mine.base_name} in namespace {namespace}, and it is not this task's")
+        hint = "delete it first, or give this one another name" if this.exact_name else ""
+        what = f"there is a job {mine.base_name} in namespace {namespace}, and it is not this task's"
+        raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
     return StoredJob(resource, stored)
 
 

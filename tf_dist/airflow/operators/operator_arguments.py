@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
 from tf_dist.airflow.operators.job_arguments import argument_problems, count_of
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.dialects import StepOverrides, policy_annotations
-from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.airflow.operators.base import BaseTFJobOperator
-
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "on_finish_action": ("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job"),
-    "on_kill_action": ("delete_job", "keep_job"),
-    "driver": tuple(DriverChoice),
-}
-
-_SECONDS: Final = ("poll_interval", "admission_timeout", "startup_timeout_seconds")
 
 
 def dry_run_text(operator: BaseTFJobOperator) -> str:
@@ -112,42 +102,12 @@ def _folders(operator: BaseTFJobOperator) -> list[Path]:
 
 
 def _check(operator: BaseTFJobOperator) -> None:
-    """InvalidJob with everything that is wrong with the arguments."""
-    found = (_of_choices, argument_problems, _of_seconds, _of_the_rest)
-    problems = [problem for look in found for problem in look(operator)]
-    if problems:
+    """InvalidJob with everything that is wrong with the arguments: those that were filled in, and the DAG's."""
+    if problems := [*argument_problems(operator), *_of_the_dag(operator)]:
         raise InvalidJob(problems)
 
 
-def _of_choices(operator: BaseTFJobOperator) -> Iterator[Problem]:
-    for name, known in _CHOICES.items():
-        if getattr(operator, name) not in known:
-            yield Problem(name, f"{getattr(operator, name)!r} is none of {', '.join(known)}")
-    if not operator.wait_for_completion and operator.driver == DriverChoice.INLINE:
-        yield unwaited_problem()
-
-
-def unwaited_problem() -> Problem:
-    """A job that the task does not wait for, and that no controller drives."""
-    hint = "install a controller (tf-dist install), or wait"
-    return Problem("wait_for_completion", "no driver would be left once the task is done", hint)
-
-
-def _of_seconds(operator: BaseTFJobOperator) -> Iterator[Problem]:
-    for name in _SECONDS:
-        value = getattr(operator, name)
-        if value is not None and not (isinstance(value, int | float) and value >= 0):
-            yield Problem(name, f"{value!r} is no number of seconds, or less than none")
-
-
-def _of_the_rest(operator: BaseTFJobOperator) -> Iterator[Problem]:
+def _of_the_dag(operator: BaseTFJobOperator) -> Iterator[Problem]:
     if not TASKS_CHOOSE_NATIVE and operator.has_dag() and operator.dag.render_template_as_native_obj:
         what = "is set, and this Airflow can fill in no single task's fields as text"
         yield Problem("render_template_as_native_obj", what, "leave it out of the DAG")
-    codes: object = operator.skip_on_exit_code
-    if isinstance(codes, str | bytes) or not isinstance(codes, int | Container | None):
-        yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")
-    given: object = operator.callbacks
-    for one in given if isinstance(given, Sequence) else () if given is None else (given,):
-        if not (isinstance(one, type) and issubclass(one, TFJobCallbacks)):
-            yield Problem("callbacks", f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")

@@ -39,7 +39,8 @@ class TFJobOperator(BaseTFJobOperator):
     :param args: the arguments of that. (templated)
     :param workers: how many. (templated)
     :param ps: how many parameter servers. (templated)
-    :param env_vars: variables of every container, which keeps those of its own. (templated)
+    :param env_vars: variables of every container, which keeps those of its own; a mapping instead of a text is a
+        ``valueFrom``: ``{"secretKeyRef": {…}}``. (templated)
     :param resources: of each replica, where the arguments make the job; else of its workers. (templated)
     :param priority_class: of the gang. (templated)
     :param name: the job's name, instead of the document's; a few characters are added to it. (templated)
@@ -110,6 +111,8 @@ class TFJobOperator(BaseTFJobOperator):
         "annotations": "py",
     }
     ui_color = "#ffe0b2"
+    exact_name: ClassVar[bool] = False
+    """Whether the job has its name as it is given, or each try a name of its own."""
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
     def __init__(
@@ -121,7 +124,7 @@ class TFJobOperator(BaseTFJobOperator):
         args: Sequence[str] | None = None,
         workers: int | str | None = None,
         ps: int | str | None = None,
-        env_vars: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, str | Mapping[str, Any]] | None = None,
         resources: Mapping[str, Any] | None = None,
         priority_class: str | None = None,
         name: str | None = None,
@@ -187,17 +190,21 @@ class TFJobOperator(BaseTFJobOperator):
         self.fallback = fallback
         self.on_eviction = on_eviction
         self.on_preemption = on_preemption
-        if any(given is not None for given in (fallback, on_eviction, on_preemption)):
-            from tf_dist.airflow.operators.operator_arguments import policies_of_operator
-
-            policies_of_operator(self)  # a DAG with wrong ones is refused when it is read
         self.on_finish_action = on_finish_action
         self.on_kill_action = on_kill_action
         self.skip_on_exit_code = skip_on_exit_code
         self.callbacks = callbacks
         self.job_url = job_url
         self.tensorboard_url = tensorboard_url
-        if problems := [*argument_problems(self)]:
+        problems = [*argument_problems(self)]
+        if any(given is not None for given in (fallback, on_eviction, on_preemption)):
+            from tf_dist.airflow.operators.operator_arguments import policies_of_operator
+
+            try:
+                policies_of_operator(self)
+            except InvalidJob as error:
+                problems += error.problems
+        if problems:
             raise InvalidJob(problems)
         self.killed = False
         self.request: JobRequest | None = None  # what is submitted, once it is known
@@ -286,12 +293,7 @@ class TFJobOperator(BaseTFJobOperator):
 
     def access(self) -> ClusterArguments:
         """The cluster that the arguments name."""
-        return ClusterArguments(
-            kubernetes_conn_id=self.kubernetes_conn_id,
-            in_cluster=self.in_cluster,
-            config_file=self.config_file,
-            cluster_context=self.cluster_context,
-        )
+        return ClusterArguments.of(vars(self))
 
 
 def _is_template(text: str, env: Environment) -> bool:

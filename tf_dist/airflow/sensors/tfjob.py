@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
-from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
+from tf_dist.airflow.operators.job_arguments import choice_problems, job_name_problems
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, conf
-from tf_dist.client.stored_jobs import StoredJob, now
-from tf_dist.core.api.status import display_phase
+from tf_dist.client.stored_jobs import StoredJob, driver_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
 from tf_dist.core.steps.wait_result import NO_LIMITS, WaitResult, evaluate_wait, wait_outcome
-from tf_dist.errors import NotFound, TFDistError
+from tf_dist.errors import InvalidJob, NotFound, TFDistError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-REQUIREMENTS: Final = ("admitted", "scheduled")
+_REQUIREMENTS: Final = ("admitted", "scheduled")
+_GOALS: Final = ("succeeded", "finished", "failed", "running", "admitted", "scheduled", "suspended")
 
 
 class _JobSensor(BaseSensorOperator):
     """What both sensors have in common."""
 
-    goal: str
     template_fields: Sequence[str] = (
         "job_name",
         "namespace",
@@ -45,6 +45,7 @@ class _JobSensor(BaseSensorOperator):
         self,
         *,
         job_name: str,
+        goal: str,
         namespace: str | None = None,
         kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
         in_cluster: bool | None = None,
@@ -56,7 +57,10 @@ class _JobSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
+        if problems := [*job_name_problems(job_name)]:
+            raise InvalidJob(problems)
         self.job_name = job_name
+        self.goal = goal
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
         self.in_cluster = in_cluster
@@ -73,7 +77,7 @@ class _JobSensor(BaseSensorOperator):
         found = self._failing(lambda: self.poke(context))
         if isinstance(found, PokeReturnValue) and found.is_done:
             return found.xcom_value
-        access = self._access()
+        access = ClusterArguments.of(vars(self))
         hook = TFJobHook.of(access)
         try:
             kind, name = self._kind_and_name()
@@ -106,9 +110,10 @@ class _JobSensor(BaseSensorOperator):
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Whether the job has come to what is waited for; the error, if it never can."""
         kind, name = self._kind_and_name()
-        hook = TFJobHook.of(self._access())
+        hook = TFJobHook.of(ClusterArguments.of(vars(self)))
         try:
             job = hook.get_job(f"{'vcjob' if kind == 'Job' else 'tfjob'}/{name}", self.namespace)
+            idle = driver_problems(hook.cluster, job)
         except NotFound as error:
             self._say(str(error))
             return False
@@ -116,13 +121,13 @@ class _JobSensor(BaseSensorOperator):
             hook.close()
         found = evaluate_wait(job.job, job.status, (), NO_LIMITS, now(), goal=self.goal)
         if found is None:
-            self._say(diagnose(job.job, job.status, (), now())[0].summary)
+            self._say((idle or diagnose(job.job, job.status, (), now()))[0].summary)
             return False
         outcome = wait_outcome(job.status, found, now())
         _publish(context, outcome)
         if not found.reached and outcome is not None:
             raise _failure(job, found, outcome)
-        return PokeReturnValue(is_done=True, xcom_value=_brief(job))
+        return PokeReturnValue(is_done=True, xcom_value=job_summary(job))
 
     def _failing(self, work: Any) -> Any:
         """What ``work`` returns; a job that failed is skipped over where the sensor says so."""
@@ -139,14 +144,6 @@ class _JobSensor(BaseSensorOperator):
             self._said = text
             self.log.info("%s", text)
 
-    def _access(self) -> ClusterArguments:
-        return ClusterArguments(
-            kubernetes_conn_id=self.kubernetes_conn_id,
-            in_cluster=self.in_cluster,
-            config_file=self.config_file,
-            cluster_context=self.cluster_context,
-        )
-
     def _kind_and_name(self) -> tuple[str, str]:
         """NAME, ``tfjob/NAME`` or ``vcjob/NAME``."""
         kind, _, name = self.job_name.rpartition("/")
@@ -156,16 +153,21 @@ class _JobSensor(BaseSensorOperator):
 
 
 class TFJobSensor(_JobSensor):
-    """Waits until a job has succeeded; fails as soon as it cannot any more.
+    """Waits until a job has succeeded, or is ``until``; fails as soon as it cannot be any more.
 
     :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``; it need not be there yet. (templated)
+    :param until: ``succeeded``, ``finished`` (however it ended), ``failed``, ``running``, ``admitted``, ``scheduled``
+        (each pod has its node), ``suspended``.
     :param namespace: where it is; else that of the connection. (templated)
     :param kubernetes_conn_id: and ``in_cluster``, ``config_file``, ``cluster_context``: as of ``TFJobOperator``.
     :param get_logs: bring its lines into the task's log (when deferred).
     :param deferrable: wait in the triggerer.
     """
 
-    goal = "succeeded"
+    def __init__(self, *, until: str = "succeeded", **kwargs: Any) -> None:
+        if problems := [*choice_problems("until", until, _GOALS)]:
+            raise InvalidJob(problems)
+        super().__init__(goal=until, **kwargs)
 
 
 class GangAdmittedSensor(_JobSensor):
@@ -176,10 +178,9 @@ class GangAdmittedSensor(_JobSensor):
     """
 
     def __init__(self, *, require: str = "admitted", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if require not in REQUIREMENTS:
-            raise AirflowException(f"require: {require!r} is neither of {', '.join(REQUIREMENTS)}")
-        self.goal = require
+        if problems := [*choice_problems("require", require, _REQUIREMENTS)]:
+            raise InvalidJob(problems)
+        super().__init__(goal=require, **kwargs)
 
 
 def _raise(error: Exception) -> None:
@@ -196,7 +197,3 @@ def _failure(job: StoredJob, found: WaitResult, outcome: Outcome) -> TFDistError
     message = f"{job.shown}: {found.message}"
     message = f"{message} ({found.hint})" if found.hint else message
     return outcome_error(outcome, message, hint=found.hint, decided=found.decided)
-
-
-def _brief(job: StoredJob) -> dict[str, Any]:
-    return {"name": job.name, "namespace": job.namespace, "uid": job.uid, "status": display_phase(job.status)}

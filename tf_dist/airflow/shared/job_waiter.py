@@ -23,7 +23,8 @@ from tf_dist.airflow.shared.subscription import Subscription
 from tf_dist.client.job_display import prefix_width, state_changes
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobMonitor, JobSnapshot
-from tf_dist.cluster.api import LogOptions
+from tf_dist.client.stored_jobs import StoredJob, driver_problems
+from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
 from tf_dist.core.api.status import OutcomeKind
 from tf_dist.core.diagnostics.display_text import visible_text
@@ -41,6 +42,8 @@ _DRAIN: Final = 5.0  # seconds without a line after which the log of a container
 _CLEAN_UP: Final = 10.0  # seconds for what a driver does after the end
 _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
+_SOON: Final = 40.0
+_RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
 _OWN_PREFIX: Final = "tf-dist"
 _GROUP: Final = 20  # lines of one replica that come at once: so many are folded
 _THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
@@ -55,6 +58,7 @@ WaitSteps = Generator[WaitStep, None, dict[str, Any]]
 class WaitOptions:
     """What a task waits for. ``goal``: see ``WAIT_CONDITIONS``; ``tail``: so many last lines of each log first
     (None: all); ``get_logs``: without it logs are read for the result only; ``results``: whether one is wanted.
+    ``driver_check``: seconds until it is looked for a driver, where others drive the job.
     """
 
     goal: str = "succeeded"
@@ -62,6 +66,33 @@ class WaitOptions:
     get_logs: bool = True
     results: bool = True
     tail: int | None = None
+    driver_check: float = _SOON
+
+
+class _DriverCheck:
+    """Looks, now and then, whether a job that others are to drive has a driver that lives.
+
+    Two requests each time, after ``first`` seconds and then more and more seldom: a thousand jobs may wait at once.
+    """
+
+    def __init__(self, cluster: Cluster, first: float) -> None:
+        self._cluster = cluster
+        self._pause, self._due = first, time.monotonic() + first
+        self._said = ""
+
+    @property
+    def left(self) -> float:
+        """Seconds until it looks again."""
+        return self._due - time.monotonic()
+
+    def news(self, job: StoredJob) -> str:
+        """What there is to say now, and was not said before; "" for nothing."""
+        found = next(iter(driver_problems(self._cluster, job)), None)
+        said = f"nothing drives this job: {found.summary} ({found.resolution})" if found else ""
+        self._said, before = said, self._said
+        self._pause = min(_RARELY, max(_SOON, 2 * self._pause))
+        self._due = time.monotonic() + self._pause
+        return "" if said == before else said
 
 
 class TaskLogView:
@@ -123,6 +154,8 @@ class JobWaiter:
         )
         self._view = TaskLogView(job.job, write, lines=options.get_logs)
         self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
+        check = math.inf if subscription.driven else options.driver_check
+        self._driver_check = _DriverCheck(informer.cluster, check)
 
     def wait_steps(self) -> WaitSteps:
         """From now until the wait is over; see ``WaitSteps``."""
@@ -134,13 +167,20 @@ class JobWaiter:
                 break
             if (refused := self._informer.refused()) is not None:
                 raise refused
+            if self._driver_check.left <= 0:
+                yield self._look_for_driver
             due = next_wait_limit(self._monitor.snapshot.status, self._options.limits, now)
-            yield None if due is None else due - now
+            left = min(math.inf if due is None else due - now, self._driver_check.left)
+            yield None if left == math.inf else left
         if self._options.results and result.kind is not OutcomeKind.DELETED:
             yield from self._drain_logs(result)
         if not result.reached:
             self._view.say(f"{result.message} ({result.hint})" if result.hint else result.message)
         return event_payload(self._subscription.last, self._monitor.snapshot, result)
+
+    def _look_for_driver(self) -> None:
+        if text := self._driver_check.news(self._subscription.last):
+            self._view.say(text)
 
     def _result(self, now: float) -> WaitResult | None:
         monitor, last = self._monitor, self._subscription.last

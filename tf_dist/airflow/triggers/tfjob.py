@@ -176,7 +176,7 @@ class TFJobTrigger(BaseTrigger):
                 goal=request.goal,
                 limits=request.limits,
                 get_logs=request.get_logs,
-                results=request.goal == "succeeded",
+                results=request.goal in ("succeeded", "finished", "failed"),
                 tail=self._tail(),
             )
             waiter = await asyncio.to_thread(JobWaiter, informer, subscription, options, self.log.info)

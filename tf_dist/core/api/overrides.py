@@ -113,6 +113,20 @@ class _Structure(ValueError):
     """A value that would be more than one scalar."""
 
 
+def named_overrides(values: Mapping[str, Any], argument: str = "overrides") -> tuple[Override, ...]:
+    """Values by their paths, as an argument in Python holds them; InvalidJob with every path that is none."""
+    found, problems = [], []
+    for path, value in values.items():
+        try:
+            found.append(Override(parse_field_path(path), value))
+        except ValueError as error:
+            hint = "write spec.tfReplicaSpecs.Worker.replicas"
+            problems.append(Problem(f"{argument}[{path!r}]", " ".join(str(error).split()), hint))
+    if problems:
+        raise InvalidJob(problems)
+    return tuple(found)
+
+
 def _scalar(text: str) -> Any:
     if not text.strip():
         return text

@@ -103,8 +103,8 @@ class StepOverrides:
     """The changes of a step; "", None and empty: as in the document.
 
     ``workers``, ``ps``: numbers of replicas. ``image``, ``command``, ``args``: of the containers that train, those of
-    parameter servers included. ``env``: variables for every
-    container, before its own, which stay as they are where they have the same name. ``labels``: on every pod.
+    parameter servers included. ``env``: variables for every container, before its own, which stay as they are where
+    they have the same name; a mapping is a ``valueFrom``. ``labels``: on every pod.
     ``tidy``: where the document does not say which pods go at the end, those go that still run then.
     ``node_selector``: of every pod, on top of its own (None takes a label away); ``tolerations``: besides its own.
     ``resources``: what each worker's container that trains asks for (of a job without workers: each replica's).
@@ -117,7 +117,7 @@ class StepOverrides:
     image: str = ""
     command: Sequence[str] = ()
     args: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     tidy: bool = False
     node_selector: Mapping[str, str | None] = field(default_factory=dict)
@@ -219,11 +219,15 @@ def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | f
     return {**found, **{key: part for key, part in parts.items() if part}}
 
 
-def _env(container: Mapping[str, Any], more: Mapping[str, str]) -> list[Any]:
+def _env(container: Mapping[str, Any], more: Mapping[str, str | Mapping[str, Any]]) -> list[Any]:
     """First, because a variable may only refer to those before it."""
     own = list(list_items(container.get("env")))
     taken = {value_at(variable, "name") for variable in own}
-    return [*({"name": name, "value": value} for name, value in more.items() if name not in taken), *own]
+    new = ((name, value) for name, value in more.items() if name not in taken)
+    return [
+        *({"name": name, "valueFrom" if isinstance(value, Mapping) else "value": value} for name, value in new),
+        *own,
+    ]
 
 
 def _each(document: Document, dialect: Dialect, job: Job) -> Iterator[tuple[ReplicaSpec, FieldPath]]:

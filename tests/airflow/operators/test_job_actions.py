@@ -1,0 +1,159 @@
+"""Small operators: each does one thing to a job, or says why not, however often it is tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.airflow.instance import Instance
+from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.waiting import until
+from tf_dist.errors import AlreadyExists, InvalidJob, NotFound
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+
+from tf_dist.airflow import (
+    DeleteTFJobOperator,
+    ResumeTFJobOperator,
+    ScaleTFJobOperator,
+    SubmitTFJobOperator,
+    SuspendTFJobOperator,
+    TFJob,
+    TFJobHook,
+    TFJobSensor,
+)
+from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+CHANGES: Any = pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [(SuspendTFJobOperator, {}), (ResumeTFJobOperator, {}), (ScaleTFJobOperator, {"workers": 2})],
+)
+
+
+def done(kind: Any, site: Site, **arguments: Any) -> Any:
+    given = {"job_name": "a", **arguments}
+    return kind(task_id="act", config_file=site.kubeconfig, **given).execute(Instance("r").context())
+
+
+def is_at(site: Site, goal: str) -> None:
+    done(TFJobSensor, site, until=goal, poke_interval=0.05, timeout=SECONDS)
+
+
+def workers(site: Site) -> Any:
+    (job,) = site.jobs()
+    return job["spec"]["tfReplicaSpecs"]["Worker"]["replicas"]
+
+
+def test_a_job_from_its_submission_to_its_deletion(cluster_site: Site) -> None:
+    submitted = SubmitTFJobOperator(task_id="s", job=document(FOREVER), name="a", config_file=cluster_site.kubeconfig)
+    found = submitted.execute(Instance("r").context())
+    assert found["name"] == "a"
+    is_at(cluster_site, "running")
+    for _ in range(2):
+        assert done(SuspendTFJobOperator, cluster_site)["uid"] == found["uid"]
+        is_at(cluster_site, "suspended")
+    assert cluster_site.pods() == []
+    for _ in range(2):
+        done(ScaleTFJobOperator, cluster_site, job_name="tfjob/a", workers="2")
+        assert workers(cluster_site) == 2
+    for _ in range(2):
+        done(ResumeTFJobOperator, cluster_site)
+    is_at(cluster_site, "running")
+    until(lambda: len(cluster_site.pods()) == 2, SECONDS)
+    assert done(DeleteTFJobOperator, cluster_site, wait_for_completion=True)["uid"] == found["uid"]
+    assert (cluster_site.jobs(), cluster_site.pods()) == ([], [])
+    assert done(DeleteTFJobOperator, cluster_site) is None
+
+
+@CHANGES
+def test_a_job_that_is_over_or_missing(cluster_site: Site, kind: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(NotFound, match="there is no job a in namespace default"):
+        done(kind, cluster_site, **arguments)
+    with pytest.raises(AirflowSkipException, match="there is no job a"):
+        done(kind, cluster_site, if_missing="skip", **arguments)
+    assert done(kind, cluster_site, if_missing="ignore", **arguments) is None
+    cluster_site.submit(document("true", name="a"))
+    is_at(cluster_site, "finished")
+    with pytest.raises(AirflowFailException, match="tfjob/a is Succeeded: it is over"):
+        done(kind, cluster_site, **arguments)
+    with pytest.raises(AirflowSkipException, match="it is over"):
+        done(kind, cluster_site, if_ended="skip", **arguments)
+    assert done(kind, cluster_site, if_ended="ignore", **arguments)["status"] == "Succeeded"
+
+
+def test_a_number_of_workers_that_the_job_cannot_have(cluster_site: Site) -> None:
+    cluster_site.submit(document(FOREVER, name="a", schedulingPolicy={"minAvailable": 1}))
+    with pytest.raises(AirflowFailException, match=r"with 0 workers: .*minAvailable|with 0 workers"):
+        done(ScaleTFJobOperator, cluster_site, workers=0)
+    assert workers(cluster_site) == 1
+
+
+def test_what_becomes_of_a_submission_that_is_repeated(cluster_site: Site, instance: Instance) -> None:
+    task = SubmitTFJobOperator(task_id="train", job=document(FOREVER, name="a"), config_file=cluster_site.kubeconfig)
+    first = task.execute(instance.context())
+    assert task.execute(instance.retry().context()) == first
+    with pytest.raises(AlreadyExists, match=r"there is a job a .* not this task's \(delete it first"):
+        task.execute(Instance("another run").context())
+    assert cluster_site.names() == ["a"]
+
+
+def test_a_name_that_the_cluster_is_to_make(cluster_site: Site, instance: Instance) -> None:
+    job = document("true")
+    job["metadata"] = {"generateName": "a-"}
+    task = SubmitTFJobOperator(task_id="train", job=job, config_file=cluster_site.kubeconfig)
+    name = task.execute(instance.context())["name"]
+    assert name.startswith("a-")
+    assert len(name) > len("a-")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "paths"),
+    [
+        (SuspendTFJobOperator, {"job_name": "pod/a", "if_ended": "never"}, ["job_name", "if_ended"]),
+        (ResumeTFJobOperator, {"job_name": None, "if_missing": "no"}, ["job_name", "if_missing"]),
+        (ScaleTFJobOperator, {"job_name": "A", "workers": -1}, ["job_name", "workers"]),
+        (ScaleTFJobOperator, {"workers": "many"}, ["workers"]),
+        (DeleteTFJobOperator, {"job_name": ""}, ["job_name"]),
+        (TFJobSensor, {"until": "done"}, ["until"]),
+        (TFJobSensor, {"job_name": "a b"}, ["job_name"]),
+    ],
+)
+def test_arguments_are_refused_when_the_dag_is_read(kind: Any, arguments: dict[str, Any], paths: list[str]) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        kind(task_id="act", **{"job_name": "a", **arguments})
+    assert [problem.path for problem in caught.value.problems] == paths
+    assert all(problem.hint for problem in caught.value.problems)
+
+
+def test_a_submission_takes_nothing_that_says_how_to_wait() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        SubmitTFJobOperator(task_id="s", job=document(), deferrable=True, get_logs=False)
+    assert [problem.path for problem in caught.value.problems] == ["deferrable", "get_logs"]
+
+
+def test_a_template_that_becomes_no_job(cluster_site: Site) -> None:
+    task = SuspendTFJobOperator(task_id="act", job_name="{{ params.job }}", config_file=cluster_site.kubeconfig)
+    task.render_template_fields({"params": {"job": "no job"}})
+    with pytest.raises(AirflowFailException, match="job_name: 'no job' is no job"):
+        task.execute(Instance("r").context())
+
+
+def test_the_hook_does_the_same_in_a_task_of_ones_own(cluster_site: Site) -> None:
+    hook = TFJobHook(config_file=cluster_site.kubeconfig)
+    try:
+        job = hook.submit(TFJob.from_yaml(yaml.safe_dump(document(FOREVER, name="a"))))
+        assert hook.wait("a", "running", timeout=SECONDS).uid == job.uid
+        hook.scale("tfjob/a", 2)
+        hook.suspend(job)
+        assert hook.wait(job, "suspended", timeout=SECONDS).state == "Suspended"
+        hook.resume(job)
+        assert hook.get_job("a").job.run_policy.suspend is False
+        hook.delete(job, wait=True, timeout=SECONDS)
+        hook.delete("a", missing_ok=True)
+        with pytest.raises(NotFound):
+            hook.suspend("a")
+    finally:
+        hook.close()
