@@ -144,7 +144,7 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
         ({"callbacks": TFJobCallbacks()}, "callbacks: .* is no class of TFJobCallbacks"),
         ({"poll_interval": -1}, "poll_interval: -1 is no number"),
-        ({"admission_timeout": "5"}, "admission_timeout: '5' is no number"),
+        ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is no number"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(

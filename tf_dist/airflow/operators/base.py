@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 class BaseTFJobOperator(BaseOperator):
     """An operator of one job. What each argument means is said in ``TFJobOperator``."""
 
+    exact_name: ClassVar[bool] = False
+    """Whether the job has its name as it is given, or each try a name of its own."""
+
     job: str | Mapping[str, Any] | None
     image: str | None
     command: Sequence[str] | None
     args: Sequence[str] | None
     workers: int | str | None
     ps: int | str | None
-    env_vars: Mapping[str, str] | None
+    env_vars: Mapping[str, str | Mapping[str, Any]] | None
     job_resources: Mapping[str, Any] | None
     priority_class: str | None
     name: str | None

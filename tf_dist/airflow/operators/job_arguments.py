@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import Problem
 
@@ -107,6 +108,12 @@ def job_name_problems(given: Any) -> Iterator[Problem]:
 def count_of(given: Any, default: Any) -> Any:
     """A number of replicas: what Jinja fills in is text."""
     return default if given is None else int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
+def seconds_of(given: Any) -> Any:
+    """A time: ``10m`` as seconds, as in a document; what is no time stays as it is, and is a problem."""
+    found = parse_duration(given) if isinstance(given, str) else None
+    return given if found is None else found
 
 
 def _are_words(given: Any) -> bool:

@@ -10,7 +10,7 @@ from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.base import BaseTFJobOperator
-from tf_dist.airflow.operators.job_arguments import argument_problems
+from tf_dist.airflow.operators.job_arguments import argument_problems, seconds_of
 from tf_dist.airflow.versions import (
     TASKS_CHOOSE_NATIVE,
     AirflowFailException,
@@ -60,8 +60,9 @@ class TFJobOperator(BaseTFJobOperator):
     :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
     :param poll_interval: seconds between two attempts to find a job or cluster that is not there.
     :param get_logs: bring the log lines of all replicas into the task's log.
-    :param admission_timeout: seconds after which a gang without a place is given up (``AdmissionTimeout``); with
-        ``fallback``, after which those are tried, too, for as long again. A retry takes the job up, with its age.
+    :param admission_timeout: seconds, or ``10m``, after which a gang without a place is given up
+        (``AdmissionTimeout``); with ``fallback``, after which those are tried, too, for as long again. A retry takes
+        the job up, with its age.
     :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have
         ``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``,
         ``resources``. The gang queues once, with all of them. (templated)
@@ -111,8 +112,6 @@ class TFJobOperator(BaseTFJobOperator):
         "annotations": "py",
     }
     ui_color = "#ffe0b2"
-    exact_name: ClassVar[bool] = False
-    """Whether the job has its name as it is given, or each try a name of its own."""
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
     def __init__(
@@ -143,7 +142,7 @@ class TFJobOperator(BaseTFJobOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 10.0,
         get_logs: bool = True,
-        admission_timeout: float | None = None,
+        admission_timeout: float | str | None = None,
         startup_timeout_seconds: float | None = 600.0,
         fallback: Sequence[Mapping[str, Any]] | None = None,
         on_eviction: str | None = None,
@@ -185,7 +184,7 @@ class TFJobOperator(BaseTFJobOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self.get_logs = get_logs
-        self.admission_timeout = admission_timeout
+        self.admission_timeout = seconds_of(admission_timeout)
         self.startup_timeout_seconds = startup_timeout_seconds
         self.fallback = fallback
         self.on_eviction = on_eviction
