@@ -169,7 +169,7 @@ def test_what_it_may_be_instead_and_what_follows_a_disruption() -> None:
 @pytest.mark.parametrize(
     ("given", "paths"),
     [
-        ({"fallback": [{"workers": -1}, {"gpus": 1}]}, ["fallback[0].workers", "fallback[1].gpus"]),
+        ({"fallback": [{"workers": -1}, {"gpus": 1}]}, ["fallback[0].workers", "fallback[1].gpus", "fallback"]),
         ({"on_eviction": "retry", "on_preemption": "fallback"}, ["on_eviction", "on_preemption"]),
         ({"fallback": [{"workers": 1}]}, ["fallback"]),
         ({"admission_timeout": 60}, ["admission_timeout"]),

@@ -358,10 +358,11 @@ class _Policies(NamedTuple):
 
     def annotations(self) -> dict[str, str]:
         """As annotations; InvalidJob."""
+        if all(one is None for one in self):
+            return {}
         from tf_dist.core.dialects import policy_annotations
 
-        given = self._asdict()
-        return policy_annotations(**given, open_=_is_template) if any(one is not None for one in self) else {}
+        return policy_annotations(**self._asdict(), open_=_is_template)
 
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with them."""

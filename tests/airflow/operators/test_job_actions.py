@@ -48,7 +48,9 @@ def workers(site: Site) -> Any:
 
 
 def test_a_job_from_its_submission_to_its_deletion(cluster_site: Site) -> None:
-    submitted = SubmitTFJobOperator(task_id="s", job=document(FOREVER), name="a", config_file=cluster_site.kubeconfig)
+    submitted = SubmitTFJobOperator(
+        task_id="s", job=document(FOREVER), name="a", driver="controller", config_file=cluster_site.kubeconfig
+    )
     found = submitted.execute(Instance("r").context())
     assert found["name"] == "a"
     is_at(cluster_site, "running")
@@ -92,7 +94,9 @@ def test_a_number_of_workers_that_the_job_cannot_have(cluster_site: Site) -> Non
 
 
 def test_what_becomes_of_a_submission_that_is_repeated(cluster_site: Site, instance: Instance) -> None:
-    task = SubmitTFJobOperator(task_id="train", job=document(FOREVER, name="a"), config_file=cluster_site.kubeconfig)
+    task = SubmitTFJobOperator(
+        task_id="train", job=document(FOREVER, name="a"), driver="controller", config_file=cluster_site.kubeconfig
+    )
     first = task.execute(instance.context())
     assert task.execute(instance.retry().context()) == first
     with pytest.raises(AlreadyExists, match=r"there is a job a .* not this task's \(delete it first"):
@@ -103,7 +107,7 @@ def test_what_becomes_of_a_submission_that_is_repeated(cluster_site: Site, insta
 def test_a_name_that_the_cluster_is_to_make(cluster_site: Site, instance: Instance) -> None:
     job = document("true")
     job["metadata"] = {"generateName": "a-"}
-    task = SubmitTFJobOperator(task_id="train", job=job, config_file=cluster_site.kubeconfig)
+    task = SubmitTFJobOperator(task_id="train", job=job, driver="controller", config_file=cluster_site.kubeconfig)
     name = task.execute(instance.context())["name"]
     assert name.startswith("a-")
     assert len(name) > len("a-")

@@ -72,7 +72,7 @@ def built_job(operator: BaseTFJobOperator) -> dict[str, Any]:
         args=operator.args or (),
         workers=count_of(operator.workers, 1),
         ps=count_of(operator.ps, 0),
-        env=operator.env_vars or {},
+        env_vars=operator.env_vars or {},
         resources=operator.job_resources or {},
         priority_class=operator.priority_class or "",
     )
