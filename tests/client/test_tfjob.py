@@ -164,6 +164,8 @@ def test_what_it_may_be_instead_and_what_follows_a_disruption() -> None:
     assert (found.scheduling.admission_timeout, found.fallbacks[1].scheduling.queue) == (600, "spot")
     assert (found.run_policy.on_eviction, found.run_policy.on_preemption) == ("fallback", "requeue")
     assert parse(job.to_dict()).warnings == ()
+    again = job.replace(admission_timeout=5, on_preemption="fallback").job
+    assert (again.scheduling.admission_timeout, len(again.fallbacks)) == (5, 2)
 
 
 @pytest.mark.parametrize(

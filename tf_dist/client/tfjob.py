@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.errors import InvalidJob, Problem
 
@@ -258,7 +259,8 @@ class TFJob:
         from tf_dist.core.api.overrides import apply_overrides, named_overrides
         from tf_dist.core.dialects import StepOverrides, apply_step_overrides
 
-        policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
+        own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
+        policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout, bool(own.get(FALLBACK)))
         wanted = StepOverrides(
             workers=workers,
             ps=ps,
@@ -355,10 +357,11 @@ class _Policies(NamedTuple):
     on_eviction: object
     on_preemption: object
     admission_timeout: object
+    has_fallbacks: bool = False  # the document has some of its own
 
     def annotations(self) -> dict[str, str]:
         """As annotations; InvalidJob."""
-        if all(one is None for one in self):
+        if all(one is None for one in self[:-1]):
             return {}
         from tf_dist.core.dialects import policy_annotations
 
@@ -366,7 +369,7 @@ class _Policies(NamedTuple):
 
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with them."""
-        if self.admission_timeout is not None and self.fallback is None:
+        if self.admission_timeout is not None and self.fallback is None and not self.has_fallbacks:
             hint = "give fallback as well, or a limit to the one that waits: Client.wait(…, timeout=…)"
             return (Problem("admission_timeout", "says when a fallback is tried, and there is none", hint),)
         try:
