@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
-from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.errors import InvalidJob, Problem
