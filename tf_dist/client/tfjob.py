@@ -261,6 +261,7 @@ class TFJob:
 
         own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout, bool(own.get(FALLBACK)))
+        variables = _renamed("env", env, "env_vars", env_vars)
         wanted = StepOverrides(
             workers=workers,
             ps=ps,
@@ -269,7 +270,7 @@ class TFJob:
             image=image,
             command=command,
             args=args,
-            env=_renamed("env", env, "env_vars", env_vars) or {},
+            env=variables or {},
             resources=resources or {},
         )
         problems = [
