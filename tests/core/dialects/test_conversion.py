@@ -232,3 +232,17 @@ def test_the_name_of_volcanos_scheduler_is_carried_only_where_volcano_decides(
     found = convert(document, to)
     assert (name in json.dumps(found.document["spec"])) is kept
     assert "another scheduler would place the pods" not in [problem.message for problem in found.lost]
+
+
+@pytest.mark.parametrize(
+    ("least", "paths"), [(0, set()), (1, {"spec.runPolicy.schedulingPolicy.minAvailable", "spec.tfReplicaSpecs.PS"})]
+)
+def test_a_minimum_that_is_lost_is_named_where_it_is(least: int, paths: set[str]) -> None:
+    """Volcano says a minimum of 0 in its tasks; v1alpha1 has a minimum of its workers only."""
+    document = changed(v1(), "spec.runPolicy.schedulingPolicy", {"minAvailable": least})
+    found = convert(document, Dialect.VOLCANO)
+    assert parse(found.document).job.scheduling.min_available == least
+    assert not [problem for problem in found.lost if "at once" in problem.message]
+    lost = {problem.path for problem in convert(document, Dialect.TFJOB_V1ALPHA1).lost if "at once" in problem.message}
+    assert lost >= paths
+    assert not [path for path in lost if path.count("spec.") > 1]

@@ -176,7 +176,8 @@ def _path(job: Job, key: Key) -> str:
     where = _PATHS[job.dialect].get(aspect, ())
     if not role:
         return format_field_path(where or ("spec",))
-    return format_field_path((*replica_path(job, role), *where))
+    of_job = where[:1] in (("spec",), ("metadata",))
+    return format_field_path((*replica_path(job, role), *(() if of_job else where)))
 
 
 def _difference(aspect: str, before: Any, after: Any) -> str:

@@ -133,7 +133,8 @@ def advise_version(document: Document, out: FieldErrors) -> None:
     if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
         for index, _ in kubeflow_v1alpha1.filled_in_servers(document):
             filled: FieldPath = ("spec", "replicaSpecs", index, "template")
-            out.warn(filled, "an early operator wrote it; tf-dist starts its standard server", "leave the template out")
+            said = "was filled in by an early tf-operator: tf-dist starts its own standard server"
+            out.warn(filled, said, "leave the template out")
     if not _is_forerunner(document):
         return
     out.warn(
