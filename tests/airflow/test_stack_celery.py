@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
         importlib.util.find_spec("airflow.providers.celery") is None,
-        reason="no Celery executor: pip install apache-airflow-providers-celery redis",
+        reason="no Celery executor: pip install apache-airflow-providers-celery 'celery<5.7' redis",
     ),
     pytest.mark.skipif(shutil.which("redis-server") is None, reason="no Celery executor: apt-get install redis-server"),
 ]
