@@ -17,6 +17,8 @@ from tf_dist.argo import Input, TFJobStep, cleanup_step
 ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 IMAGE = "{{workflow.parameters.image}}"
 SETTINGS = "{{workflow.parameters.data}}-{{inputs.parameters.steps}}-{{inputs.parameters.learning-rate}}"
+# Argo takes letters, digits and "-" in a key.
+RATE = '{{=sprig.replace(".", "-", inputs.parameters["learning-rate"])}}'
 
 train = TFJobStep(
     name="train",
@@ -30,7 +32,7 @@ train = TFJobStep(
     total_steps="{{inputs.parameters.steps}}",
     metric_outputs=["accuracy"],
     memoize=m.Memoize(
-        key=f"digits-{SETTINGS}",
+        key=f"digits-{{{{workflow.parameters.data}}}}-{{{{inputs.parameters.steps}}}}-{RATE}",
         max_age="720h",
         cache=m.Cache(config_map=m.LocalObjectReference(name="digits-trained")),
     ),

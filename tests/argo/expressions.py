@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
-from tests.argo.strict import REFERENCE
+from tests.argo.strict import REFERENCE, REPLACED
 
 
 def substituted(text: str, scope: Mapping[str, str]) -> str:
@@ -14,6 +14,8 @@ def substituted(text: str, scope: Mapping[str, str]) -> str:
 
     def value(found: re.Match[str]) -> str:
         name = found[1].strip()
+        if (replaced := REPLACED.fullmatch(name)) is not None:
+            return scope[f"{replaced[3]}.parameters.{replaced[4]}"].replace(replaced[1], replaced[2])
         assert name in scope, f"{{{{{name}}}}} means nothing here; known: {', '.join(sorted(scope))}"
         return scope[name]
 

@@ -144,14 +144,14 @@ class Runner:
             inputs[one["name"]] = str(value)
         node = self.nodes[name] = Node(name)
         scope = self._scope(name) | {f"inputs.parameters.{key}": value for key, value in inputs.items()}
-        key = substituted(json.dumps(template.get("memoize")), scope)
-        if key != "null" and key in self.place.remembered:
+        key = _memo_key(template, scope)
+        if key in self.place.remembered:
             node.phase, node.outputs = "Succeeded", self.place.remembered[key]
         elif "dag" in template:
             self._dag(template["dag"]["tasks"], scope, node)
         else:
             self._pod(template, scope, node)
-            if key != "null" and node.phase == "Succeeded":
+            if key and node.phase == "Succeeded":
                 self.place.remembered[key] = node.outputs
         self.place.say(f"{name}: {node.phase}")
         return node
@@ -315,6 +315,15 @@ class Runner:
         with self._news:
             del self._processes[process]
         return code if code >= 0 else 128 - code
+
+
+def _memo_key(template: Object, scope: Mapping[str, str]) -> str:
+    """Under which its outputs are remembered, "" if they are not. Argo 4.1 refuses other letters."""
+    if "memoize" not in template:
+        return ""
+    key = substituted(template["memoize"]["key"], scope)
+    assert re.fullmatch(r"[a-zA-Z0-9][-a-zA-Z0-9]*", key), f"invalid cache key: {key}"
+    return f"{template['memoize']['cache']['configMap']['name']}/{key}"
 
 
 def _arguments(task: Object, scope: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 SCHEMA: Final = Path(__file__).parents[3] / "shared" / "argo" / "workflow-schema.json"
 REFERENCE: Final = re.compile(r"\{\{=?(.*?)\}\}", re.DOTALL)
+REPLACED: Final = re.compile(r'sprig\.replace\("(.)", "(.)", (inputs|workflow)\.parameters\["([\w-]+)"\]\)')
 NAMES: Final = {"CronWorkflow": 52}
 
 
@@ -102,6 +103,8 @@ class _Check:
         tasks: Mapping[str, Mapping[str, Any]],
     ) -> Iterator[str]:
         where = f"{template['name']}: {{{{{reference}}}}}"
+        if (replaced := REPLACED.fullmatch(reference)) is not None:
+            reference = f"{replaced[3]}.parameters.{replaced[4]}"
         parts = reference.split(".")
         match parts:
             case ["inputs", "parameters", name]:

@@ -31,6 +31,11 @@ def step(**arguments: Any) -> Any:
     return TFJobStep(**{"name": "train", "job": job("true"), **arguments})
 
 
+def memoized(key: str) -> Any:
+    cache = hera.models.Cache(config_map=hera.models.LocalObjectReference(name="cache"))
+    return hera.models.Memoize(key=key, cache=cache, max_age="1h")
+
+
 # Former names
 
 
@@ -96,6 +101,7 @@ def test_a_resource_knows_the_former_name_of_its_queue() -> None:
         ({"grace_seconds": "{{x}}"}, "grace_seconds: '{{x}}' is no whole number"),
         ({"metric_outputs": ["a/b"]}, "metric_outputs: 'a/b' is no name of an output"),
         ({"metric_outputs": ["status"]}, "metric_outputs: each step has an output status already"),
+        ({"memoize": memoized("a_b.{{x}}")}, "memoize: a key may not have '.' '_' in it: a_b.{{x}}"),
         ({"pod_spec_patch": "[1]"}, "pod_spec_patch: is a list and no mapping"),
         ({"pod_spec_patch": "{"}, "pod_spec_patch: is no YAML: "),
         ({"overrides": {"a[": 1}}, "overrides['a[']: cannot read '['"),

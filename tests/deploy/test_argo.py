@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 from tf_dist.cli.install.rbac import ARGO_ACCOUNT
 from tf_dist.client.launch import contract
 from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.driver import Driver
 
 pytestmark = pytest.mark.cluster
 
@@ -122,3 +124,72 @@ def test_an_exit_handler_with_nothing_but_the_role(place: tuple[Stage, str], roo
     assert cleaning.code() == 0, cleaning.text
     assert "1 job deleted" in cleaning.text
     assert not step.jobs()
+
+
+ARGO_ADMIN: dict[str, Any] = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {
+        "name": "argo-aggregate-to-admin",
+        "labels": {"rbac.authorization.k8s.io/aggregate-to-admin": "true"},
+    },
+    "rules": [
+        {
+            "apiGroups": ["argoproj.io"],
+            "resources": ["workflows", "workflowtemplates", "workflowtaskresults"],
+            "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+        }
+    ],
+}
+"""What Argo 4.1 adds to Kubernetes' role ``admin`` (workflow-aggregate-roles.yaml), as far as steps need it."""
+
+
+@pytest.fixture
+def namespace_admin(admin: RestCluster, kubectl: Callable[..., str], namespace: str) -> Iterator[str]:
+    """A user with Kubernetes' role ``admin`` in the namespace, where Argo is installed, too."""
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
+    until(lambda: is_served(admin, contract.WORKFLOWS), 60)
+    kubectl("apply", "-f", "-", stdin=ARGO_ADMIN)
+    kubectl("create", "rolebinding", "ann", "--clusterrole=admin", "--user=ann", "-n", namespace)
+    may = ("auth", "can-i", "create", "workflows.argoproj.io", "-n", namespace, "--as=ann")
+    until(lambda: _said_yes(kubectl, *may), 60)
+    try:
+        yield "ann"
+    finally:
+        kubectl("delete", "clusterrole", ARGO_ADMIN["metadata"]["name"])
+
+
+def _said_yes(kubectl: Callable[..., str], *may: str) -> bool:
+    try:
+        return kubectl(*may).strip() == "yes"
+    except AssertionError:
+        return False
+
+
+def test_an_administrator_of_the_namespace_gives_steps_their_rights(
+    admin: RestCluster,
+    kubectl: Callable[..., str],
+    config_of: Callable[[str, str], str],
+    namespace_admin: str,
+    namespace: str,
+    room: Kubelet,
+    tmp_path: Path,
+) -> None:
+    listed = {"apiVersion": "v1", "kind": "List"}
+    kubectl("apply", "-f", "-", f"--as={namespace_admin}", stdin={**listed, "items": step_roles(namespace)})
+    driving = {**listed, "items": driving_step_roles(namespace)}
+    refused = kubectl("apply", "-f", "-", f"--as={namespace_admin}", stdin=driving, fails=True)
+    assert "forbidden" in refused
+    with tempfile.TemporaryDirectory(prefix="ta-") as scratch, ExitStack() as stack:
+        stage = Stage(admin, "", "", tmp_path, scratch, namespace)
+        stack.callback(lambda: [launcher.close() for launcher in stage.launchers])
+        driver = Driver(admin)
+        stack.callback(driver.stop)
+        driver.start()
+        step = stage.step(job())
+        launcher = step.launch("--driver=controller", kubeconfig=config_of(ARGO_ACCOUNT, namespace))
+        played(room, launcher, lambda: phase(step) == "Running")
+        played(room, launcher, lambda: launcher.process.poll() is not None, worker_0=0, worker_1=0)
+        assert launcher.code() == 0, launcher.text
+        assert step.outputs()["outcome"] == "succeeded"

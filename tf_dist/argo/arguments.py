@@ -22,6 +22,7 @@ Value = str | int | Parameter | None
 _ALONE: Final = re.compile(r"\{\{=?[^{}]+\}\}")
 _PLACE: Final = re.compile(r"\{\{.*?(?:\}\}|$)")
 _OF_A_USE: Final = re.compile(r"\{\{=?\s*(?:tasks|steps|item)\b.*?\}\}")
+_NOT_IN_A_KEY: Final = re.compile(r"[^-a-zA-Z0-9]")
 _OUTPUT: Final = re.compile(r"[-\w]+", re.ASCII)
 
 
@@ -160,6 +161,14 @@ def use_problems(name: str, text: str) -> Iterator[Problem]:
     for found in _OF_A_USE.findall(text):
         given = f'train(arguments={{"{name.replace("_", "-")}": "{found}"}})'
         yield Problem(name, f"{found} is known only where the step is used", f"leave it out here and write {given}")
+
+
+def cache_key_problems(key: str | None) -> Iterator[Problem]:
+    """What Argo refuses in the key of a memoized step (4.1, workflow/controller/cache), as far as it is written here."""
+    wrong = sorted(set(_NOT_IN_A_KEY.findall(_PLACE.sub("", key or ""))))
+    if wrong:
+        hint = 'use letters, digits and -, and {{=sprig.replace(".", "-", inputs.parameters["rate"])}} for a value'
+        yield Problem("memoize", f"a key may not have {' '.join(map(repr, wrong))} in it: {key}", hint)
 
 
 def output_problems(names: Collection[str]) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from tf_dist.argo.arguments import (
     Value,
     as_argument,
     as_fixed,
+    cache_key_problems,
     choice_problems,
     is_given_later,
     is_lone_reference,
@@ -113,6 +114,7 @@ def _value_problems(step: StepFields) -> Iterator[Problem]:
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
         yield Problem("grace_seconds", f"{seconds!r} is no whole number of seconds above 0", "write 60")
     yield from output_problems(step.metric_outputs)
+    yield from cache_key_problems(step.memoize.key if step.memoize is not None else None)
 
 
 def _override_problems(step: StepFields) -> Iterator[Problem]:
