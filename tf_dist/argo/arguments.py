@@ -164,7 +164,7 @@ def use_problems(name: str, text: str) -> Iterator[Problem]:
 
 
 def cache_key_problems(key: str | None) -> Iterator[Problem]:
-    """What Argo refuses in the key of a memoized step (4.1, workflow/controller/cache), as far as it is written here."""
+    """What Argo 4.1 refuses in the key of a memoized step, as far as it is written here."""
     wrong = sorted(set(_NOT_IN_A_KEY.findall(_PLACE.sub("", key or ""))))
     if wrong:
         hint = 'use letters, digits and -, and {{=sprig.replace(".", "-", inputs.parameters["rate"])}} for a value'
