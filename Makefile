@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-job demo-argo docs test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
+.PHONY: help install images demo demo-job demo-argo docs test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -17,6 +17,15 @@ help: ## What can be made
 	@touch $@
 
 install: .venv/installed ## Make .venv with everything in it
+
+# What builds images: docker, podman, nerdctl, or any program that takes their `build`.
+ENGINE ?= docker
+IMAGE ?= tf-dist:$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tf_dist/__init__.py)
+TRAINER ?= tf-dist/digits:latest
+images: ## Build the images: tf-dist (IMAGE=...), and the one that the examples train in (TRAINER=...)
+	$(ENGINE) build -f deploy/Dockerfile -t $(IMAGE) --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null) .
+	$(ENGINE) build -t $(TRAINER) examples/digits
 
 demo: .venv/installed ## Retrain a digit classifier in Airflow: train, evaluate, promote
 	$(BIN)/python examples/airflow/demo.py digits_retrain

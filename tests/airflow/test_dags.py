@@ -22,7 +22,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.local import daemon_control as lasting
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 ROOT = Path(__file__).parents[2]
 DAGS = ROOT / "dags"
@@ -103,7 +103,7 @@ class TestRunning:
     @pytest.mark.timeout(900)
     @pytest.mark.skipif(
         importlib.util.find_spec("tensorflow") is None,
-        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+        reason="TensorFlow is missing: pip install '.[tensorflow]'",
     )
     def test_digits_retrain_promotes_a_model_and_then_only_a_better_one(self, where: None) -> None:
         first = run(read("digits_retrain"), run_conf={"steps": 1500})

@@ -13,7 +13,7 @@ from tests.airflow.running import read_dags
 from tests.airflow.site import document
 from tests.payloads import PAYLOADS, changed_leaves
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from airflow.sdk import DAG, task
 

@@ -15,7 +15,7 @@ import pytest
 from tf_dist.airflow import __all__ as public
 from tf_dist.airflow.provider import get_provider_info
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 
 def test_airflow_lists_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.airflow.stack import Stack, Task, eventually
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 pytestmark = [pytest.mark.airflow_stack, pytest.mark.timeout(1200)]
 

@@ -11,7 +11,7 @@ from tests.airflow.stack import Stack, eventually
 from tf_dist.cluster.api import LEASES
 from tf_dist.core.reconciler.ownership import driver_of
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 pytestmark = [pytest.mark.airflow_stack, pytest.mark.timeout(1200)]
 

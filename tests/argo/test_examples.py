@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 
 from tests.argo.rendered import FOLDER, documents  # noqa: E402
 from tests.argo.runner import Place, Runner, spec_of  # noqa: E402
@@ -40,7 +40,7 @@ def trains(test: Callable[..., None]) -> Callable[..., None]:
         pytest.mark.timeout(900),
         pytest.mark.skipif(
             importlib.util.find_spec("tensorflow") is None,
-            reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+            reason="TensorFlow is missing: pip install '.[tensorflow]'",
         ),
     ):
         test = mark(test)

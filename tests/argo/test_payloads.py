@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 
 from tests.argo.expressions import substituted  # noqa: E402
 from tests.argo.rendered import documents  # noqa: E402

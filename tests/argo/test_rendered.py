@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 jsonschema = pytest.importorskip("jsonschema")
 
 from tests.argo.rendered import MODULES, documents, golden, rendered  # noqa: E402

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 
 from tests.argo.expressions import retried, substituted  # noqa: E402
 from tests.argo.stage import FOREVER, Stage, job  # noqa: E402

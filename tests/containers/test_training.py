@@ -98,7 +98,7 @@ def _step(templates: Path, workflow_uid: str) -> dict[str, object]:
 def test_a_task_of_airflow_trains_and_pushes_its_results(
     namespace: Namespace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+    pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     request.getfixturevalue("airflow_db")
     from airflow.sdk import DAG
 

@@ -15,7 +15,7 @@ import yaml
 from tests.cluster.support import names
 from tests.deploy.rbac import Call, Subject, allowed
 from tests.waiting import until
-from tf_dist.cli.commands.install import manifest_text
+from tf_dist.cli.commands.install import folder_files
 from tf_dist.cli.install.crds import queues, tfjobs, volcano_commands, volcano_jobs
 from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions
 from tf_dist.cli.install.workload import kustomize_tree, manifest_files
@@ -44,17 +44,23 @@ def pod(settings: InstallOptions) -> dict[str, Any]:
 
 def test_the_folder_is_what_the_generator_writes() -> None:
     """After a change: tf-dist install --offline -o deploy"""
-    written = {str(path.relative_to(DEPLOY)): path.read_text() for path in DEPLOY.rglob("*.yaml")}
-    assert written == {name: manifest_text(parts) for name, parts in kustomize_tree(InstallOptions()).items()}
+    written = {str(path.relative_to(DEPLOY)): path.read_text() for path in ours("*.yaml", "*.json")}
+    assert written == folder_files(InstallOptions())
+
+
+def ours(*patterns: str) -> set[Path]:
+    """Files of the folder, without those of the Helm chart."""
+    found = {path for pattern in patterns for path in DEPLOY.rglob(pattern)}
+    return {path for path in found if not path.is_relative_to(DEPLOY / "chart")}
 
 
 def test_every_file_is_named_in_its_kustomization() -> None:
-    for place in DEPLOY.rglob("kustomization.yaml"):
+    for place in ours("kustomization.yaml"):
         named = {place.parent / name for name in yaml.safe_load(place.read_text())["resources"]}
-        assert named <= set(DEPLOY.rglob("*.yaml"))
+        assert named <= ours("*.yaml")
     listed = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
     others = {"kustomization.yaml", "driver/kustomization.yaml", "driver/driver.yaml"}
-    assert {*listed, *others} == {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*.yaml")}
+    assert {*listed, *others} == {str(path.relative_to(DEPLOY)) for path in ours("*.yaml")}
 
 
 EVERYTHING = InstallOptions(service_monitor=True, volcano_jobs=True, drivers=("research",))

@@ -33,7 +33,7 @@ trains = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow") is None,
-        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+        reason="TensorFlow is missing: pip install '.[tensorflow]'",
     ),
 ]
 trains_long = [*trains, pytest.mark.slow]

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         importlib.util.find_spec("tensorflow") is None,
-        reason="TensorFlow is missing: pip install 'tf-dist[tensorflow]'",
+        reason="TensorFlow is missing: pip install '.[tensorflow]'",
     ),
 ]
 

@@ -1,11 +1,11 @@
-"""Jobs as steps of Argo workflows, built with Hera (``pip install 'tf-dist[argo]'``)."""
+"""Jobs as steps of Argo workflows, built with Hera (``pip install '.[argo]'`` in a checkout)."""
 
 from __future__ import annotations
 
 try:
     import hera.workflows  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("tf_dist.argo needs Hera: pip install 'tf-dist[argo]'", name=error.name) from error
+    raise ModuleNotFoundError("tf_dist.argo needs Hera: pip install 'hera>=7.1'", name=error.name) from error
 
 from tf_dist.argo.job_source import Input
 from tf_dist.argo.resource import tf_job_resource

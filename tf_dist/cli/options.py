@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 
 
+class PullPolicy(StrEnum):
+    """When a node asks the registry for an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 

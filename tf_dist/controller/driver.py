@@ -240,6 +240,7 @@ class Driver:
             informers=tuple(self.informers.readings()),
             jobs=metrics_recorder.jobs_by_phase(mine),
             gangs=metrics_recorder.gangs_by_queue(mine, queues) if mine else {},
+            admission_leader=self._admission_runner.for_all(),
         )
 
     def _run(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.airflow.running import run
 from tests.airflow.site import Site
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from airflow.sdk import DAG, task
 

@@ -12,7 +12,7 @@ from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 from tf_dist.errors import InvalidJob
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow.jobs.airflow_deployment import DEPLOYMENT_FILE, deployment
 from tf_dist.airflow.versions import AirflowFailException

@@ -10,7 +10,7 @@ from tests.airflow.instance import Instance, MakeOperator, deferred
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -11,7 +11,7 @@ from tests.airflow.instance import Instance
 from tests.airflow.light import LightSite
 from tests.airflow.site import document
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow import TFJobOperator
 from tf_dist.airflow.hooks.tfjob import TFJobHook

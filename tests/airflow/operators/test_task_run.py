@@ -14,7 +14,7 @@ from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
 from tf_dist.airflow.versions import TaskDeferralError, TaskDeferralTimeout

@@ -17,7 +17,7 @@ from tests.airflow.site import FOREVER, Site, document
 from tf_dist.cluster.api import CONFIG_MAPS
 from tf_dist.errors import AlreadyExists, InvalidJob, TFDistError
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from airflow.sdk import DAG, Asset
 

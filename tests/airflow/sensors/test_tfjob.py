@@ -13,7 +13,7 @@ from tests.airflow.instance import Instance
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, TaskDeferred

@@ -16,7 +16,7 @@ from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER, OWNER_ANNOTATION
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 from tf_dist.core.api import names
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models.trigger import Trigger

@@ -19,7 +19,7 @@ from tf_dist.cluster.api import TFJOBS
 from tf_dist.core.api import names
 from tf_dist.errors import ClusterError
 
-pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 

@@ -122,6 +122,19 @@ def test_options_reach_what_is_printed(tf_dist: Program) -> None:
         (("--see-nodes",), "add --no-controller"),
         (("--crds-only", "--drivers", "a"), "--crds-only"),
         (("--no-controller", "--disruption-budgets"), "--disruption-budgets"),
+        (("--no-crds", "--crds-only"), "--no-crds"),
+        (("--no-controller", "--service-monitor"), "--service-monitor: is for the controller"),
+        (("--metrics-from", "a"), "--metrics-from: says who may scrape"),
+        (("--image", "a b"), "--image: 'a b' is no image"),
+        (("--image", "a@sha256:12"), "--image"),
+        (("--image-pull-policy", "never"), "--image-pull-policy"),
+        (("--image-pull-secret", "A"), "--image-pull-secret: 'A' is no name"),
+        (("--requests", "cpu=much"), "--requests: 'cpu=much' is no amount"),
+        (("--limits", "memory"), "write cpu=100m,memory=256Mi"),
+        (("--node-selector", "a"), "--node-selector: 'a' is no label"),
+        (("--toleration", "a:Never"), "an effect is NoSchedule"),
+        (("--monitoring-label", "a=b c"), "--monitoring-label"),
+        (("--priority-class", "High"), "--priority-class"),
         (("--offline", "--check"), "--check"),
     ],
 )
@@ -131,9 +144,19 @@ def test_what_makes_no_sense_is_refused(tf_dist: Program, arguments: tuple[str, 
     assert told in found.stderr
 
 
+def test_all_that_is_wrong_is_said_at_once(tf_dist: Program) -> None:
+    found = tf_dist(
+        "install", "--offline", "--requests=cpu", "--limits=x=y", "--toleration=:", "--kube-version=a", "--see-nodes"
+    )
+    assert found.returncode == 2
+    for option in ("--requests", "--limits", "--toleration", "--kube-version", "--see-nodes"):
+        assert option in found.stderr
+
+
 def test_a_folder_is_written(tf_dist: Program) -> None:
     found = tf_dist("install", "--offline", "-o", "out/deploy", "--drivers", "research")
-    written = sorted(str(path.relative_to(tf_dist.folder)) for path in (tf_dist.folder / "out").rglob("*.yaml"))
+    paths = [path for path in (tf_dist.folder / "out").rglob("*") if path.is_file()]
+    written = sorted(str(path.relative_to(tf_dist.folder)) for path in paths)
     assert sorted(found.stdout.split()) == written
     listed = yaml.safe_load((tf_dist.folder / "out/deploy/kustomization.yaml").read_text())["resources"]
     assert "driver-research.yaml" in listed
@@ -161,7 +184,7 @@ def test_a_cluster_without_anything(tf_dist: Program, config: str) -> None:
 def test_an_image_that_no_registry_has_is_warned_of(tf_dist: Program, arguments: tuple[str, ...], warned: bool) -> None:
     found = tf_dist("install", "--offline", *arguments)
     assert found.returncode == 0
-    assert ("is in no registry" in found.stderr and "docker build -f deploy/Dockerfile" in found.stderr) is warned
+    assert ("is in no registry" in found.stderr and "make images IMAGE=" in found.stderr) is warned
     assert "registry" not in found.stdout
 
 

@@ -36,6 +36,7 @@ READINGS = DriverStats(
     (InformerStats("pods", 7.0, 1.0, False, 2),),
     {"Running": 5},
     {"team": QueueStats(4, 1)},
+    admission_leader=True,
 )
 # One call of every method, with arguments that it takes.
 CALLS = {
@@ -103,6 +104,7 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
         'tf_dist_informer_age_seconds{resource="pods"}': 7.0,
         'tf_dist_informer_lists_total{resource="pods"}': 2,
         "tf_dist_leading": 0,
+        "tf_dist_admission_leader": 1,
         "tf_dist_reconcile_seconds_count": 1,
         "tf_dist_reconcile_seconds_sum": 0.02,
         'tf_dist_actions_total{kind="Create",result="ok"}': 2,
@@ -159,6 +161,7 @@ def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> N
         'tf_dist_jobs{phase="Running"}': 6,
         'tf_dist_pending_gangs{queue="team"}': 5,
         'tf_dist_informer_age_seconds{resource="pods"}': 30.0,
+        "tf_dist_admission_leader": 1,
     }
     assert {name: found.get(name) for name in expected} == expected
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tf_dist.cluster.client.rest import RestCluster
 
 _HEADER: Final = "# Written by tf-dist install; change its options rather than this file.\n"
-_Namespaces = list[str] | None
+_Texts = list[str] | None
+_POD: Final = "The controller's pods"
+_MONITORING: Final = "Monitoring"
 
 
 def install(
@@ -29,10 +31,10 @@ def install(
     image: Annotated[str, typer.Option("--image", help="The controller's image (default: tf-dist:VERSION).")] = "",
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Controllers; one of them drives.")] = 2,
     namespace: Annotated[
-        _Namespaces, typer.Option("--namespace", "-n", metavar="NS", help="Drive jobs of these namespaces only.")
+        _Texts, typer.Option("--namespace", "-n", metavar="NS", help="Drive jobs of these namespaces only.")
     ] = None,
     drivers: Annotated[
-        _Namespaces,
+        _Texts,
         typer.Option("--drivers", metavar="NS", help="Let programs drive jobs in this namespace without a controller."),
     ] = None,
     no_controller: Annotated[bool, typer.Option("--no-controller", help="Install no controller.")] = False,
@@ -40,9 +42,74 @@ def install(
         bool,
         typer.Option("--see-nodes", help="Without a controller: drivers read nodes and pods, and decide by them."),
     ] = False,
-    service_monitor: Annotated[
-        bool, typer.Option("--service-monitor", help="With a ServiceMonitor for the Prometheus operator.")
+    image_pull_policy: Annotated[
+        options.PullPolicy | None, typer.Option("--image-pull-policy", rich_help_panel=_POD, help="As in a pod.")
+    ] = None,
+    image_pull_secret: Annotated[
+        _Texts,
+        typer.Option(
+            "--image-pull-secret", metavar="NAME", rich_help_panel=_POD, help="With which the image is pulled."
+        ),
+    ] = None,
+    requests: Annotated[
+        str,
+        typer.Option("--requests", rich_help_panel=_POD, help="What one asks for (default: cpu=100m,memory=256Mi)."),
+    ] = "",
+    limits: Annotated[
+        str, typer.Option("--limits", rich_help_panel=_POD, help="What one may use (default: memory=1Gi).")
+    ] = "",
+    node_selector: Annotated[
+        _Texts,
+        typer.Option("--node-selector", metavar="KEY=VALUE", rich_help_panel=_POD, help="A label of their nodes."),
+    ] = None,
+    toleration: Annotated[
+        _Texts,
+        typer.Option(
+            "--toleration",
+            metavar="KEY[=VALUE][:EFFECT]",
+            rich_help_panel=_POD,
+            help="A taint of nodes that they tolerate, as kubectl taint writes it.",
+        ),
+    ] = None,
+    priority_class: Annotated[
+        str, typer.Option("--priority-class", metavar="NAME", rich_help_panel=_POD, help="Their priority class.")
+    ] = "",
+    no_pod_budget: Annotated[
+        bool,
+        typer.Option("--no-pod-budget", rich_help_panel=_POD, help="Let drains take all of them at once."),
     ] = False,
+    network_policy: Annotated[
+        bool,
+        typer.Option("--network-policy", rich_help_panel=_POD, help="Let nothing reach them but scrapes of metrics."),
+    ] = False,
+    metrics_from: Annotated[
+        _Texts,
+        typer.Option("--metrics-from", metavar="NS", rich_help_panel=_POD, help="With it: from this namespace only."),
+    ] = None,
+    service_monitor: Annotated[
+        bool,
+        typer.Option(
+            "--service-monitor", rich_help_panel=_MONITORING, help="With a ServiceMonitor for the Prometheus operator."
+        ),
+    ] = False,
+    prometheus_rule: Annotated[
+        bool, typer.Option("--prometheus-rule", rich_help_panel=_MONITORING, help="With alerts for it.")
+    ] = False,
+    grafana_dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--grafana-dashboard", rich_help_panel=_MONITORING, help="With a dashboard, as Grafana's sidecar takes it."
+        ),
+    ] = False,
+    monitoring_label: Annotated[
+        _Texts,
+        typer.Option(
+            "--monitoring-label",
+            metavar="KEY=VALUE",
+            rich_help_panel=_MONITORING,
+            help="By which your Prometheus selects monitors and rules.",
+        ),
+    ] = None,
     volcano_jobs: Annotated[
         bool, typer.Option("--volcano-jobs", help="Drive Volcano Jobs, too, in a cluster without Volcano.")
     ] = False,
@@ -64,6 +131,7 @@ def install(
         ),
     ] = "",
     crds_only: Annotated[bool, typer.Option("--crds-only", help="Only the definitions.")] = False,
+    no_crds: Annotated[bool, typer.Option("--no-crds", help="All but the definitions.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only say what stands in the way; 1 if something does.")
     ] = False,
@@ -75,6 +143,9 @@ def install(
     folder: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write a folder for kubectl apply -k.")
     ] = None,
+    chart: Annotated[
+        Path | None, typer.Option("--chart", metavar="DIR", help="Write the Helm chart; its values are these options.")
+    ] = None,
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
 ) -> None:
@@ -82,20 +153,38 @@ def install(
 
     Looks at the cluster first, and leaves out what belongs to another installation. Changes nothing itself.
     """
-    from tf_dist.cli.install.install_options import CONFIG_KEY, IMAGE, InstallOptions
+    from tf_dist.cli.install.install_checks import OptionReader
+    from tf_dist.cli.install.install_options import CONFIG_KEY, IMAGE, RESOURCES, InstallOptions
 
     config_map, _, config_key = controller_config.partition("/")
+    reader = OptionReader()
     settings = InstallOptions(
         into=into,
         system_namespace=system_namespace,
         image=image or IMAGE,
+        image_pull_policy=image_pull_policy.value if image_pull_policy else "",
+        image_pull_secrets=tuple(dict.fromkeys(image_pull_secret or ())),
         replicas=replicas,
+        resources={
+            "requests": {**RESOURCES["requests"], **reader.quantities("--requests", requests)},
+            "limits": {**RESOURCES["limits"], **reader.quantities("--limits", limits)},
+        },
+        node_selector=reader.labels("--node-selector", node_selector),
+        tolerations=reader.tolerations("--toleration", toleration),
+        priority_class=priority_class,
+        pod_disruption_budget=not no_pod_budget,
+        network_policy=network_policy,
+        metrics_from=tuple(dict.fromkeys(metrics_from or ())),
         namespaces=tuple(dict.fromkeys(namespace or ())),
         drivers=tuple(dict.fromkeys(drivers or ())),
         controller=not no_controller,
         see_nodes=see_nodes,
+        definitions=not no_crds,
         only_definitions=crds_only,
         service_monitor=service_monitor,
+        prometheus_rule=prometheus_rule,
+        grafana_dashboard=grafana_dashboard,
+        monitoring_labels=reader.labels("--monitoring-label", monitoring_label),
         volcano_jobs=volcano_jobs,
         gang_schedulers=tuple(gang_scheduler or ()),
         gang_scheduler=default_scheduler,
@@ -103,9 +192,17 @@ def install(
         disruption_budgets=disruption_budgets,
         config_map=config_map,
         config_key=config_key or CONFIG_KEY,
-        kubernetes=_release(kube_version),
+        kubernetes=reader.release("--kube-version", kube_version),
     )
-    _require_sense(settings, check=check, offline=offline)
+    reader.check(settings)
+    if check and offline:
+        reader.refuse("--check", "has to look at the cluster, and --offline forbids it")
+    if chart is not None and (settings != InstallOptions() or folder is not None):
+        reader.refuse("--chart", "writes the chart, whose values are the other options", "leave them out: helm --set")
+    reader.finish()
+    if chart is not None:
+        _write_chart(chart)
+        return
     found: list[DefinitionDifference] = []
     if not offline:
         settings, found = _looked(settings, kubeconfig, context, required=check)
@@ -117,42 +214,7 @@ def install(
     if folder is None:
         _print(settings)
     else:
-        _write(settings, folder)
-
-
-def _release(text: str) -> tuple[int, int]:
-    import re
-
-    from tf_dist.errors import InvalidJob, Problem
-
-    found = re.fullmatch(r"v?([0-9]{1,3})\.([0-9]{1,3})(\..*)?", text)
-    if text and found is None:
-        raise InvalidJob([Problem("--kube-version", f"{text!r} is no release of Kubernetes", "write 1.27")])
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _require_sense(settings: InstallOptions, *, check: bool, offline: bool) -> None:
-    from tf_dist.core.dialects.common_schema import is_label
-    from tf_dist.errors import InvalidJob, Problem
-
-    given = [("--into", settings.into), ("--system-namespace", settings.system_namespace)]
-    given += [("--namespace", one) for one in settings.namespaces] + [("--drivers", one) for one in settings.drivers]
-    wrong = [Problem(option, f"{name!r} is no namespace") for option, name in given if not is_label(name)]
-    if settings.namespaces and not settings.controller:
-        wrong.append(Problem("--namespace", "says what the controller drives, and --no-controller leaves it out"))
-    if settings.see_nodes and settings.controller:
-        hint = "leave one of them out, or add --no-controller"
-        wrong.append(Problem("--see-nodes", "is for drivers without a controller, which decides for all itself", hint))
-    if settings.only_definitions and settings.drivers:
-        wrong.append(Problem("--crds-only", "leaves out what --drivers asks for"))
-    if settings.config_map and not settings.controller:
-        wrong.append(Problem("--controller-config", "configures the controller, and --no-controller leaves it out"))
-    if settings.disruption_budgets and not settings.controller:
-        wrong.append(Problem("--disruption-budgets", "is for the controller, and --no-controller leaves it out"))
-    if check and offline:
-        wrong.append(Problem("--check", "has to look at the cluster, and --offline forbids it"))
-    if wrong:
-        raise InvalidJob(wrong)
+        _write(folder_files(settings), folder, "-o")
 
 
 def _looked(
@@ -209,7 +271,7 @@ def _warn(found: list[DefinitionDifference]) -> None:
 def _warn_of_image() -> None:
     from tf_dist.cli.install.install_options import IMAGE
 
-    build = f"docker build -f deploy/Dockerfile -t REGISTRY/{IMAGE} . && docker push REGISTRY/{IMAGE}"
+    build = f"make images IMAGE=REGISTRY/{IMAGE} && docker push REGISTRY/{IMAGE}"
     output.warning(
         f"the image {IMAGE} is in no registry: the controller starts only on nodes that have it",
         f"build it from the checkout ({build}), then tf-dist install --image REGISTRY/{IMAGE}",
@@ -229,15 +291,31 @@ def manifest_text(objects: list[Manifest]) -> str:
     return _HEADER + to_yaml(objects if len(objects) > 1 else objects[0])
 
 
-def _write(settings: InstallOptions, folder: Path) -> None:
+def folder_files(settings: InstallOptions) -> dict[str, str]:
+    """All that ``--output`` writes, by its path: what is applied, and the dashboard to be imported by hand."""
+    from tf_dist.cli.install.dashboard import dashboard_json
     from tf_dist.cli.install.workload import kustomize_tree
+
+    found = {name: manifest_text(objects) for name, objects in kustomize_tree(settings).items()}
+    return found if settings.only_definitions else {**found, "grafana/tf-dist.json": dashboard_json()}
+
+
+def _write_chart(folder: Path) -> None:
+    from tf_dist.cli.install.chart import chart_files
+
+    _write(chart_files(), folder, "--chart")
+
+
+def _write(files: dict[str, str], folder: Path, option: str) -> None:
     from tf_dist.errors import TFDistError
 
-    for name, objects in kustomize_tree(settings).items():
+    for name, text in files.items():
         place = folder / name
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(manifest_text(objects), encoding="utf-8")
+            place.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise TFDistError(f"cannot write {place}: {error.strerror}", hint="give another folder with -o") from error
+            raise TFDistError(
+                f"cannot write {place}: {error.strerror}", hint=f"give another folder with {option}"
+            ) from error
         output.line(str(place))

@@ -293,7 +293,7 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
         if settings.namespaces
         else [_binding(ADMISSION_LEADER, CONTROLLER, settings.into, settings.system_namespace)]
     )
-    readable = _lease_reader_roles(settings.into) if settings.into != settings.system_namespace else []
+    readable = _lease_reader_roles(settings.into) if settings.apart else []
     return [account, *granted, *election, *admission, *readable]
 
 

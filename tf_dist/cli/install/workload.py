@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tf_dist.cli.install import rbac
+from tf_dist.cli.install import monitoring, rbac
 from tf_dist.cli.install.crds import definitions
 from tf_dist.cli.install.install_options import CONTROLLER, SELECTOR, InstallOptions, Manifest, metadata
 from tf_dist.cli.install.rbac import (
@@ -18,28 +18,25 @@ from tf_dist.cli.install.rbac import (
 from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.lease import SYSTEM_NAMESPACE_VARIABLE
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.names import SYSTEM_NAMESPACE
 
 _PORT: Final = 8080
 _USER: Final = 65532
 _CONFIG: Final = "/etc/config"
-# Namespaces that Kubernetes makes itself.
-_NODE_AFFINITY_THERE: Final = frozenset({"default", "kube-system", "kube-public"})
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"  # a label that every namespace has, from Kubernetes 1.21 on
 
 
-def namespace(name: str) -> list[Manifest]:
-    """A namespace of tf-dist, unless it is one of Kubernetes' own."""
-    if name in _NODE_AFFINITY_THERE:
-        return []
+def namespace(name: str) -> Manifest:
+    """A namespace of tf-dist."""
     levels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(name, labels=levels)}]
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata(name, labels=levels)}
 
 
 def workload(settings: InstallOptions) -> list[Manifest]:
-    """The Deployment with its Leases, its disruption budget and the service that its metrics are read from."""
-    monitor = [_service_monitor(settings)] if settings.service_monitor else []
+    """The Deployment with its Leases, what protects it, and what its metrics are read and judged by."""
     held = rbac.lease_objects(rbac.controller_leases(settings), lease.DRIVER_CONTROLLER)
-    return [*held, _deployment(settings), _budget(settings), _service(settings), *monitor]
+    budget = [_budget(settings)] if settings.pod_disruption_budget else []
+    policy = [_network_policy(settings)] if settings.network_policy else []
+    return [*held, _deployment(settings), *budget, *policy, _service(settings)]
 
 
 def _deployment(settings: InstallOptions) -> Manifest:
@@ -59,11 +56,16 @@ def _deployment(settings: InstallOptions) -> Manifest:
 
 def _pod(settings: InstallOptions) -> Manifest:
     # Other namespaces may have no room for this class: quotas and admission keep it to Kubernetes' own.
-    priority = {"priorityClassName": "system-cluster-critical"} if settings.into == "kube-system" else {}
+    name = settings.priority_class or ("system-cluster-critical" if settings.in_kube_system else "")
+    priority = {"priorityClassName": name} if name else {}
+    secrets = settings.image_pull_secrets
     return {
         "serviceAccountName": CONTROLLER,
         "automountServiceAccountToken": True,
+        **({"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}),
         **priority,
+        **({"nodeSelector": settings.node_selector} if settings.node_selector else {}),
+        **({"tolerations": settings.tolerations} if settings.tolerations else {}),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -100,11 +102,13 @@ def _container(settings: InstallOptions) -> Manifest:
     budgets = ["--disruption-budgets"] if settings.disruption_budgets else []
     config = [f"--controller-config-file={_CONFIG}/{settings.config_key}"] if settings.config_map else []
     mounts = [{"name": "config", "mountPath": _CONFIG, "readOnly": True}] if settings.config_map else []
-    system = settings.system_namespace
-    environment = {"env": [{"name": SYSTEM_NAMESPACE_VARIABLE, "value": system}]} if system != SYSTEM_NAMESPACE else {}
+    meeting_place = [{"name": SYSTEM_NAMESPACE_VARIABLE, "value": settings.system_namespace}]
+    environment = {"env": meeting_place} if settings.meets_elsewhere else {}
+    pulled = {"imagePullPolicy": settings.image_pull_policy} if settings.image_pull_policy else {}
     return {
         "name": "controller",
         "image": settings.image,
+        **pulled,
         "args": [
             "controller",
             f"--metrics-port={_PORT}",
@@ -122,7 +126,7 @@ def _container(settings: InstallOptions) -> Manifest:
         "startupProbe": {**_probe("/healthz"), "periodSeconds": 2, "failureThreshold": 60},
         "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
         "readinessProbe": {**_probe("/readyz"), "periodSeconds": 5, "timeoutSeconds": 5},
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+        "resources": settings.resources,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -139,10 +143,22 @@ def _probe(path: str) -> Manifest:
 def _budget(settings: InstallOptions) -> Manifest:
     """At most one at a time: a single replica must not stand in the way of a drain."""
     return {
-        "apiVersion": settings.budgets.value,
+        "apiVersion": settings.budget_version.value,
         "kind": "PodDisruptionBudget",
         "metadata": metadata(CONTROLLER, settings.into),
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": SELECTOR}},
+    }
+
+
+def _network_policy(settings: InstallOptions) -> Manifest:
+    """Scrapes only, beside the node's own probes. What goes out is not limited: an API server has no labels."""
+    sources = [{"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: name}}} for name in settings.metrics_from]
+    rule = {**({"from": sources} if sources else {}), "ports": [{"protocol": "TCP", "port": "metrics"}]}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(CONTROLLER, settings.into),
+        "spec": {"podSelector": {"matchLabels": SELECTOR}, "policyTypes": ["Ingress"], "ingress": [rule]},
     }
 
 
@@ -155,18 +171,6 @@ def _service(settings: InstallOptions) -> Manifest:
     }
 
 
-def _service_monitor(settings: InstallOptions) -> Manifest:
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "ServiceMonitor",
-        "metadata": metadata(CONTROLLER, settings.into),
-        "spec": {
-            "selector": {"matchLabels": SELECTOR},
-            "endpoints": [{"port": "metrics", "interval": "30s"}],
-        },
-    }
-
-
 Files = Mapping[str, list[Manifest]]
 
 _KUSTOMIZATION: Final = "kustomization.yaml"
@@ -174,12 +178,14 @@ _KUSTOMIZATION: Final = "kustomization.yaml"
 
 def manifest_files(settings: InstallOptions) -> Files:
     """Every object that is installed, by the file it belongs in."""
-    parts = {f"crds/{one['metadata']['name']}.yaml": [one] for one in definitions(settings)}
+    wanted = definitions(settings) if settings.definitions else []
+    parts = {f"crds/{one['metadata']['name']}.yaml": [one] for one in wanted}
     if settings.only_definitions:
         return parts
     parts["roles.yaml"] = user_roles(settings)
     shared = rbac.lease_objects(rbac.admission_leader_leases(settings), lease.DRIVER_ADMISSION_LEADER)
-    parts["system.yaml"] = [*namespace(settings.system_namespace), *admission_leader_roles(settings), *shared]
+    made = [namespace(name) for name in settings.new_namespaces]
+    parts["system.yaml"] = [*made, *admission_leader_roles(settings), *shared]
     for one in settings.drivers:
         parts[f"driver-{one}.yaml"] = _driver(one, settings)
     if settings.see_nodes:
@@ -187,8 +193,9 @@ def manifest_files(settings: InstallOptions) -> Files:
     if flavors := integration_cluster_roles(settings):
         parts["flavors.yaml"] = flavors
     if settings.controller:
-        home = namespace(settings.into) if settings.into != settings.system_namespace else []
-        parts["controller.yaml"] = [*home, *controller_roles(settings), *workload(settings)]
+        parts["controller.yaml"] = [*controller_roles(settings), *workload(settings)]
+    if watched := monitoring.objects(settings):
+        parts["monitoring.yaml"] = watched
     return parts
 
 

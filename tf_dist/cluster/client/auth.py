@@ -264,7 +264,7 @@ def _official_client(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        hint = "pip install 'tf-dist[login]'"
+        hint = "pip install kubernetes; in a container, give it a token or the pod's service account"
         raise Unauthorized(f"{what} is run by the package kubernetes, which is not installed", hint=hint) from error
 
 

@@ -56,9 +56,10 @@ class QueueStats:
 @dataclass(frozen=True, slots=True)
 class DriverStats:
     """One driver. ``jobs`` by phase and ``gangs_by_queue`` by queue: of jobs that it drives now, so none while it
-    stands by."""
+    stands by. ``admission_leader``: whether it decides about places for all drivers."""
 
     work: WorkQueueStats
+    admission_leader: bool = field(default=False, kw_only=True)
     informers: tuple[InformerStats, ...] = ()
     jobs: Mapping[str, int] = field(default_factory=dict)
     gangs: Mapping[str, QueueStats] = field(default_factory=dict)

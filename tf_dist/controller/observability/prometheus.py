@@ -33,6 +33,11 @@ class StatsCollector(Collector):
         """One family after another."""
         read = [source() for source in self.sources]
         yield from _of_work([one.work for one in read])
+        yield GaugeMetricFamily(
+            "tf_dist_admission_leader",
+            "1 while this process decides about places for all drivers, else 0.",
+            any(one.admission_leader for one in read),
+        )
         yield from _of_jobs(read)
         yield from _of_informers([informer for one in read for informer in one.informers])
 

@@ -1,0 +1,135 @@
+"""Alerts and dashboard: every query is about metrics and labels that a controller exposes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.controller.observability.test_metrics import CALLS
+from tf_dist.cli.install.dashboard import ROWS, dashboard_json
+from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.monitoring import ALERTS, Alert
+from tf_dist.cli.install.workload import manifest_files
+from tf_dist.controller.observability.prometheus import PrometheusRecorder
+
+ROOT = Path(__file__).parents[2]
+# What Prometheus adds where it finds its targets by a ServiceMonitor.
+OF_TARGETS = {"job", "namespace", "pod", "instance", "service"}
+
+
+def exposed() -> dict[str, tuple[str, set[str]]]:
+    """The type and the labels of every series that a controller exposes, by its name."""
+    recorder = PrometheusRecorder()
+    for method, arguments in CALLS.items():
+        getattr(recorder, method)(*arguments)
+    found: dict[str, tuple[str, set[str]]] = {}
+    for family in text_string_to_metric_families(recorder.exposition().decode()):
+        for sample in family.samples:
+            _, labels = found.get(sample.name, ("", set()))
+            found[sample.name] = (family.type, labels | sample.labels.keys())
+    return found
+
+
+EXPOSED = exposed()
+_METRIC = re.compile(r"\b((?:tf_dist|process)_\w+)(\{[^}]*\})?(\[\w+\])?")
+_MATCHER = re.compile(r'(\w+)(?:=~|!~|!=|=)"')
+_GROUPING = re.compile(r"\bby \(([^)]*)\)")
+
+
+def problems(expression: str) -> list[str]:
+    """What is wrong with a query, as far as it shows without an engine."""
+    found = []
+    known: set[str] = set()
+    for name, matchers, window in _METRIC.findall(expression):
+        if name not in EXPOSED:
+            found.append(f"no metric {name}")
+            continue
+        kind, labels = EXPOSED[name]
+        known |= labels
+        found += [f"{name} has no label {one}" for one in _MATCHER.findall(matchers) if one not in labels | OF_TARGETS]
+        counts = kind in ("counter", "histogram")
+        if bool(window) != counts:
+            found.append(f"{name} is a {kind}: {'rate' if counts else 'no window'}")
+        if window and not re.search(rf"\b(rate|increase)\({re.escape(name)}", expression):
+            found.append(f"{name} needs rate or increase")
+    if not _METRIC.search(expression):
+        found.append("no metric at all")
+    for grouping in _GROUPING.findall(expression):
+        found += [f"no label {one} to group by" for one in re.split(r",\s*", grouping) if one not in known | OF_TARGETS]
+    if "histogram_quantile" in expression and not re.search(r"by \([^)]*\ble\b", expression):
+        found.append("a quantile needs le")
+    if expression.count("(") != expression.count(")") or expression.count("{") != expression.count("}"):
+        found.append("brackets")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("expression", "wrong"),
+    [
+        ("sum(tf_dist_no_such_metric)", "no metric tf_dist_no_such_metric"),
+        ('tf_dist_jobs{queue="a"}', "tf_dist_jobs has no label queue"),
+        ("sum by (queue) (tf_dist_jobs)", "no label queue to group by"),
+        ("sum(tf_dist_restarts_total)", "tf_dist_restarts_total is a counter: rate"),
+        ("rate(tf_dist_jobs[5m])", "tf_dist_jobs is a gauge: no window"),
+        ("sum(tf_dist_jobs", "brackets"),
+    ],
+)
+def test_a_wrong_query_is_found(expression: str, wrong: str) -> None:
+    assert wrong in problems(expression)
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda one: one.name)
+def test_an_alert_is_about_metrics_that_exist(alert: Alert) -> None:
+    assert problems(alert.expression) == []
+    assert re.fullmatch(r"\d+[mh]", alert.lasting)
+    grouped = {one for found in _GROUPING.findall(alert.expression) for one in re.split(r",\s*", found)}
+    assert set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.description)) <= grouped
+
+
+PANELS = [panel for row in ROWS for panel in row.panels]
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda one: one.title)
+def test_a_panel_is_about_metrics_that_exist(panel: Any) -> None:
+    for query in panel.queries:
+        assert problems(query.expression) == []
+        assert 'job=~"$job"' in query.expression
+        named = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
+        assert named <= {one for found in _GROUPING.findall(query.expression) for one in re.split(r",\s*", found)}
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    dashboard = json.loads(dashboard_json())
+    panels = dashboard["panels"]
+    assert len({one["id"] for one in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for one in panels:
+        place = one["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken
+        taken |= cells
+    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) == variables.keys()
+    (metric,) = re.findall(r"label_values\((\w+), job\)", variables["job"]["definition"])
+    assert metric in EXPOSED
+
+
+def test_the_document_has_the_alerts_as_they_are() -> None:
+    text = (ROOT / "docs/metrics.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `(.+)` \| (\w+) \|", text, flags=re.MULTILINE)
+    assert rows == [(one.name, one.expression.replace("|", r"\|"), one.lasting) for one in ALERTS]
+
+
+def test_a_controller_of_namespaces_never_decides_for_all() -> None:
+    def alerts(settings: InstallOptions) -> set[str]:
+        (rule,) = manifest_files(settings)["monitoring.yaml"]
+        return {one["alert"] for group in rule["spec"]["groups"] for one in group["rules"]}
+
+    everywhere = alerts(InstallOptions(prometheus_rule=True))
+    assert everywhere - alerts(InstallOptions(prometheus_rule=True, namespaces=("a",))) == {"TFDistNoAdmissionLeader"}

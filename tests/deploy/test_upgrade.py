@@ -1,0 +1,203 @@
+"""Version N-1 and this one in turn over the jobs of a real API server: an upgrade, and the way back (docs/upgrade.md)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.child_processes import signals_heard
+from tests.controller.harness import container, tfjob
+from tests.deploy.conftest import SYSTEM
+from tests.deploy.kubelet import Kubelet
+from tests.waiting import until
+from tf_dist.cluster.api import PODS, TFJOBS, TFJOBS_V1ALPHA1, Resource
+from tf_dist.cluster.client.rest import RestCluster
+
+pytestmark = pytest.mark.cluster
+
+ROOT: Final = Path(__file__).parents[2]
+# The last commit of the release before this one; while there are no releases, of the day's work before this one's.
+OLDER: Final = os.environ.get("TF_DIST_TEST_OLDER", "ec80f787ba34ce84d3106d53e4afad193e291c94")
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The code of version N-1."""
+    archive = subprocess.run(["git", "archive", OLDER, "tf_dist"], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode != 0:
+        pytest.skip(f"no older version: this clone has no commit {OLDER} (TF_DIST_TEST_OLDER)")
+    folder = tmp_path_factory.mktemp("older")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    return folder
+
+
+class Version:
+    """One version, on the cluster of ``kubeconfig``."""
+
+    def __init__(self, code: Path, kubeconfig: str, logs: Path) -> None:
+        # Where Python looks first: the folder that it is in.
+        self._code = code
+        self._environment = {**os.environ, "PYTHONPATH": str(code)}
+        self._kubeconfig = kubeconfig
+        self._logs = logs
+        found = subprocess.run(
+            [sys.executable, "-c", "import tf_dist; print(tf_dist.__file__)"],
+            env=self._environment,
+            cwd=code,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert found.stdout.startswith(str(code)), "another version's code would be tried"
+
+    def manifests(self) -> str:
+        """What it prints to be applied."""
+        command = [sys.executable, "-m", "tf_dist", "install", f"--kubeconfig={self._kubeconfig}", "--image=mine:1"]
+        done = subprocess.run(
+            command, env=self._environment, cwd=self._code, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @contextmanager
+    def controller(self, kubeconfig: str, name: str) -> Iterator[Controller]:
+        """Its controller, as an account; ended by SIGTERM, as a rollout does."""
+        log = self._logs / name
+        command = [sys.executable, "-m", "tf_dist", "controller", "--metrics-port=0", "--log-format=json"]
+        with log.open("w") as output, signals_heard():
+            process = subprocess.Popen(
+                [*command, f"--kubeconfig={kubeconfig}"],
+                env=self._environment,
+                cwd=self._code,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            yield Controller(log)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(timeout=60)
+        assert code == 0, log.read_text()
+
+
+class Controller:
+    """A controller, by what it logs."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+
+    def runs(self) -> bool:
+        return "started manager" in self._log.read_text()
+
+    def leads(self) -> bool:
+        return "won leader election lease=tf-dist-system/tf-dist-controller " in self._log.read_text()
+
+    def defects(self) -> list[str]:
+        return [line for line in self._log.read_text().splitlines() if "Traceback" in line]
+
+
+def gang(name: str, cpu: str) -> dict[str, Any]:
+    job = tfjob(name)
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        replica["template"]["spec"]["containers"] = [container(cpu=cpu)]
+    return {**job, "metadata": {"name": name}}
+
+
+def v1alpha1(name: str) -> dict[str, Any]:
+    template = {"spec": {"restartPolicy": "OnFailure", "containers": [container()]}}
+    replicas = [{"replicas": 1, "tfReplicaType": kind, "template": template} for kind in ("MASTER", "WORKER")]
+    return {"apiVersion": "kubeflow.org/v1alpha1", "kind": "TFJob", "metadata": {"name": name}} | {
+        "spec": {"replicaSpecs": replicas}
+    }
+
+
+class Jobs:
+    """The jobs of a namespace, and the hand that plays its kubelet."""
+
+    def __init__(self, admin: RestCluster, room: Kubelet, namespace: str) -> None:
+        self._admin, self._room, self._namespace = admin, room, namespace
+
+    def create(self, resource: Resource, job: dict[str, Any]) -> None:
+        self._admin.create(resource, self._namespace, job)
+
+    def phase(self, name: str, resource: Resource = TFJOBS) -> str:
+        return str(self.memory(name, resource).get("phase", ""))
+
+    def memory(self, name: str, resource: Resource = TFJOBS) -> dict[str, Any]:
+        return dict((self._admin.get(resource, self._namespace, name).get("status") or {}).get("tfDist") or {})
+
+    def pods(self, of: str) -> dict[str, str]:
+        """The uids of a job's pods, by their names."""
+        found = (one["metadata"] for one in self._admin.list(PODS, self._namespace).items)
+        return {one["name"]: one["uid"] for one in found if one["name"].startswith(of)}
+
+    def until(self, holds: Callable[[], bool], **ends: int) -> None:
+        """Step the kubelet until something holds; pods end with these codes, by the last part of their names."""
+        left = {name.replace("_", "-"): code for name, code in ends.items()}
+
+        def stepped() -> bool:
+            self._room.step(left)
+            return not left and holds()
+
+        until(stepped, 90)
+
+
+def test_jobs_run_on_through_an_upgrade_and_back(
+    admin: RestCluster,
+    kubectl: Callable[..., str],
+    kubeconfig: str,
+    config_of: Callable[[str, str], str],
+    older: Path,
+    room: Kubelet,
+    namespace: str,
+    tmp_path: Path,
+) -> None:
+    before, now = Version(older, kubeconfig, tmp_path), Version(ROOT, kubeconfig, tmp_path)
+    account = config_of("tf-dist-controller", SYSTEM)
+    jobs = Jobs(admin, room, namespace)
+    with ExitStack() as first, ExitStack() as second, ExitStack() as third:
+        kubectl("apply", "-f", "-", stdin=before.manifests())
+        old = first.enter_context(before.controller(account, "old"))
+        until(old.leads, 90)
+        jobs.create(TFJOBS, gang("runs", "15"))
+        jobs.create(TFJOBS_V1ALPHA1, v1alpha1("early"))
+        jobs.until(lambda: jobs.phase("runs") == "Running" and jobs.phase("early", TFJOBS_V1ALPHA1) == "Running")
+        jobs.create(TFJOBS, gang("waits", "15"))  # 45 of 64 CPUs are taken
+        jobs.until(lambda: jobs.memory("waits") != {})
+        running, early = jobs.pods("runs"), jobs.pods("early")
+        assert (len(running), len(early)) == (3, 2)
+
+        # The upgrade, as a rollout does it: definitions and roles, a new controller, and the old one goes.
+        kubectl("apply", "-f", "-", stdin=now.manifests())
+        new = second.enter_context(now.controller(account, "new"))
+        until(new.runs, 90)
+        first.close()
+        until(new.leads, 90)
+        jobs.until(lambda: True, ps_0=1)
+        jobs.until(lambda: jobs.pods("runs").keys() == running.keys() and jobs.pods("runs") != running)
+        jobs.until(lambda: jobs.phase("runs") == "Running")
+        restarted = jobs.pods("runs")
+        assert [name for name in running if restarted[name] != running[name]] == ["runs-ps-0"], "only the one that failed"
+        assert jobs.pods("early") == early
+        assert jobs.pods("waits") == {}
+
+        # And back.
+        kubectl("apply", "-f", "-", stdin=before.manifests())
+        again = third.enter_context(before.controller(account, "again"))
+        until(again.runs, 90)
+        second.close()
+        until(again.leads, 90)
+        assert (jobs.pods("runs"), jobs.pods("early")) == (restarted, early)
+        jobs.until(lambda: jobs.phase("runs") == "Completed", worker_0=0, worker_1=0)
+        jobs.until(lambda: jobs.phase("waits") == "Running")
+        assert jobs.pods("early") == early
+        assert [one.defects() for one in (old, new, again)] == [[], [], []]
+    kubectl("apply", "-f", "-", stdin=now.manifests())
