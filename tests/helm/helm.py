@@ -43,9 +43,16 @@ class Helm:
         return done.stderr if fails else done.stdout
 
     def template(self, *arguments: str, namespace: str = "tf-dist-system") -> dict[Place, Manifest]:
-        """What it would install, by kind, namespace and name."""
-        text = self("template", "tf-dist", str(CHART), "--namespace", namespace, *arguments)
-        return by_place([one for one in yaml.safe_load_all(text) if one is not None])
+        """What it would install, by kind, namespace and name. What a Helm takes for a cluster's release differs."""
+        release = () if "--kube-version" in arguments else ("--kube-version", "1.31")
+        text = self("template", "tf-dist", str(CHART), "--namespace", namespace, *release, *arguments)
+        return by_place(documents(text))
+
+
+def documents(text: str) -> list[Manifest]:
+    """Those that are not empty. The definitions are long: read by libyaml, where it is."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [one for one in yaml.load_all(text, Loader=loader) if one is not None]
 
 
 def by_place(objects: list[Manifest]) -> dict[Place, Manifest]:
