@@ -1,7 +1,6 @@
 """Finishes an installation that goes into an image: takes out what runs nowhere in it, and lists what is left.
 
-``python image.py SBOM.json PIP...`` is run by the Python of the installation. PIP: the command with which packages are
-taken out.
+``python image.py SBOM.json`` is run by the Python of the installation.
 """
 
 from __future__ import annotations
@@ -9,15 +8,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# What login plugins of kubeconfigs need. Pods have a service account, and no image has the plugins.
-LEFT_OUT = "kubernetes"
 # Not imported by the packages themselves.
 UNUSED = ("tests", "test")
 PACKAGE = "tf-dist"
@@ -38,13 +34,13 @@ def requirements(name: str) -> set[str]:
     return found
 
 
-def closure(name: str, without: str = "") -> set[str]:
-    """A distribution and all that it needs and is installed; ``without`` one of them, and what only that needs."""
+def closure(name: str) -> set[str]:
+    """A distribution and all that it needs and is installed."""
     found: set[str] = set()
     left = [normal(name)]
     while left:
         one = left.pop()
-        if one in found or one == without:
+        if one in found:
             continue
         try:
             needed = requirements(one)
@@ -53,11 +49,6 @@ def closure(name: str, without: str = "") -> set[str]:
         found.add(one)
         left += needed
     return found
-
-
-def only_for(name: str) -> set[str]:
-    """A distribution, and what nothing else here needs."""
-    return closure(PACKAGE) - closure(PACKAGE, without=name)
 
 
 def unused_files(names: Iterable[str]) -> set[Path]:
@@ -114,11 +105,8 @@ def component(name: str) -> dict[str, Any]:
     return found
 
 
-def main(arguments: list[str]) -> None:
+def main(place: str) -> None:
     """Take out, then list."""
-    place, *pip = arguments
-    if pip:
-        subprocess.run([*pip, "uninstall", "--yes", "--quiet", *sorted(only_for(LEFT_OUT))], check=True)
     kept = closure(PACKAGE)
     for path in unused_files(kept - {PACKAGE}):
         if path.is_dir():
@@ -131,4 +119,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1])

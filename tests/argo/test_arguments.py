@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install 'tf-dist[argo]'")
+hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 
 from hera.shared import global_config  # noqa: E402
 

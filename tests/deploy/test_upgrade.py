@@ -1,4 +1,4 @@
-"""Version N-1 and this one in turn over the jobs of a real API server: an upgrade, and the way back (docs/upgrade.md)."""
+"""Version N-1 and this one in turn over the jobs of a real API server: an upgrade and a roll-back (docs/upgrade.md)."""
 
 from __future__ import annotations
 
@@ -185,7 +185,9 @@ def test_jobs_run_on_through_an_upgrade_and_back(
         jobs.until(lambda: jobs.pods("runs").keys() == running.keys() and jobs.pods("runs") != running)
         jobs.until(lambda: jobs.phase("runs") == "Running")
         restarted = jobs.pods("runs")
-        assert [name for name in running if restarted[name] != running[name]] == ["runs-ps-0"], "only the one that failed"
+        assert [name for name in running if restarted[name] != running[name]] == ["runs-ps-0"], (
+            "only the one that failed"
+        )
         assert jobs.pods("early") == early
         assert jobs.pods("waits") == {}
 

@@ -121,7 +121,7 @@ def test_descriptions_are_read_in_both_forms() -> None:
 
 
 def test_every_argument_of_the_operators_is_there() -> None:
-    pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+    pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     from tf_dist.airflow import GangAdmittedSensor, TFJobOperator, TFJobSensor
 
     page = BLOCKS["airflow"]()
@@ -136,7 +136,7 @@ def test_every_argument_of_the_operators_is_there() -> None:
 
 
 def test_every_argument_of_a_step_is_there() -> None:
-    pytest.importorskip("hera", reason="Hera is missing: pip install 'tf-dist[argo]'")
+    pytest.importorskip("hera", reason="Hera is missing: pip install '.[argo]'")
     from tf_dist.argo import TFJobStep
 
     table = BLOCKS["argo"]().partition("## TFJobStep\n")[2].partition("\n## ")[0]

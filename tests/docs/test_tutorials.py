@@ -73,7 +73,7 @@ def test_the_first_job_of_an_installation_is_valid() -> None:
 
 
 def test_the_first_dag_is_read_and_makes_a_job() -> None:
-    pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+    pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     names: dict[str, object] = {}
     exec(compile(files("first-dag.md")["hello_training.py"], "hello_training.py", "exec"), names)
     dag = names["dag"] if "dag" in names else names["train"].dag  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def test_the_first_dag_is_read_and_makes_a_job() -> None:
 
 @pytest.mark.slow
 def test_the_first_dag_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[airflow]'")
+    pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     from examples.airflow import demo
 
     (tmp_path / "dags").mkdir()

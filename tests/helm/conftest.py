@@ -1,5 +1,5 @@
 """A real API server, with all rights."""
 
-from tests.deploy.conftest import admin, kubeconfig, kubectl
+from tests.deploy.conftest import admin, install, kubeconfig, kubectl
 
-__all__ = ["admin", "kubeconfig", "kubectl"]
+__all__ = ["admin", "install", "kubeconfig", "kubectl"]

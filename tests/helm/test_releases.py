@@ -111,11 +111,12 @@ def test_volcanos_jobs_are_refused_where_volcano_is(helm: Helm, admin: RestClust
 
 
 def test_what_was_applied_becomes_a_release(
-    helm: Helm, admin: RestCluster, released: str, kubectl: Callable[..., str]
+    helm: Helm, admin: RestCluster, released: str, kubectl: Callable[..., str], install: Callable[..., Any]
 ) -> None:
     """As docs/install.md says: from ``tf-dist install | kubectl apply`` to Helm, with ``--take-ownership``."""
     helm("uninstall", RELEASE, *ALWAYS[:2])
-    kubectl("apply", "-f", "-", stdin=helm("template", RELEASE, str(CHART), *ALWAYS, "--kube-version", "1.26"))
+    printed = install(f"--into={HOME}", f"--system-namespace={HOME}", "--image=mine/tf-dist:1").stdout
+    kubectl("apply", "-f", "-", stdin=printed)
     refused = helm("install", "another", str(CHART), *ALWAYS, fails=True)
     assert "invalid ownership metadata" in refused
     helm("install", RELEASE, str(CHART), *ALWAYS, "--take-ownership")
