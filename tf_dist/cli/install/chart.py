@@ -85,6 +85,11 @@ _SWITCHES: Final = (
     Switch("monitoring_labels", "$.Values.monitoringLabels"),
 )
 _OF_DEFINITIONS: Final = (Switch("volcano_jobs", "$.Values.volcanoJobs"), Switch("rules", _RULES_SINCE))
+# Switches that are options as they are.
+_FLAGS: Final = (
+    *("controller", "see_nodes", "definitions", "volcano_jobs", "disruption_budgets", "pod_disruption_budget"),
+    *("network_policy", "service_monitor", "prometheus_rule", "grafana_dashboard"),
+)
 # What is never without the other: the chart refuses such values, or cannot have them.
 _NEEDS: Final = {"several": "drivers", "makes": "apart", "from": "network_policy", "namespaces": "controller"}
 _NEVER_BOTH: Final = (("controller", "see_nodes"),)
@@ -126,8 +131,6 @@ def _options(on: frozenset[str]) -> InstallOptions:
     def given(switch: str, value: Any, otherwise: Any = "") -> Any:
         return value if switch in on else otherwise
 
-    flags = ("controller", "see_nodes", "volcano_jobs", "disruption_budgets", "pod_disruption_budget")
-    flags += ("network_policy", "service_monitor", "prometheus_rule", "grafana_dashboard")
     values: dict[str, Any] = {
         "into": _INTO,
         "system_namespace": _SYSTEM,  # where it is the release's own, this says so as well
@@ -148,10 +151,10 @@ def _options(on: frozenset[str]) -> InstallOptions:
         "config_map": given("config", inserted("$.Values.controllerConfig.name")),
         "config_key": inserted("$.Values.controllerConfig.key"),
         "budgets": given("budgets_v1", DisruptionBudgetVersion.V1, DisruptionBudgetVersion.V1BETA1),
-        "definitions": "definitions" in on,
+        **{name: name in on for name in _FLAGS},
         "kubernetes": given("rules", (0, 0), (1, 1)),
     }
-    return _ChartOptions(on=on, **values, **{name: name in on for name in flags})
+    return _ChartOptions(on=on, **values)
 
 
 def chart_files() -> dict[str, str]:
