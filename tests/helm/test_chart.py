@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from tests.helm.helm import CHART, Helm, Manifest, Place, by_place, documents
-from tf_dist.cli.install.chart import chart_files
-from tf_dist.cli.install.chart_values import VALUES, values_yaml
+from tf_dist.cli.install.helm.chart import chart_files
+from tf_dist.cli.install.helm.chart_values import VALUES, values_yaml
 from tf_dist.cli.main import run
 from tf_dist.controller.leases.lease import controller_lease_name
 from tf_dist.core.api.names import short_hash

@@ -64,7 +64,7 @@ def test_a_release_from_its_installation_to_its_end(
     assert deployment(admin)["template"]["spec"]["tolerations"] == [{"key": "only", "operator": "Exists"}]
     assert exists(admin, NETWORK_POLICIES, HOME, "tf-dist-controller")
     lease = admin.get(LEASES, HOME, "tf-dist-controller")
-    assert lease["spec"]["holderIdentity"] == "a-controller", "an upgrade takes the Lease from nobody"
+    assert lease["spec"]["holderIdentity"] == "a-controller", "an upgrade leaves Leases to their holders"
 
     said = helm("upgrade", RELEASE, str(CHART), *ALWAYS, "--set", "replicas=0", fails=True)
     assert "replicas" in said

@@ -301,7 +301,7 @@ def folder_files(settings: InstallOptions) -> dict[str, str]:
 
 
 def _write_chart(folder: Path) -> None:
-    from tf_dist.cli.install.chart import chart_files
+    from tf_dist.cli.install.helm.chart import chart_files
 
     _write(chart_files(), folder, "--chart")
 

@@ -92,7 +92,7 @@ ROWS: Final = (
                 stacked=True,
             ),
             Panel(
-                "Gangs that have their place, by queue",
+                "Admitted gangs, by queue",
                 "",
                 _one(f"sum by (queue) (tf_dist_admitted_gangs{{{_JOB}}})", "{{queue}}"),
                 stacked=True,

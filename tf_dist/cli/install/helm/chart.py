@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from tf_dist import __version__
 from tf_dist.cli.install import install_checks
-from tf_dist.cli.install.chart_values import values_schema, values_yaml
 from tf_dist.cli.install.dashboard import dashboard_json
-from tf_dist.cli.install.helm_templates import (
+from tf_dist.cli.install.helm.chart_values import values_schema, values_yaml
+from tf_dist.cli.install.helm.helm_templates import (
     SPREAD,
     Case,
     Conditions,
