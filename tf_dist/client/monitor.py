@@ -203,7 +203,7 @@ class JobInformer:
         self._batch = batch
         self._items: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._room = most_lines
-        self._roomy = threading.Condition()
+        self._roomy = threading.Condition(threading.Lock())  # fewer objects than with its own lock: a thousand may be
         self._closed = False
 
     def __enter__(self) -> Self:

@@ -81,11 +81,18 @@ class _EventSeries:
 
 @dataclass(frozen=True, slots=True)
 class _PendingWrite:
-    """An event to be written; how often it happened is said by its series when it is."""
+    """An event to be written. How often it happened is said by its series when it is; the rest is as short as can be,
+    for thousands may wait.
+    """
 
+    resource: Resource
+    api_version: str
     namespace: str
+    job: str
+    uid: str
     name: str
-    body: Object
+    event: EmitEvent
+    at: str
     series: _EventSeries
     first: bool
 
@@ -172,16 +179,19 @@ class EventRecorder:
             if not self._is_due(series, stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")):
                 return None
             series.written = self._monotonic()
-        body = new_event(
-            resource,
-            stored,
-            type=event.type,
-            reason=event.reason,
-            message=_truncated(event.message),
-            source={"component": self._component},
-            now=format_time(self._clock()),
+        metadata = stored["metadata"]
+        return _PendingWrite(
+            resource=resource,
+            api_version=str(stored.get("apiVersion") or resource.api_version),
+            namespace=namespace,
+            job=metadata["name"],
+            uid=metadata["uid"],
+            name=name,
+            event=event,
+            at=format_time(self._clock()),
+            series=series,
+            first=first,
         )
-        return _PendingWrite(namespace, name, body, series, first)
 
     # Its thread
 
@@ -235,25 +245,34 @@ class EventRecorder:
             with fenced_by(self._may_write):
                 (self._create if one.first else self._count_up)(one)
         except ClusterError as error:
-            _LOG.info("cannot write event reason=%s: %s", one.body["reason"], error)
+            _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
             self._recorder.acted(_ACTION, type(error).__name__)
             return error
         self._recorder.acted(_ACTION, "ok")
         return None
 
     def _create(self, one: _PendingWrite) -> None:
+        body = new_event(
+            one.resource,
+            {"apiVersion": one.api_version, "metadata": {"name": one.job, "namespace": one.namespace, "uid": one.uid}},
+            type=one.event.type,
+            reason=one.event.reason,
+            message=_truncated(one.event.message),
+            source={"component": self._component},
+            now=one.at,
+        )
         metadata = {"name": one.name, "namespace": one.namespace}
         try:
-            self._cluster.create(EVENTS, one.namespace, {**one.body, "metadata": metadata, "count": one.series.count})
+            self._cluster.create(EVENTS, one.namespace, {**body, "metadata": metadata, "count": one.series.count})
         except AlreadyExists:
             # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
             # answer tells (a driver may not read events).
-            there = self._patch(one, {"lastTimestamp": one.body["lastTimestamp"]})
+            there = self._patch(one, {"lastTimestamp": one.at})
             one.series.count += there.get("count") or 1
 
     def _count_up(self, one: _PendingWrite) -> None:
         try:
-            self._patch(one, {"count": one.series.count, "lastTimestamp": one.body["lastTimestamp"]})
+            self._patch(one, {"count": one.series.count, "lastTimestamp": one.at})
         except NotFound:  # the API server forgets events after an hour
             self._create(one)
 
