@@ -73,7 +73,7 @@ def admitter_point(nodes: int, waiting: int) -> dict[str, float]:
         begun = time.process_time()
         verdicts = admitter.decide(_NOW + 201 + number / 100)
         released.append((time.process_time() - begun) * 1e3)
-        assert any(isinstance(verdict, Admit) for verdict in verdicts.values()), "nobody was given the room"
+        assert any(isinstance(verdict, Admit) for verdict in verdicts.values()), "no gang was given the room"
     held = resident_mib(os.getpid()) - before
     return {
         "nodes": nodes,
