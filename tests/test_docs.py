@@ -94,6 +94,12 @@ def test_every_block_of_code_can_be_read(page: Path) -> None:
             assert kind in ("console", "text", "mermaid", "promql"), f"a block of {kind}: nothing checks that"
 
 
+@pytest.mark.parametrize("name", blocks.BLOCKS)
+def test_every_block_of_the_reference_can_be_made(name: str) -> None:
+    """What has no description in the code is an error of the build: describe it where it is defined."""
+    assert "|" in blocks.BLOCKS[name]()
+
+
 def test_every_page_is_in_the_navigation() -> None:
     """``mkdocs build`` says so, too; this does without it."""
     navigation = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)

@@ -6,12 +6,23 @@ import ast
 
 from docs.generator import source
 from docs.generator.markdown import argument_table, code, paragraphs, prose, table
-from docs.generator.source import Undocumented
+from docs.generator.source import Argument, Undocumented
 from tf_dist.airflow.provider import get_provider_info
 
 OPERATOR = "airflow/operators/tfjob.py"
 SENSORS = "airflow/sensors/tfjob.py"
 DECORATOR = "airflow/decorators/tfjob.py"
+ACTIONS = "airflow/operators/job_actions.py"
+CLASSES = {
+    ACTIONS: (
+        "SubmitTFJobOperator",
+        "SuspendTFJobOperator",
+        "ResumeTFJobOperator",
+        "ScaleTFJobOperator",
+        "DeleteTFJobOperator",
+    ),
+    SENSORS: ("TFJobSensor", "GangAdmittedSensor"),
+}
 CALLBACKS = "airflow/callbacks.py"
 STEPS = "argo/steps.py"
 RESOURCE = "argo/resource.py"
@@ -31,29 +42,42 @@ def airflow() -> str:
         "Every argument of Airflow's `BaseOperator` works, too (`retries`, `execution_timeout`, `pool`, …).",
         "## @task.tfjob\n\n" + paragraphs(_doc(source.class_(DECORATOR, "TFJobDecoratedOperator"))),
     ]
-    # What a sensor says nothing of means what it means for the operator.
-    shared = source.arguments(source.function(SENSORS, "__init__", "_JobSensor"))
-    of_sensor = source.described(_doc(source.class_(SENSORS, "TFJobSensor")))
-    own = {"poke_interval": "Seconds between two looks.", **of_sensor}
-    texts = {one.name: _first_of(own, of_operator, one.name) for one in shared}
-    parts += [
-        "## TFJobSensor\n\n" + paragraphs(source.summary(_doc(source.class_(SENSORS, "TFJobSensor")))),
-        argument_table("TFJobSensor", shared, texts),
-    ]
-    gang = _doc(source.class_(SENSORS, "GangAdmittedSensor"))
-    more = source.arguments(source.function(SENSORS, "__init__", "GangAdmittedSensor"))
-    parts += [
-        "## GangAdmittedSensor\n\n" + paragraphs(source.summary(gang)),
-        argument_table("GangAdmittedSensor", more, source.described(gang)),
-    ]
+    parts += [_class(path, name, of_operator) for path, names in CLASSES.items() for name in names]
     parts += ["## Callbacks\n\n" + paragraphs(_doc(source.class_(CALLBACKS, "TFJobCallbacks"))), _callbacks()]
     parts += ["## Settings of Airflow\n\nIn `airflow.cfg`, or as `AIRFLOW__TF_DIST__NAME`.", _settings()]
     return "\n\n".join(parts)
 
 
-def _first_of(own: dict[str, str], others: dict[str, str], name: str) -> str:
-    text = own.get(name, "")
-    return text if text and not text.startswith("and ``") else others.get(name, text)
+def _class(path: str, name: str, of_operator: dict[str, str]) -> str:
+    """A class with its arguments and those of its bases; what none describes is as of its siblings or the operator."""
+    given: dict[str, Argument] = {}
+    texts: dict[str, str] = {}
+    said: set[str] = set()  # what a class says itself when it calls its base
+    found: ast.ClassDef | None = source.class_(path, name)
+    about = _doc(source.class_(path, name))
+    while found is not None:
+        made = [one for one in found.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+        for one in [argument for function in made for argument in source.arguments(function)]:
+            if one.name not in said:
+                given.setdefault(one.name, one)
+        for key, text in source.described(ast.get_docstring(found) or "").items():
+            if not text.startswith("and ``"):
+                texts.setdefault(key, text)
+        calls = [call for function in made for call in ast.walk(function) if isinstance(call, ast.Call)]
+        upward = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
+        said |= {word.arg for call in upward for word in call.keywords if word.arg}
+        bases = {one.id for one in found.bases if isinstance(one, ast.Name)}
+        classes = [one for one in source.module(path).body if isinstance(one, ast.ClassDef)]
+        found = next((one for one in classes if one.name in bases), None)
+    siblings = [one for one in source.module(path).body if isinstance(one, ast.ClassDef)]
+    beside = [source.described(ast.get_docstring(one) or "") for one in siblings]
+    shared = {"poke_interval": "Seconds between two looks.", **of_operator}
+    shared |= {key: text for one in beside for key, text in one.items() if not text.startswith("and ``")}
+    told = {key: texts.get(key) or shared.get(key, "") for key in given}
+    parts = [f"## {name}\n\n{paragraphs(source.summary(about))}"]
+    if given:
+        parts.append(argument_table(name, given.values(), told))
+    return "\n\n".join(parts)
 
 
 def _callbacks() -> str:

@@ -174,7 +174,9 @@ def described(docstring: str) -> dict[str, str]:
     """What a docstring says of each argument: ``:param NAME: …``, or ````NAME````: …`` within a paragraph."""
     if _PARAM.search(docstring):
         parts = _PARAM.split(docstring)[1:]
-        return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+        return {
+            name: " ".join(text.split("\n\n")[0].split()) for name, text in zip(parts[::2], parts[1::2], strict=True)
+        }
     found: dict[str, str] = {}
     for paragraph in docstring.split("\n\n"):
         parts = _NAMES.split(" ".join(paragraph.split()))[1:]
