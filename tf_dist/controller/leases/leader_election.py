@@ -297,8 +297,8 @@ class LeaderElector:
         if valid == self._notified:
             return
         self._notified = valid
-        text = "won leader election lease=%s holder=%s" if valid else "lost leader election lease=%s holder=%s"
-        _LOG.info(text, self.ref, self.identity)
+        verb = "won" if valid else "released" if self._stopped.is_set() else "lost"
+        _LOG.info("%s leader election lease=%s holder=%s", verb, self.ref, self.identity)
         self._recorder.leading(valid)
         with self._state:
             self._state.notify_all()
