@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from hera.workflows import Parameter, RetryStrategy
+from hera.workflows.models import Memoize
 
 from tf_dist.argo.arguments import (
     Value,
@@ -88,6 +89,7 @@ class StepFields(Protocol):
     driver: str | Parameter
     job_namespace: str | Parameter
     retry_strategy: RetryStrategy | None
+    memoize: Memoize | None
     changes: Sequence[str] | None
     pod_spec_patch: Any
 
