@@ -43,7 +43,7 @@ _HOUSEKEEPING: Final = {
 _SCHEDULING: Final = mapping(
     "What gang admission needs to know.",
     {
-        "minAvailable": number("How many pods must have room at once.", least=1),
+        "minAvailable": number("How many pods must have room at once."),
         "queue": text("The queue it waits in."),
         "minResources": mapping_of("Not used: tf-dist adds up what the pods request.", anything("How much.")),
         "priorityClass": text("A PriorityClass: who goes first, and who makes room."),
