@@ -38,6 +38,11 @@ def describe_value(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
+def unknown_value(value: object) -> str:
+    """Message about a value that is none of those known: ``unknown value 'Sometimes'``, ``unknown value: a list``."""
+    return f"unknown value {_short(value)}" if isinstance(value, str) else f"unknown value: {describe_value(value)}"
+
+
 def quote_hint(value: object) -> str:
     """The hint for a scalar that YAML read as something else than text."""
     if isinstance(value, bool):
@@ -152,7 +157,7 @@ def _translated(kind: str, found: object, context: Mapping[str, Any], loc: Field
             return f"a key must be text, not {describe_value(loc[-1])}", quote_hint(loc[-1])
         case "literal_error":
             known = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-            return f"unknown value {describe_value(found)}", _value_hint(found, known)
+            return unknown_value(found), _value_hint(found, known)
         case "greater_than_equal":
             least = context["ge"]
             message = "must not be negative" if least == 0 else f"must be at least {least}"
@@ -293,7 +298,7 @@ def choice_at(found: Mapping[str, Any], key: str, known: Collection[str], loc: F
     """Check a text that must be one of a few, if it is there."""
     value = text_at(found, key, loc, out, required=False)
     if value is not None and value not in known:
-        out.error((*loc, key), f"unknown value {value!r}", suggestion(value, known))
+        out.error((*loc, key), unknown_value(value), suggestion(value, known))
 
 
 def flag_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> bool:

@@ -49,7 +49,7 @@ from tf_dist.core.dialects.common_schema import (
     container_names,
     named_port,
 )
-from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.dialects.field_errors import FieldErrors, unknown_value
 from tf_dist.core.dialects.pod_template import read_quantities, require_container
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")
@@ -324,7 +324,7 @@ def _check_manager(spec: Spec, out: FieldErrors) -> None:
     manager = spec.run_policy.managed_by if spec.run_policy else None
     if manager is not None and manager not in MANAGERS:
         place: FieldPath = ("spec", "runPolicy", "managedBy")
-        out.error(place, f"unknown value {describe_value(manager)}", suggestion(manager, MANAGERS))
+        out.error(place, unknown_value(manager), suggestion(manager, MANAGERS))
 
 
 def _check_types(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
