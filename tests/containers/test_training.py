@@ -84,7 +84,8 @@ def _step(templates: Path, workflow_uid: str) -> dict[str, object]:
     container = template["container"]
     arguments = [*container["command"], *(substituted(word, scope) for word in container["args"])]
     script = '"$@"; code=$?; cd /tf-dist/out; for file in *; do echo "output $file=$(cat $file)"; done; exit $code'
-    main = {**container, "name": "main", "command": ["sh", "-c", script, "sh"], "args": arguments}
+    image = substituted(container["image"], scope)
+    main = {**container, "name": "main", "image": image, "command": ["sh", "-c", script, "sh"], "args": arguments}
     spec = {
         "serviceAccountName": "tf-dist-argo",
         "restartPolicy": "Never",
