@@ -128,6 +128,43 @@ def test_all_problems_are_said_at_once() -> None:
     assert {one.path for one in caught.value.problems} == {"require", "timeout"}
 
 
+# What may be copied as a checkpoint
+
+
+def volume(kind: str, path: str | None, **source: str) -> Any:
+    return getattr(hera, kind)(name=path and path.strip("/"), mount_path=path, **source)
+
+
+MODELS = volume("ExistingVolume", "/models", claim_name="models")
+SECRET = volume("SecretVolume", "/keys", secret_name="keys")
+
+
+def test_a_checkpoint_is_copied_from_what_the_step_mounts_for_data() -> None:
+    mounts = [hera.models.VolumeMount(name="shared", mount_path="/shared")]
+    kinds = [volume("ConfigMapVolume", "/settings"), volume("ProjectedVolume", "/tokens")]
+    found = step(checkpoint_artifact=True, volumes=[MODELS, SECRET, *kinds], volume_mounts=mounts)
+    assert command_line(found).checkpoint_files == ("/models", "/shared")
+    raw = hera.models.Volume(name="shared", secret=hera.models.SecretVolumeSource(secret_name="keys"))
+    found = step(checkpoint_artifact=True, volumes=[MODELS, raw], volume_mounts=mounts)
+    assert command_line(found).checkpoint_files == ("/models",)
+    assert command_line(step(volumes=MODELS)).checkpoint_files == ()
+
+
+@pytest.mark.parametrize(
+    ("volumes", "told"),
+    [
+        (None, "the step mounts no volume that a checkpoint could be on"),
+        (SECRET, "the step mounts no volume that a checkpoint could be on"),
+        ([SECRET, volume("EmptyDirVolume", "/")], "/keys is within /, "),
+        ([volume("EmptyDirVolume", "/run")], "/run/secrets/kubernetes.io/serviceaccount is within /run, "),
+        ([volume("EmptyDirVolume", "/tf-dist")], "/tf-dist/out is within /tf-dist, "),
+    ],
+)
+def test_a_checkpoint_is_not_copied_from_around_secrets(volumes: Any, told: str) -> None:
+    with pytest.raises(InvalidJob, match=f"checkpoint_artifact: {told}"):
+        step(checkpoint_artifact=True, volumes=volumes)
+
+
 # What the workflow fills in
 
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
-from hera.workflows import Parameter, RetryStrategy
+from hera.workflows import (
+    ConfigMapVolume,
+    DownwardAPIVolume,
+    Parameter,
+    ProjectedVolume,
+    RetryStrategy,
+    SecretVolume,
+)
 from hera.workflows.models import Memoize
 
 from tf_dist.argo.arguments import (
@@ -34,7 +42,7 @@ from tf_dist.argo.job_source import (
     is_document,
     is_script,
 )
-from tf_dist.argo.merging import parsed_patch
+from tf_dist.argo.merging import as_list, parsed_patch
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import AUTO, FORMER, ON_SUSPEND
 from tf_dist.core.api import names
@@ -71,6 +79,10 @@ _POLICIES: Final = {
 }
 
 
+_PRIVATE_VOLUMES: Final = (SecretVolume, ConfigMapVolume, ProjectedVolume, DownwardAPIVolume)
+_TOKENS: Final = tuple(f"{folder}/secrets/kubernetes.io/serviceaccount" for folder in ("/var/run", "/run"))
+
+
 class StepFields(Protocol):
     """The fields of a step that its arguments are; ``TFJobStep`` says what each means."""
 
@@ -82,6 +94,8 @@ class StepFields(Protocol):
     overrides: Mapping[str, Any]
     metric_outputs: Sequence[str] | Mapping[str, str]
     checkpoint_artifact: bool
+    volumes: Any
+    volume_mounts: Any
     on_term: OnTerm | str | Parameter
     on_suspend: str | Parameter
     grace_seconds: int
@@ -116,7 +130,39 @@ def _value_problems(step: StepFields) -> Iterator[Problem]:
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
         yield Problem("grace_seconds", f"{seconds!r} is no whole number of seconds above 0", "write 60")
     yield from output_problems(step.metric_outputs)
+    if step.checkpoint_artifact:
+        yield from _mount_problems(step)
     yield from cache_key_problems(step.memoize.key if step.memoize is not None else None)
+
+
+def _mounts(step: StepFields) -> Iterator[tuple[str, bool]]:
+    """Where the author's volumes are mounted, and whether they hold secrets or settings."""
+    given = as_list(step.volumes)
+    private = {one.name for one in given if isinstance(one, _PRIVATE_VOLUMES) or _is_private(one)}
+    for one in [*given, *as_list(step.volume_mounts)]:
+        if folder := getattr(one, "mount_path", None):
+            yield str(folder), one.name in private
+
+
+def _is_private(volume: Any) -> bool:
+    return any(getattr(volume, field, None) for field in ("secret", "config_map", "projected", "downward_api"))
+
+
+def _data_mounts(step: StepFields) -> list[str]:
+    """Where a checkpoint may be: what training prints as one is no reason to publish a secret."""
+    return [*dict.fromkeys(folder for folder, private in _mounts(step) if not private)]
+
+
+def _mount_problems(step: StepFields) -> Iterator[Problem]:
+    data = _data_mounts(step)
+    if not data:
+        hint = 'write volumes=[ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="/models")]'
+        yield Problem("checkpoint_artifact", "the step mounts no volume that a checkpoint could be on", hint)
+    for hidden in (*_TOKENS, contract.OUT, *(folder for folder, private in _mounts(step) if private)):
+        for folder in data:
+            if PurePosixPath(hidden).is_relative_to(folder):
+                problem = f"{hidden} is within {folder}, whose files may be copied into the artifact"
+                yield Problem("checkpoint_artifact", problem, "mount the volume of the checkpoints elsewhere")
 
 
 def _override_problems(step: StepFields) -> Iterator[Problem]:
@@ -251,7 +297,7 @@ def _run_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
     if not step.reattach:
         yield "--no-reattach"
     if step.checkpoint_artifact:
-        yield "--checkpoint-files"
+        yield from (f"--checkpoint-files={folder}" for folder in _data_mounts(step))
     if step.job_namespace:
         yield f"--namespace={as_fixed(step.job_namespace, own)}"
 

@@ -89,8 +89,8 @@ class TFJobStep(Container):
         in there (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``, or a text with one ``{{…}}``).
     :param metric_outputs: metrics that are output parameters of their own (``{"best": "accuracy"}``: by another name).
     :param metrics_artifact: all metrics as an artifact, too (needs an artifact repository).
-    :param checkpoint_artifact: the files of the last checkpoint as an artifact; the step must have the volume that the
-        replicas write to (``volumes``).
+    :param checkpoint_artifact: the files of the last checkpoint as an artifact: only from the ``volumes`` and
+        ``volume_mounts`` of the step, which must have the one that the replicas write to.
     :param on_term: what becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where
         the step will be tried again.
     :param on_suspend: what becomes of it while the workflow is suspended: ``suspend`` or ``leave``.

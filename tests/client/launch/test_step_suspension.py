@@ -1,4 +1,4 @@
-"""Suspension with the workflow, tries that make jobs of their own, and the files of a checkpoint."""
+"""Suspension with the workflow, and tries that make jobs of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.waiting import until
 from tf_dist.client import exit_codes
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.contract import WORKFLOWS
-from tf_dist.client.launch.step_outputs import copy_checkpoint
 from tf_dist.cluster.api import TFJOBS
 
 
@@ -107,44 +106,3 @@ def test_without_reattach_nothing_waits_for_the_next_try(scene: Site) -> None:
     with Launcher(options) as launcher:
         assert launcher.end(scene.bury) == exit_codes.RETRYABLE
     assert scene.stored() is None
-
-
-# The files of a checkpoint
-
-
-def test_a_checkpoint_is_copied_whole(tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    for name in ("ckpt-1.index", "ckpt-1.data-00000-of-00001", "ckpt-10.index", "checkpoint"):
-        (models / name).write_text(name)
-    out = tmp_path / "files"
-    assert copy_checkpoint(str(models / "ckpt-1"), out) == ""
-    assert {one.name for one in out.iterdir()} == {"ckpt-1.index", "ckpt-1.data-00000-of-00001"}
-    folder = tmp_path / "folder"
-    assert copy_checkpoint(str(models), folder) == ""
-    assert len(list(folder.iterdir())) == 4
-    single = tmp_path / "single"
-    assert copy_checkpoint(str(models / "ckpt-1.index"), single) == ""
-    assert [one.name for one in single.iterdir()] == ["ckpt-1.index"]
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "told"),
-    [("gs://models/ckpt-1", "is on no volume of the launcher"), ("/nowhere/ckpt-1", "give the step the volume")],
-)
-def test_a_checkpoint_that_is_not_seen_says_what_to_do(checkpoint: str, told: str, tmp_path: Path) -> None:
-    assert told in copy_checkpoint(checkpoint, tmp_path / "files")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "ckpt-1.index").write_text("")
-    assert "cannot copy" in copy_checkpoint(str(tmp_path / "ckpt-1"), tmp_path / "ckpt-1.index" / "files")
-
-
-def test_a_step_hands_over_the_checkpoint_it_sees(scene: Site) -> None:
-    with Launcher(scene.options(checkpoint_files=True)) as launcher:
-        scene.runs()
-        scene.ends()
-        assert launcher.end() == exit_codes.SUCCEEDED
-    assert "warning: no artifact of the checkpoint: the launcher does not see /models/ckpt-1" in launcher.text

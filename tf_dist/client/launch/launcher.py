@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -74,7 +74,8 @@ _KIND_OF_FATE: Final = {OnTerm.DELETE: OutcomeKind.DELETED, OnTerm.SUSPEND: Outc
 
 class StepRun:
     """``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
-    ``suspension``: what a suspended workflow does; ``checkpoint_files``: where those of the last one go.
+    ``suspension``: what a suspended workflow does; ``checkpoint_files``: where those of the last one go, copied from
+    what is below ``checkpoint_mounts``.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class StepRun:
         suspension: StepSuspension,
         limits: WaitLimits,
         settle: float,
-        checkpoint_files: Path | None = None,
+        checkpoint_files: Path,
+        checkpoint_mounts: Sequence[str],
     ) -> None:
         self._settle = settle
         self._checkpoint_files = checkpoint_files
+        self._checkpoint_mounts = checkpoint_mounts
         self._suspension = suspension
         self._cluster = cluster
         self._job = job
@@ -255,8 +258,8 @@ class StepRun:
             for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
                 self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
         self._tell(monitor, values)
-        if self._checkpoint_files is not None and snapshot.result.checkpoint:
-            problem = copy_checkpoint(snapshot.result.checkpoint, self._checkpoint_files)
+        if self._checkpoint_mounts and snapshot.result.checkpoint:
+            problem = copy_checkpoint(snapshot.result.checkpoint, self._checkpoint_files, self._checkpoint_mounts)
             if problem:
                 self._view.say(f"warning: no artifact of the checkpoint: {problem}")
         if end is StepEnd.FINISHED:
@@ -408,7 +411,8 @@ class _StepSetup:
                     begun=now(),
                 ),
                 options.settle,
-                options.out / contract.CHECKPOINT if options.checkpoint_files else None,
+                options.out / contract.CHECKPOINT,
+                options.checkpoint_files,
             )
             return launch.run(monitor)
 

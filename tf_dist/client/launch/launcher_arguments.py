@@ -40,8 +40,9 @@ class LauncherOptions:
     goes on with the job of the last one. ``driver``: from here, or by a controller. ``grace``: seconds from SIGTERM to
     SIGKILL. ``on_suspend``: the job is suspended while the workflow is, looked at every ``look_every`` seconds, as
     often as Argo does. ``settle``: seconds for the driver to see to the pods of a job that has ended. ``deadline``:
-    when Argo stops the pod. ``checkpoint_files``: those of the last checkpoint are an output. ``former``: arguments
-    that were given by a former name, each with its present one.
+    when Argo stops the pod. ``checkpoint_files``: those of the last checkpoint are an output, copied from what is
+    below these folders and from nowhere else. ``former``: arguments that were given by a former name, each with its
+    present one.
     """
 
     job: str = ""
@@ -79,7 +80,7 @@ class LauncherOptions:
     startup_timeout: float | None = 600.0
     run_timeout: float | None = None
     total_steps: int | None = None
-    checkpoint_files: bool = False
+    checkpoint_files: tuple[str, ...] = ()
     out: Path = Path(contract.OUT)
     progress_file: Path | None = None
     deadline: str = ""
@@ -131,7 +132,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         startup_timeout=given.startup_timeout,
         run_timeout=given.run_timeout,
         total_steps=given.total_steps,
-        checkpoint_files=given.checkpoint_files,
+        checkpoint_files=tuple(given.checkpoint_files),
         out=Path(given.out),
         progress_file=Path(progress) if progress else None,
         deadline=environ.get("ARGO_DEADLINE", ""),
@@ -317,7 +318,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     run_options.add_argument("--out", default=contract.OUT, metavar="DIR", help="where outputs are written")
     run_options.add_argument(
-        "--checkpoint-files", action="store_true", help="copy the last checkpoint into the folder of the outputs"
+        "--checkpoint-files",
+        action="append",
+        default=[],
+        nargs="?",  # a step that names no folder copies nothing, and its log says so
+        const="",
+        metavar="MOUNT",
+        help="copy the last checkpoint into the folder of the outputs if it is below this folder; may be repeated",
     )
     run_options.add_argument("--dry-run", action="store_true", help="print the job that would be created, and end")
     return parser

@@ -7,7 +7,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -125,30 +126,80 @@ def progress_outputs(progress: Progress) -> dict[str, str]:
     return {"metrics": json.dumps(document, sort_keys=True), "checkpoint": progress.checkpoint, **single}
 
 
-def copy_checkpoint(checkpoint: str, folder: Path) -> str:
+class _RefusedFile(Exception):
+    """A file that is no part of a checkpoint."""
+
+
+def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str:
     """Copy the files of a checkpoint into a folder of their own, whole or not at all; what keeps it from that, or "".
 
-    ``checkpoint``: a folder, a file, or what the names of its files begin with, as TensorFlow names one.
+    ``checkpoint``: a folder, a file, or what the names of its files begin with, as TensorFlow names one. It is a text
+    that training printed, so only files below ``mounts`` are copied, wherever links lead: not what else the launcher's
+    pod has, as the token of its account.
     """
     if "://" in checkpoint:
         return f"{checkpoint} is on no volume of the launcher: the output checkpoint says where it is"
-    source = Path(checkpoint)
-    found = [source] if source.exists() else sorted(source.parent.glob(f"{glob.escape(source.name)}.*"))
-    if not found:
-        return f"the launcher does not see {checkpoint}: give the step the volume that the replicas write to (volumes)"
     scratch = folder.with_name(f".{folder.name}.new")
     try:
+        inside = [Path(mount).resolve() for mount in mounts if mount]
+        source = Path(checkpoint)
+        if not _is_below(source.resolve(), inside):
+            known = ", ".join(map(str, inside)) or "none"
+            return f"{checkpoint} is outside the volumes that the step mounts ({known}): {_MOUNT_IT}"
+        if not (found := _files_of(source)):
+            return f"the launcher does not see {checkpoint}: {_MOUNT_IT}"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         for one in found:
-            if one.is_dir():
-                shutil.copytree(one, scratch, dirs_exist_ok=True)
-            else:
-                shutil.copy2(one, scratch)
+            _copy(str(one), scratch if one.is_dir() else scratch / one.name, inside)
         scratch.replace(folder)
-    except OSError as error:
+    except (OSError, ValueError, _RefusedFile) as error:
+        shutil.rmtree(scratch, ignore_errors=True)
         return f"cannot copy {checkpoint} to {folder}: {error}"
     return ""
+
+
+def _files_of(source: Path) -> list[Path]:
+    try:
+        source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return sorted(source.parent.glob(f"{glob.escape(source.name)}.*"))
+    return [source]
+
+
+_MOUNT_IT: Final = "give the step the volume that the replicas write to (volumes)"
+_DEPTH_LIMIT: Final = 64
+
+
+def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None, above: tuple[Path, ...] = ()) -> None:
+    """A file, or a folder with all that is in it; OSError, _RefusedFile.
+
+    What counts is where the opened file is: training may exchange a link at any time.
+    ``at``: the folder that the name is in, ``above``: those around it.
+    """
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)  # a pipe would wait for a writer
+    try:
+        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        mode = os.fstat(descriptor).st_mode
+        if not _is_below(place, mounts):
+            raise _RefusedFile(f"{name} leads to {place}, outside the volumes that the step mounts: remove the link")
+        if stat.S_ISDIR(mode):
+            if place in above or len(above) >= _DEPTH_LIMIT:
+                raise _RefusedFile(f"{place} is in itself by a link, or has more than {_DEPTH_LIMIT} folders around it")
+            target.mkdir(exist_ok=True)
+            for one in os.listdir(descriptor):
+                _copy(one, target / one, mounts, descriptor, (*above, place))
+        elif stat.S_ISREG(mode):
+            with open(descriptor, "rb", closefd=False) as data, target.open("wb") as copied:
+                shutil.copyfileobj(data, copied)
+        else:
+            raise _RefusedFile(f"{place} is neither a file nor a folder")
+    finally:
+        os.close(descriptor)
+
+
+def _is_below(place: Path, mounts: Iterable[Path]) -> bool:
+    return any(place.is_relative_to(mount) for mount in mounts)
 
 
 def _number(value: float) -> str:
