@@ -52,6 +52,15 @@ def test_an_image_in_no_registry_is_a_warning(tmp_path: Path) -> None:
     assert subprocess.run(with_image, check=True, capture_output=True, text=True).stderr == ""
 
 
+@pytest.mark.parametrize("name", ["A_b", "a.b", "a" * 64])
+def test_a_name_that_no_namespace_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    command = [*PROGRAM, "workflows", "export", tmp_path / "out", "-n", name]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--namespace: {name!r} is no namespace" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = subprocess.run(

@@ -144,7 +144,8 @@ def agrees(
     helm: Helm, install: Callable[..., dict[Place, Manifest]], options: list[str], values: str, into: str = SYSTEM
 ) -> None:
     """Helm makes the release's namespace itself (--create-namespace); all else is the same."""
-    expected = install(*options, f"--into={into}")
+    place = () if "--no-controller" in options else (f"--into={into}",)  # which is of the controller only
+    expected = install(*options, *place)
     expected.pop(("Namespace", "", into), None)
     assert without_helms(helm.template(values, namespace=into)) == expected
 
@@ -194,7 +195,9 @@ def test_options_agree_together(
     draw = random.Random(seed)
     without = seed % 3 == 0
     of_controllers = {"namespace", "namespaces", "kueue in a namespace", "network policy", "scrapes from"}
-    of_controllers |= {"monitoring", "disruption budgets", "controller config"}
+    of_controllers |= {"monitoring", "disruption budgets", "controller config", "default scheduler"}
+    of_controllers |= {"image", "digest", "pull policy", "pull secrets", "replicas", "requests", "limits"}
+    of_controllers |= {"node selector", "tolerations", "priority class", "no pod budget"}
     of_drivers = {"no controller", "one driver sees nodes", "drivers see nodes"}
     names = sorted(CASES.keys() - (of_controllers if without else of_drivers))
     chosen = draw.sample(names, k=10)
@@ -311,11 +314,24 @@ def test_the_schema_takes_what_the_cases_say() -> None:
         (("seeNodes=true",), "seeNodes: is for drivers without a controller"),
         (("networkPolicy.from={a}",), "networkPolicy.from: says who may scrape"),
         (("controller=false", "prometheusRule=true"), "prometheusRule: is for the controller"),
+        (("controller=false", "replicas=3"), "replicas: is for the controller"),
+        (("controller=false", "nodeSelector.a=b"), "nodeSelector: is for the controller"),
+        (("controller=false", "tolerations[0].key=a"), "tolerations: is for the controller"),
+        (("controller=false", "priorityClassName=a"), "priorityClassName: is for the controller"),
+        (("controller=false", "podDisruptionBudget=false"), "podDisruptionBudget: is for the controller"),
+        (("controller=false", "defaultScheduler=kueue"), "gangSchedulers gives drivers the rights"),
+        (("monitoringLabels.a=b",), "monitoringLabels: is for serviceMonitor or prometheusRule"),
+        (("controllerConfig.name=a", "controllerConfig.key=.."), "controllerConfig"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(helm: Helm, values: tuple[str, ...], told: str) -> None:
     arguments = [f"--set={value}" for value in values]
     assert told in helm("template", "tf-dist", str(CHART), *arguments, fails=True)
+
+
+def test_values_that_releases_share_may_have_the_image_and_resources(helm: Helm) -> None:
+    values = ("controller=false", "image.repository=mine", "resources.requests.cpu=1", "clusterDomain=example.local")
+    assert not any(kind == "Deployment" for kind, _, _ in helm.template(*(f"--set={value}" for value in values)))
 
 
 def test_the_chart_can_be_written_from_the_wheel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,22 @@ def test_options_reach_what_is_printed(tf_dist: Program) -> None:
         (("--monitoring-label", "a=b c"), "--monitoring-label"),
         (("--priority-class", "High"), "--priority-class"),
         (("--offline", "--check"), "--check"),
+        (("--monitoring-label", "a=b"), "--monitoring-label: is for --service-monitor or --prometheus-rule"),
+        (("--monitoring-label", "a=b", "--grafana-dashboard"), "--monitoring-label"),
+        (("--controller-config", "A b/c"), "--controller-config: 'A b' is no name of an object"),
+        (("--controller-config", "/own.yaml"), "--controller-config: '' is no name of an object"),
+        (("--controller-config", "a/../x"), "--controller-config: '../x' is no key of a ConfigMap"),
+        (("--controller-config", "a/.."), "--controller-config: '..' is no key of a ConfigMap"),
+        (("--cluster-domain", "a b"), "--cluster-domain: 'a b' is no domain"),
+        (("--priority-class", "a..b"), "--priority-class: 'a..b' is no name"),
+        (("--requests", "cpus=1"), "--requests: 'cpus' is no resource of a container"),
+        (
+            ("--requests", "memory=2Gi"),
+            "--requests: memory=2Gi is more than the limit, 1Gi\n  hint: add --limits memory=2Gi",
+        ),
+        (("--limits", "memory=100Mi"), "--limits: memory=100Mi is less than what is requested, 256Mi"),
+        (("--limits", "memory=100Mi"), "hint: add --requests memory=100Mi"),
+        (("--requests", "cpu=2", "--limits", "cpu=1500m"), "--requests: cpu=2 is more than the limit, 1500m"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tf_dist: Program, arguments: tuple[str, ...], told: str) -> None:
@@ -151,6 +168,57 @@ def test_all_that_is_wrong_is_said_at_once(tf_dist: Program) -> None:
     assert found.returncode == 2
     for option in ("--requests", "--limits", "--toleration", "--kube-version", "--see-nodes"):
         assert option in found.stderr
+
+
+OF_THE_CONTROLLER = (
+    ("--into", "ml"),
+    ("--image", "mine:7"),
+    ("--replicas", "3"),
+    ("--namespace", "a"),
+    ("--image-pull-policy", "Never"),
+    ("--image-pull-secret", "a"),
+    ("--requests", "cpu=1"),
+    ("--limits", "memory=2Gi"),
+    ("--node-selector", "a=b"),
+    ("--toleration", "a"),
+    ("--priority-class", "high"),
+    ("--no-pod-budget",),
+    ("--network-policy",),
+    ("--service-monitor",),
+    ("--prometheus-rule",),
+    ("--grafana-dashboard",),
+    ("--default-scheduler", "kueue"),
+    ("--disruption-budgets",),
+    ("--controller-config", "a"),
+)
+NOT_OF_DEFINITIONS = (
+    *OF_THE_CONTROLLER,
+    ("--no-controller",),
+    ("--system-namespace", "meeting"),
+    ("--drivers", "a"),
+    ("--see-nodes",),
+    ("--gang-scheduler", "kueue"),
+)
+
+
+@pytest.mark.parametrize(
+    ("leaves_out", "given"), [("--no-controller", OF_THE_CONTROLLER), ("--crds-only", NOT_OF_DEFINITIONS)]
+)
+def test_no_option_is_ignored_in_silence(tf_dist: Program, leaves_out: str, given: tuple[tuple[str, ...], ...]) -> None:
+    found = tf_dist("install", "--offline", leaves_out, *(part for option in given for part in option))
+    assert (found.returncode, found.stdout) == (2, "")
+    refused = re.findall(rf"(--[a-z-]+): .* {leaves_out} leaves it out$", found.stderr, flags=re.MULTILINE)
+    assert sorted(refused) == sorted(option for option, *_ in given)
+
+
+def test_what_definitions_depend_on_goes_with_them_alone(tf_dist: Program) -> None:
+    found = tf_dist("install", "--offline", "--crds-only", "--volcano-jobs", "--kube-version=1.26", "-o", "out")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_requests_that_are_the_limits_are_taken(tf_dist: Program) -> None:
+    found = tf_dist("install", "--offline", "--image=mine:7", "--requests=cpu=1,memory=1024Mi", "--limits=cpu=1000m")
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_a_folder_is_written(tf_dist: Program) -> None:

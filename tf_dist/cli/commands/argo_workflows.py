@@ -73,8 +73,11 @@ def export(
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml
-    from tf_dist.errors import TFDistError
+    from tf_dist.core.dialects.common_schema import is_label
+    from tf_dist.errors import InvalidJob, Problem, TFDistError
 
+    if namespace and not is_label(namespace):
+        raise InvalidJob([Problem("--namespace", f"{namespace!r} is no namespace")])
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
     for name, documents in _documents(namespace):
         text = to_yaml([_placed(one, namespace, images) for one in documents])

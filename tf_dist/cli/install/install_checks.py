@@ -6,11 +6,11 @@ The Helm chart refuses the same ``CONFLICTS``; single values it refuses by its s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.cli.install.install_options import InstallOptions
+from tf_dist.cli.install.install_options import CONFIG_KEY, RESOURCES, InstallOptions
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import is_label
@@ -20,6 +20,15 @@ VOLCANO_IS_THERE: Final = (
     f"the cluster has Volcano's definition {VOLCANO_JOBS_DEFINITION}: its controller and tf-dist's would drive the "
     "same jobs; leave out --volcano-jobs"
 )
+
+
+# Options that messages name, as the chart calls them.
+_AS_VALUES: Final = {
+    "--no-controller": "controller: false",
+    "--gang-scheduler": "gangSchedulers",
+    "--service-monitor": "serviceMonitor",
+    "--prometheus-rule": "prometheusRule",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +49,111 @@ class Conflict:
     def as_value(self) -> str:
         """What the chart says."""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{self.value}: {self.message}{hint}".replace("--no-controller", "controller: false")
+        said = f"{self.value}: {self.message}{hint}"
+        for option, value in _AS_VALUES.items():
+            said = said.replace(option, value)
+        return said
 
 
-_LEFT_OUT: Final = "and --no-controller leaves it out"
+_DEFAULTS: Final = InstallOptions()
+
+
+def _given(name: str) -> Callable[[InstallOptions], bool]:
+    """Whether an option was given: it is not what it is by default."""
+    return lambda options: _value(options, name) != _value(_DEFAULTS, name)
+
+
+def _value(options: InstallOptions, name: str) -> object:
+    return options.resources[name] if name in RESOURCES else getattr(options, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One that an installation may have no use for. ``asked``: when the chart has its value ("": it cannot tell)."""
+
+    name: str
+    field: str
+    value: str = ""
+    asked: str = ""
+    about: str = "is for the controller"
+    hint: str = ""
+
+    def without_controller(self) -> Conflict:
+        given = _given(self.field)
+        return Conflict(
+            self.name,
+            self.value,
+            lambda options: given(options) and not options.controller,
+            f"and {self.asked} (not $.Values.controller)" if self.asked else "",
+            f"{self.about}, and --no-controller leaves it out",
+            self.hint,
+        )
+
+    def with_definitions_only(self) -> Conflict:
+        given = _given(self.field)
+        return Conflict(
+            self.name,
+            "",
+            lambda options: given(options) and options.only_definitions,
+            "",
+            "is not for the definitions, and --crds-only leaves it out",
+        )
+
+
+# --cluster-domain is not among them: a variable may have set it. In the chart image and resources are not: they often
+# stand in a file of values that several releases share.
+_OF_THE_CONTROLLER: Final = (
+    _Option("--into", "into"),
+    _Option("--image", "image"),
+    _Option("--image-pull-policy", "image_pull_policy"),
+    _Option("--image-pull-secret", "image_pull_secrets"),
+    _Option("--requests", "requests"),
+    _Option("--limits", "limits"),
+    _Option("--replicas", "replicas", "replicas", f"(ne (int $.Values.replicas) {_DEFAULTS.replicas})"),
+    _Option("--namespace", "namespaces", "namespaces", "$.Values.namespaces", "says what the controller drives"),
+    _Option("--node-selector", "node_selector", "nodeSelector", "$.Values.nodeSelector"),
+    _Option("--toleration", "tolerations", "tolerations", "$.Values.tolerations"),
+    _Option("--priority-class", "priority_class", "priorityClassName", "$.Values.priorityClassName"),
+    _Option("--no-pod-budget", "pod_disruption_budget", "podDisruptionBudget", "(not $.Values.podDisruptionBudget)"),
+    _Option("--network-policy", "network_policy", "networkPolicy.enabled", "$.Values.networkPolicy.enabled"),
+    _Option("--service-monitor", "service_monitor", "serviceMonitor", "$.Values.serviceMonitor"),
+    _Option("--prometheus-rule", "prometheus_rule", "prometheusRule", "$.Values.prometheusRule"),
+    _Option("--grafana-dashboard", "grafana_dashboard", "grafanaDashboard", "$.Values.grafanaDashboard"),
+    _Option(
+        "--default-scheduler",
+        "gang_scheduler",
+        "defaultScheduler",
+        f'(ne $.Values.defaultScheduler "{_DEFAULTS.gang_scheduler}")',
+        hint="--gang-scheduler gives drivers the rights that it needs",
+    ),
+    _Option("--disruption-budgets", "disruption_budgets", "disruptionBudgets", "$.Values.disruptionBudgets"),
+    _Option(
+        "--controller-config",
+        "config_map",
+        "controllerConfig",
+        "$.Values.controllerConfig.name",
+        "configures the controller",
+    ),
+)
+_NOT_OF_DEFINITIONS: Final = (
+    *_OF_THE_CONTROLLER,
+    _Option("--no-controller", "controller"),
+    _Option("--system-namespace", "system_namespace"),
+    _Option("--drivers", "drivers"),
+    _Option("--see-nodes", "see_nodes"),
+    _Option("--gang-scheduler", "gang_schedulers"),
+)
 
 CONFLICTS: Final = (
-    Conflict(
-        "--namespace",
-        "namespaces",
-        lambda options: options.namespaces and not options.controller,
-        "and $.Values.namespaces (not $.Values.controller)",
-        f"says what the controller drives, {_LEFT_OUT}",
-    ),
+    *(one.without_controller() for one in _OF_THE_CONTROLLER),
+    *(one.with_definitions_only() for one in _NOT_OF_DEFINITIONS),
     Conflict(
         "--see-nodes",
         "seeNodes",
-        lambda options: options.see_nodes and options.controller,
+        lambda options: options.see_nodes and options.controller and not options.only_definitions,
         "and $.Values.seeNodes $.Values.controller",
         "is for drivers without a controller, which decides for all itself",
         "leave one of them out, or add --no-controller",
-    ),
-    Conflict(
-        "--crds-only",
-        "",
-        lambda options: options.only_definitions and options.drivers,
-        "",
-        "leaves out what --drivers asks for",
     ),
     Conflict(
         "--no-crds",
@@ -76,46 +163,27 @@ CONFLICTS: Final = (
         "leaves out what --crds-only asks for",
     ),
     Conflict(
-        "--controller-config",
-        "controllerConfig",
-        lambda options: options.config_map and not options.controller,
-        "and $.Values.controllerConfig.name (not $.Values.controller)",
-        f"configures the controller, {_LEFT_OUT}",
-    ),
-    Conflict(
-        "--disruption-budgets",
-        "disruptionBudgets",
-        lambda options: options.disruption_budgets and not options.controller,
-        "and $.Values.disruptionBudgets (not $.Values.controller)",
-        f"is for the controller, {_LEFT_OUT}",
-    ),
-    *(
-        Conflict(
-            option,
-            value,
-            lambda options, name=name: getattr(options, name) and not options.controller,  # type: ignore[misc]
-            f"and $.Values.{value} (not $.Values.controller)",
-            f"is for the controller, {_LEFT_OUT}",
-        )
-        for option, value, name in (
-            ("--network-policy", "networkPolicy.enabled", "network_policy"),
-            ("--service-monitor", "serviceMonitor", "service_monitor"),
-            ("--prometheus-rule", "prometheusRule", "prometheus_rule"),
-            ("--grafana-dashboard", "grafanaDashboard", "grafana_dashboard"),
-        )
-    ),
-    Conflict(
         "--metrics-from",
         "networkPolicy.from",
         lambda options: options.metrics_from and not options.network_policy,
         "and $.Values.networkPolicy.from (not $.Values.networkPolicy.enabled)",
         "says who may scrape, which only a network policy limits",
     ),
+    Conflict(
+        "--monitoring-label",
+        "monitoringLabels",
+        lambda options: options.monitoring_labels and not (options.service_monitor or options.prometheus_rule),
+        "and $.Values.monitoringLabels (not (or $.Values.serviceMonitor $.Values.prometheusRule))",
+        "is for --service-monitor or --prometheus-rule",
+    ),
 )
 
 
 _IMAGE: Final = re.compile(r"[\w][\w./:-]*(@sha256:[0-9a-f]{64})?")
-_DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_LABEL: Final = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_DNS_NAME: Final = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+_CONFIG_KEY: Final = re.compile(r"(?!\.{1,2}$|\.\.)[-.\w]{1,253}", re.ASCII)
+_RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-[A-Za-z0-9]+|[a-z0-9.-]+/[\w.-]+", re.ASCII)
 _KEY: Final = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?")
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -146,8 +214,10 @@ class OptionReader:
                     raise ValueError(part)
             except ValueError:
                 self.refuse(option, f"{part!r} is no amount of a resource", "write cpu=100m,memory=256Mi")
-            else:
-                found[name] = value
+                continue
+            if not _RESOURCE.fullmatch(name):
+                self.refuse(option, f"{name!r} is no resource of a container", "write cpu=100m,memory=256Mi")
+            found[name] = value
         return found
 
     def labels(self, option: str, texts: Iterable[str] | None) -> dict[str, str]:
@@ -193,7 +263,27 @@ class OptionReader:
             self.refuse("--image", f"{settings.image!r} is no image", "write REGISTRY/tf-dist:TAG or …@sha256:DIGEST")
         objects = [("--image-pull-secret", name) for name in settings.image_pull_secrets]
         objects += [("--priority-class", settings.priority_class)] if settings.priority_class else []
+        configured = settings.config_map or settings.config_key != CONFIG_KEY
+        objects += [("--controller-config", settings.config_map)] if configured else []
         for option, name in objects:
             if not _DNS_NAME.fullmatch(name):
                 self.refuse(option, f"{name!r} is no name of an object")
+        if not _CONFIG_KEY.fullmatch(settings.config_key):
+            self.refuse("--controller-config", f"{settings.config_key!r} is no key of a ConfigMap", "write NAME/KEY")
+        if settings.cluster_domain and not _DNS_NAME.fullmatch(settings.cluster_domain):
+            self.refuse("--cluster-domain", f"{settings.cluster_domain!r} is no domain", "write example.local")
+        self._compare(settings.resources["requests"], settings.resources["limits"])
         self._problems += [one.problem() for one in CONFLICTS if one.holds(settings)]
+
+    def _compare(self, requests: Mapping[str, str], limits: Mapping[str, str]) -> None:
+        """The API server refuses a request above its limit, after it has taken all that is not the Deployment."""
+        for name in requests.keys() & limits.keys():
+            request, limit = requests[name], limits[name]
+            if parse_quantity(request) <= parse_quantity(limit):
+                continue
+            if limit != RESOURCES["limits"].get(name) and request == RESOURCES["requests"].get(name):
+                message, hint = f"is less than what is requested, {request}", f"add --requests {name}={limit}"
+                self.refuse("--limits", f"{name}={limit} {message}", hint)
+            else:
+                message, hint = f"is more than the limit, {limit}", f"add --limits {name}={request}"
+                self.refuse("--requests", f"{name}={request} {message}", hint)

@@ -179,7 +179,11 @@ VALUES: Final = (
         "A ConfigMap with accelerators for TFJobs v1alpha1, such as tf-job-operator-config.",
         ChartValue("name", "", "By default: none.", _optional(_NAME), "--controller-config"),
         ChartValue(
-            "key", CONFIG_KEY, "The file in it.", {"type": "string", "pattern": "^[\\w.-]+$"}, "--controller-config"
+            "key",
+            CONFIG_KEY,
+            "The file in it.",
+            {"type": "string", "pattern": "^\\.?[\\w-][\\w.-]*$"},
+            "--controller-config",
         ),
     ),
     ChartValue(
