@@ -32,6 +32,7 @@ from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
 from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.controller.manager import INFORMER_STUCK_AFTER
 from tf_dist.errors import (
     AlreadyExists,
@@ -148,6 +149,13 @@ def test_the_number_of_tries_is_bounded() -> None:
     with saying(*[failure(503)] * 4, retries=3) as (client, requests), pytest.raises(Unavailable, match="no"):
         create(client)
     assert len(requests) == 4
+
+
+def test_who_repeats_requests_itself_waits_for_no_pause() -> None:
+    once = fenced_by(lambda: 10.0, retried=False)
+    with saying(failure(503), retries=3) as (client, requests), pytest.raises(Unavailable), once:
+        create(client)
+    assert len(requests) == 1
 
 
 def test_a_pause_that_the_server_asks_for_is_made() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -265,6 +266,25 @@ def test_who_does_not_want_to_decide_any_more_gives_the_lease_back(world: World)
     wanted[0] = False
     until(lambda: world.memory.get(LEASES, *admission_leader_lease())["spec"]["holderIdentity"] == "", 60)
     assert not arbiter.decides()
+    arbiter.stop()
+
+
+def test_who_begins_to_want_the_lease_takes_it_at_once(world: World) -> None:
+    """The next look of one that stands by would be in half an hour."""
+    looked, wanted = threading.Event(), [False]
+
+    def wants() -> bool:
+        wish = wanted[0]
+        if threading.current_thread() is not threading.main_thread():
+            looked.set()
+        return wish
+
+    arbiter = LeaseAdmissionLeader(world.memory, wanted=wants, renew_every=3600.0)
+    arbiter.start(sees_all=True)
+    assert looked.wait(30)
+    wanted[0] = True
+    arbiter.start(sees_all=True)
+    until(arbiter.decides, 30)
     arbiter.stop()
 
 

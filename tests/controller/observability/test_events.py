@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from tests.controller.harness import START, Clock, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import EVENTS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRateLimiter, EventRecorder, event_name
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api.context import EmitEvent
-from tf_dist.errors import ClusterError, Forbidden, Throttled
+from tf_dist.errors import AlreadyExists, Forbidden, Throttled, Unavailable
 
 STARTED = EmitEvent("Normal", "Started", "all pods run")
 
@@ -189,7 +191,7 @@ def test_memory_is_bounded(desk: Desk) -> None:
 class Door:
     """Creations wait until it is open; ``refusals`` come first."""
 
-    def __init__(self, inner: MemoryCluster, *refusals: ClusterError) -> None:
+    def __init__(self, inner: MemoryCluster, *refusals: Exception) -> None:
         self._inner = inner
         self._refusals = list(refusals)
         self.open, self.knocked = threading.Event(), threading.Event()
@@ -278,6 +280,136 @@ def test_a_server_that_takes_none_holds_up_no_end(desk: Desk) -> None:
     until(lambda: counted.results["Throttled"] == 1, 30)
     writer.stop()
     assert counted.results == {"Throttled": 1, "Dropped": 1}
+
+
+class Lossy(Door):
+    """Creations whose message ``fails`` says so do, with an Unavailable; what they create is there when ``done``."""
+
+    def __init__(self, inner: MemoryCluster, *, fails: Callable[[str], bool], done: bool = False) -> None:
+        super().__init__(inner)
+        self._fails, self._done = fails, done
+        self.tried: list[str] = []
+        self.open.set()
+
+    def create(self, *args: Any) -> Object:
+        self.tried.append(args[-1]["message"])
+        failed = self._fails(self.tried[-1])
+        if self._done or not failed:
+            super().create(*args)
+        if failed:
+            raise Unavailable("no answer")
+        return args[-1]
+
+    def patch(self, *args: Any) -> Object:
+        return self._inner.patch(*args)
+
+
+def test_one_that_the_server_does_not_take_holds_up_no_other(desk: Desk) -> None:
+    door = Lossy(desk.memory, fails=lambda message: message == "number 0")
+    writer, counted = started(desk, door, monotonic=desk.clock)
+    writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(5)))
+    until(lambda: counted.results == {"Unavailable": 1, "ok": 4}, 30)  # no time has gone by
+    for tries in range(2, 6):
+        desk.clock.now += 10.0
+        writer.emit(TFJOBS, "default", desk.job, noise(tries * 10))
+        until(lambda tries=tries: counted.results["Unavailable"] == tries, 30)  # type: ignore[misc]
+    until(lambda: counted.results == {"Unavailable": 5, "ok": 8, "Dropped": 1}, 30)
+    writer.stop()
+    assert len(desk.events()) == 8
+
+
+def test_a_server_may_ask_for_a_pause_of_seconds_not_of_hours(desk: Desk) -> None:
+    door = Door(desk.memory, Throttled("busy", after=3600.0))
+    door.open.set()
+    writer, counted = started(desk, door, monotonic=desk.clock)
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    until(lambda: counted.results["Throttled"] == 1, 30)
+    desk.clock.now += 10.0
+    writer.emit(TFJOBS, "default", desk.job, noise(1))
+    until(lambda: counted.results["ok"] == 2, 30)
+    writer.stop()
+
+
+def test_a_defect_does_not_end_the_thread(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    door = Door(desk.memory, ValueError("a defect"))
+    door.open.set()
+    writer, counted = started(desk, door)
+    writer.emit(TFJOBS, "default", desk.job, noise(0), noise(1))
+    until(lambda: counted.results["ok"] == 1, 30)
+    writer.stop()
+    assert "a defect" in caplog.text
+    assert [event["message"] for event in desk.events()] == ["number 1"]
+
+
+class Slow:
+    """The creation of an event that is there already lasts until its driver's time to stop is over."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.begun = threading.Event()
+        self.patched = False
+
+    def create(self, *_: Any) -> Object:
+        self.begun.set()
+        until(lambda: fence_seconds_left() <= 2.0, 30)
+        self._clock.now += 2.0
+        raise AlreadyExists("it is there")
+
+    def patch(self, *_: Any) -> Object:
+        fence_seconds_left()  # as a client does before every request
+        self.patched = True
+        return {}
+
+
+def test_nothing_is_written_once_the_time_to_stop_is_over(desk: Desk) -> None:
+    slow = Slow(desk.clock)
+    writer, counted = started(desk, slow, monotonic=desk.clock)  # type: ignore[arg-type]
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    assert slow.begun.wait(30)
+    writer.stop()
+    assert not slow.patched
+    assert counted.results == {"Unavailable": 1, "Dropped": 1}
+
+
+def routine(number: int) -> EmitEvent:
+    return EmitEvent("Normal", "SuccessfulCreatePod", f"pod {number}", routine=True)
+
+
+def test_routine_events_wait_for_the_others_and_are_dropped_before_them(desk: Desk) -> None:
+    door = Lossy(desk.memory, fails=lambda _: False)
+    door.open.clear()
+    writer, counted = started(desk, door, queue=4)
+    writer.emit(TFJOBS, "default", desk.job, noise(0))
+    assert door.knocked.wait(30)
+    writer.emit(TFJOBS, "default", desk.job, *(routine(number) for number in range(4)))
+    writer.emit(TFJOBS, "default", desk.job, *(noise(number) for number in range(1, 4)))
+    writer.emit(TFJOBS, "default", desk.job, routine(4))
+    assert counted.results == {"Dropped": 4}
+    door.open.set()
+    writer.stop()
+    assert door.tried == ["number 0", "number 1", "number 2", "number 3", "pod 0"]
+
+
+def test_an_event_whose_answer_was_lost_is_counted_once(desk: Desk) -> None:
+    lost = iter([True])
+    door = Lossy(desk.memory, fails=lambda _: next(lost, False), done=True)
+    writer, counted = started(desk, door, monotonic=desk.clock)
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    until(lambda: counted.results["Unavailable"] == 1, 30)
+    desk.clock.now += 5.0
+    writer.emit(TFJOBS, "default", desk.job, noise(1))
+    until(lambda: counted.results["ok"] == 2, 30)
+    desk.clock.now += 61.0
+    writer.emit(TFJOBS, "default", desk.job, STARTED)
+    until(lambda: counted.results["ok"] == 3, 30)
+    writer.stop()
+    assert sorted(desk.counts()) == [1, 2]
+
+
+def test_what_waits_holds_no_more_than_is_written(desk: Desk) -> None:
+    due = desk.writer._due(TFJOBS, "default", desk.job, EmitEvent("Normal", "Created", "x" * 40_000))
+    assert due is not None
+    assert len(due.event.message) == 1024
 
 
 def test_who_may_not_write_any_more_writes_no_event(desk: Desk) -> None:

@@ -70,7 +70,7 @@ def call_with_retries(
                 raise
             raise AmbiguousCreate(str(error), hint=error.hint) from error
         except ClusterError as error:
-            seconds = pause(error, tries)
+            seconds = pause(error, tries) if _RETRIED.get() else None
             if seconds is None or not sleep(seconds):
                 raise
             # Any error but a refusal to begin may have happened after the server had acted.
@@ -79,20 +79,22 @@ def call_with_retries(
 
 
 _FENCE: Final[ContextVar[Callable[[], float] | None]] = ContextVar("permission", default=None)
+_RETRIED: Final[ContextVar[bool]] = ContextVar("retried", default=True)
 
 
 @contextmanager
-def fenced_by(permission: Callable[[], float]) -> Iterator[None]:
+def fenced_by(permission: Callable[[], float], *, retried: bool = True) -> Iterator[None]:
     """Send the requests of this block, and of this thread, only while ``permission`` lasts.
 
     It gives the seconds that it surely still does, within which an attempt has to be over; once it has ended it raises
-    what the request is to fail with.
+    what the request is to fail with. ``retried``: False when the caller repeats them itself, and must not wait here.
     """
-    token = _FENCE.set(permission)
+    fence, policy = _FENCE.set(permission), _RETRIED.set(retried)
     try:
         yield
     finally:
-        _FENCE.reset(token)
+        _FENCE.reset(fence)
+        _RETRIED.reset(policy)
 
 
 def fence_seconds_left() -> float:

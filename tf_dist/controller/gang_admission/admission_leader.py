@@ -77,19 +77,20 @@ class LeaseAdmissionLeader:
         # Two drivers of one process are two candidates: each has a name of its own. One that believes to hold the Lease
         # beside another gives nothing away: both would have to write into one list of intentions.
         self._ref = admission_leader_lease(namespace)
+        self._wanted = lambda: self._sees_all and wanted()
         self._elector = LeaderElector(
             cluster,
             self._ref,
             shared=True,
             labels={names.DRIVER: DRIVER_ADMISSION_LEADER},
-            wanted=lambda: self._sees_all and wanted(),
+            wanted=self._wanted,
             fenced=True,
             duration=duration,
             renew_every=renew_every,
             monotonic=monotonic,
             runtime=runtime,
         )
-        self._sees_all = self._started = False
+        self._sees_all = self._started = self._stands = False
         self._seen = LeaseObservation()
         self._other_lives = False
         self._due = -math.inf
@@ -105,8 +106,11 @@ class LeaseAdmissionLeader:
         return self._elector.epoch
 
     def start(self, *, sees_all: bool) -> None:
-        """Be a candidate for the Lease while everything can be seen."""
+        """Be a candidate for the Lease while everything can be seen, from now on and not from its next look on."""
         self._sees_all = sees_all
+        stood, self._stands = self._stands, self._wanted()
+        if self._stands and not stood:
+            self._elector.wake()
         if sees_all and not self._started:
             self._started = True
             self._elector.start()

@@ -109,7 +109,7 @@ class LeaderElector:
         self._notified = False
         self._runtime = runtime
         self._state = runtime.condition()
-        self._stopped = runtime.event()
+        self._stopped, self._woken = runtime.event(), runtime.event()
         self._thread: threading.Thread | None = None
 
     # What others ask
@@ -140,9 +140,14 @@ class LeaderElector:
         self._thread = self._runtime.thread(self._run, "leader-elector")
         self._thread.start()
 
+    def wake(self) -> None:
+        """Take the next step now: whether the Lease is wanted has changed."""
+        self._woken.set()
+
     def stop(self) -> None:
         """Give the Lease back (a shared one) or delete it. From here on it is not valid. Waits for the thread."""
         self._stopped.set()
+        self._woken.set()
         if self._thread is not None:
             self._thread.join()
         self._valid_interval = _NEVER
@@ -154,11 +159,12 @@ class LeaderElector:
     def _run(self) -> None:
         due = self._monotonic()
         while not self._stopped.is_set():
-            if self._monotonic() >= due:
+            if self._woken.is_set() or self._monotonic() >= due:
+                self._woken.clear()
                 # Replicas that started together should not ask together.
                 due = self._monotonic() + self._safe_step() * self._runtime.uniform(0.8, 1.0)
             self._notify()
-            self._stopped.wait(max(min(due - self._monotonic(), self._until_change()), 0.0))
+            self._woken.wait(max(min(due - self._monotonic(), self._until_change()), 0.0))
 
     def _safe_step(self) -> float:
         try:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
@@ -31,12 +31,14 @@ _MAX_NAME: Final = 240
 _HOUR: Final = 3600.0
 _REPEAT_EVERY: Final = 60.0
 _MAX_SERIES: Final = 10_000
-# Seconds to write what is left when a driver stops, and those that the last write may take at least.
+# Seconds to write what is left when a driver stops, those that the last request may take at least, and any one at most.
 _STOP_WITHIN: Final = 2.0
 _LAST_WRITE: Final = 1.0
-# How often a write is tried while the server takes none, with pauses of a second, of two, …
+_WRITE_WITHIN: Final = 10.0
+# How often the write of an event is tried that the server does not take at present, with pauses of a second, of two, …
 _TRIES: Final = 5
 _RETRY_AFTER: Final = 1.0
+_MAX_RETRY_AFTER: Final = 10.0
 # In metrics.
 _ACTION: Final = "EmitEvent"
 _DROPPED: Final = "Dropped"
@@ -82,7 +84,7 @@ class _EventSeries:
 @dataclass(frozen=True, slots=True)
 class _PendingWrite:
     """An event to be written. How often it happened is said by its series when it is; the rest is as short as can be,
-    for thousands may wait.
+    its message included, for thousands may wait. ``not_before``: by the recorder's monotonic clock.
     """
 
     resource: Resource
@@ -95,6 +97,8 @@ class _PendingWrite:
     at: str
     series: _EventSeries
     first: bool
+    tries: int = 0
+    not_before: float = -math.inf
 
 
 class EventRecorder:
@@ -106,9 +110,10 @@ class EventRecorder:
     were created, say) have a budget of their own for each reason, and take none from the others.
 
     Once it was started, a thread of its own writes them: ``burst`` at once and ``per_second`` after that, so that what
-    jobs wait for goes first. At most ``queue`` wait for it; more are dropped, which ``recorder`` counts. Without, they
-    are written in the caller's thread. ``permission``: the seconds for which it surely may write; it raises a
-    ClusterError when it may not.
+    jobs wait for goes first; routine events are written after the others. At most ``queue`` wait for it; more are
+    dropped, routine ones first, which ``recorder`` counts. One that the server does not take at present waits at the
+    end of the queue for its next try, and is dropped after the last one. Without a thread, they are written in the
+    caller's. ``permission``: the seconds for which it surely may write; it raises a ClusterError when it may not.
     """
 
     def __init__(
@@ -140,7 +145,8 @@ class EventRecorder:
         self._burst, self._per_second = burst, per_second
         self._series: OrderedDict[str, _EventSeries] = OrderedDict()
         self._lock = threading.Lock()
-        self._pending: deque[_PendingWrite] = deque()
+        self._important: deque[_PendingWrite] = deque()
+        self._routine: deque[_PendingWrite] = deque()
         self._wakeup = runtime.condition()
         self._paid_until = -math.inf  # when all writes so far would be over at ``per_second``
         self._closes_at = math.inf
@@ -187,7 +193,7 @@ class EventRecorder:
             job=metadata["name"],
             uid=metadata["uid"],
             name=name,
-            event=event,
+            event=replace(event, message=_truncated(event.message)),
             at=format_time(self._clock()),
             series=series,
             first=first,
@@ -197,15 +203,22 @@ class EventRecorder:
 
     def _enqueue(self, due: list[_PendingWrite]) -> None:
         with self._wakeup:
-            room = self._queue - len(self._pending)
-            self._pending += due[:room]
+            for one in due:
+                (self._routine if one.event.routine else self._important).append(one)
+                if len(self._important) + len(self._routine) > self._queue:
+                    (self._routine or self._important).pop()
+                    self._recorder.acted(_ACTION, _DROPPED)
             self._wakeup.notify_all()
-        for _ in due[room:]:
-            self._recorder.acted(_ACTION, _DROPPED)
 
     def _run(self) -> None:
         while (one := self._next()) is not None:
-            self._write_patiently(one)
+            try:
+                error = self._write(one)
+                if isinstance(error, Unavailable | Throttled):
+                    self._retry_later(one, error)
+            except Exception:
+                # Without this thread no event would be written any more, and nothing would say so.
+                _LOG.exception("failed to write event, going on reason=%s", one.event.reason)
 
     def _next(self) -> _PendingWrite | None:
         """The next event to write, when there is one and its time has come; None: no more."""
@@ -213,36 +226,39 @@ class EventRecorder:
             while True:
                 now = self._monotonic()
                 closing = self._closes_at < math.inf
-                if closing and (not self._pending or now >= self._closes_at):
-                    for _ in self._pending:
+                due = min((one.not_before for one in (*self._important, *self._routine)), default=math.inf)
+                if closing and self._closes_at <= max(due, now):
+                    for _ in range(len(self._important) + len(self._routine)):
                         self._recorder.acted(_ACTION, _DROPPED)
                     return None
-                early = self._paid_until - self._burst / self._per_second - now
-                if self._pending and (closing or early <= 0):
+                if not closing:
+                    due = max(due, self._paid_until - self._burst / self._per_second)
+                if due <= now:
                     self._paid_until = max(self._paid_until, now) + 1 / self._per_second
-                    return self._pending.popleft()
-                self._wakeup.wait(early if self._pending else None)
+                    return _take(self._important, now) or _take(self._routine, now)
+                self._wakeup.wait(due - now if due < math.inf else None)
 
-    def _write_patiently(self, one: _PendingWrite) -> None:
-        """Write an event, again and again for a while if the server takes none at present."""
-        for tries in range(_TRIES):
-            error = self._write(one)
-            if not isinstance(error, Unavailable | Throttled):
-                return
-            asked = error.after if isinstance(error, Throttled) else None
-            with self._wakeup:
-                if self._wakeup.wait_for(lambda: self._closes_at < math.inf, asked or _RETRY_AFTER * 2**tries):
-                    break
-        self._recorder.acted(_ACTION, _DROPPED)
+    def _retry_later(self, one: _PendingWrite, error: ClusterError) -> None:
+        """Put an event at the end of the queue, for the server takes it later if at all: others do not wait."""
+        if one.tries + 1 == _TRIES:
+            self._recorder.acted(_ACTION, _DROPPED)
+            return
+        asked = error.after if isinstance(error, Throttled) else None
+        pause = min(asked or _RETRY_AFTER * 2**one.tries, _MAX_RETRY_AFTER)
+        self._enqueue([replace(one, tries=one.tries + 1, not_before=self._monotonic() + pause)])
 
     def _may_write(self) -> float:
-        return min(self._permission(), max(_LAST_WRITE, self._closes_at - self._monotonic()))
+        """For how many seconds a request may take; asked before each of them."""
+        left = self._closes_at - self._monotonic()
+        if left <= 0:
+            raise Unavailable("no event is written any more: the driver stops")
+        return min(self._permission(), max(_LAST_WRITE, left), _WRITE_WITHIN)
 
     def _write(self, one: _PendingWrite) -> ClusterError | None:
         """Write an event; what was in the way."""
         try:
             self._may_write()  # a cluster in this process does not ask for it
-            with fenced_by(self._may_write):
+            with fenced_by(self._may_write, retried=self._thread is None):
                 (self._create if one.first else self._count_up)(one)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
@@ -257,7 +273,7 @@ class EventRecorder:
             {"apiVersion": one.api_version, "metadata": {"name": one.job, "namespace": one.namespace, "uid": one.uid}},
             type=one.event.type,
             reason=one.event.reason,
-            message=_truncated(one.event.message),
+            message=one.event.message,
             source={"component": self._component},
             now=one.at,
         )
@@ -266,9 +282,11 @@ class EventRecorder:
             self._cluster.create(EVENTS, one.namespace, {**body, "metadata": metadata, "count": one.series.count})
         except AlreadyExists:
             # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
-            # answer tells (a driver may not read events).
+            # answer tells (a driver may not read events). One that began at our moment is our own: its answer was lost.
             there = self._patch(one, {"lastTimestamp": one.at})
-            one.series.count += there.get("count") or 1
+            if there.get("firstTimestamp") != one.at:
+                with self._lock:
+                    one.series.count += there.get("count") or 1
 
     def _count_up(self, one: _PendingWrite) -> None:
         try:
@@ -302,6 +320,15 @@ def event_name(stored: Object, event: EmitEvent) -> str:
     metadata = stored["metadata"]
     series = short_hash(metadata["uid"], event.type, event.reason, event.message, length=12)
     return f"{metadata['name'][:_MAX_NAME].rstrip('-.')}.{series}"
+
+
+def _take(queue: deque[_PendingWrite], now: float) -> _PendingWrite | None:
+    """The first one whose time has come, taken out of the queue."""
+    for at, one in enumerate(queue):
+        if one.not_before <= now:
+            del queue[at]
+            return one
+    return None
 
 
 def _truncated(message: str) -> str:
