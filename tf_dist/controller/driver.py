@@ -10,10 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
+from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
@@ -220,6 +222,9 @@ class Driver:
         self._worker_pool.stop()
         self._executor.stop()
         self._events.stop()
+        if self._leadership.valid():
+            with suppress(ClusterError), fenced_by(self._leading_for):
+                self._admission_runner.close(self._right())
         self._admission_runner.stop()
         self.informers.stop()
 
@@ -313,7 +318,7 @@ class Driver:
         """For how many more seconds events may be written: those of what was done before ``stop`` may be, after it."""
         seconds = self._leadership.remaining()
         if seconds <= 0:
-            raise LeadershipLost("no event is written: the jobs are no longer driven from here")
+            raise LeadershipLost("nothing more is written: the jobs are no longer driven from here")
         return seconds
 
     # Notifications

@@ -77,3 +77,6 @@ class Standalone:
     def declared(self) -> frozenset[str]:
         """None."""
         return frozenset()
+
+    def forget_settled(self, *, stopping: bool = False) -> None:
+        """Nothing to do."""

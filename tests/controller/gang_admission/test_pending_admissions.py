@@ -101,6 +101,85 @@ def test_what_is_settled_is_left_out_of_the_next_list(memory: MemoryCluster) -> 
     assert listed(memory) == ["b", "c", "d"], "what is not settled stays, however often others come"
 
 
+def written(memory: MemoryCluster) -> str:
+    return str(memory.get(LEASES, *PLACE)["metadata"]["resourceVersion"])
+
+
+def test_a_list_of_settled_jobs_is_emptied_by_one_write(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    intents.record_pending(refs("a", "b"))
+    before = written(memory)
+    intents.settle(["uid-a"])
+    intents.forget_settled()
+    assert written(memory) == before, "one write after a burst, not one for each job"
+    intents.settle(["uid-b"])
+    intents.forget_settled()
+    assert listed(memory) == []
+    before = written(memory)
+    intents.forget_settled()
+    assert written(memory) == before
+    assert intents.record_pending(refs("c")) == {"uid-c"}
+    assert listed(memory) == ["c"]
+
+
+def test_a_list_that_another_leader_has_opened_is_not_emptied(memory: MemoryCluster) -> None:
+    intents = opened(memory)
+    intents.record_pending(refs("a"))
+    intents.settle(["uid-a"])
+    opened(memory).record_pending(refs("b"))
+    with pytest.raises(LeadershipLost):
+        intents.forget_settled()
+    assert listed(memory) == ["b"]
+
+
+def test_the_leader_empties_its_list_once_after_a_burst() -> None:
+    """Else every leader after it touches hundreds of jobs that have ended long ago before it admits any."""
+    world = World(cpu="12")
+    process = Process(world)
+    for number in range(4):
+        world.submit(tfjob(f"m-{number}"))
+    process.step()
+    assert len(listed(world.memory)) == 4
+    before = int(written(world.memory))
+    writes: list[int] = []
+    for _ in range(5):
+        process.step()
+        if int(written(world.memory)) != before:
+            before = int(written(world.memory))
+            writes.append(before)
+    assert len(admitted(world)) == 4
+    assert (listed(world.memory), len(writes)) == ([], 1)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_leader_that_stops_leaves_an_empty_list_while_the_right_is_its_own(leads: bool) -> None:
+    world = World(cpu="4")
+    process = Process(world)
+    world.submit(tfjob("a"))
+    process.step()
+    assert (admitted(world), listed(world.memory)) == (["a"], ["a"])
+    process.leadership.left = None if leads else 0
+    process.driver.stop()
+    assert listed(world.memory) == ([] if leads else ["a"])
+
+
+def test_a_leader_that_stops_leaves_the_jobs_in_the_list_whose_verdicts_are_not_written() -> None:
+    world = World(cpu="7")
+    process = Process(world)
+    world.submit(tfjob("a"))
+    world.submit(tfjob("b"))
+
+    def lost() -> None:
+        raise Unavailable("no answer")
+
+    process.wire.sleep = (4, lost)  # the list is opened, made empty, and written; then come the verdicts
+    process.step()
+    assert len(admitted(world)) == 1
+    process.wire.sleep = None
+    process.driver.stop()
+    assert sorted(listed(world.memory)) == ["a", "b"]
+
+
 def test_the_list_takes_no_more_than_an_object_holds(memory: MemoryCluster) -> None:
     intents = opened(memory)
     many = refs(*(f"{'x' * 50}-{number:04}" for number in range(MAX_PENDING_ADMISSIONS + 7)))
@@ -215,6 +294,50 @@ def test_while_a_listed_job_cannot_be_touched_nothing_is_given_away(memory: Memo
     assert second.open(1)
     assert (touched, listed(memory)) == (["a"], [])
     assert second.record_pending(refs("b")) == {"uid-b"}
+
+
+def test_a_leader_that_failed_to_open_the_list_goes_on_where_it_stopped(memory: MemoryCluster) -> None:
+    jobs = {memory.create(TFJOBS, "default", tfjob(name))["metadata"]["uid"]: name for name in ("a", "b", "c")}
+    given = {uid: JobRef(TFJOBS, "default", name) for uid, name in jobs.items()}
+    opened(memory).record_pending(given)
+    answers = [True, False, True, False, True, True, True, True]  # whether the server answers the next touch
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS) and not answers.pop(0):
+            raise Unavailable("no answer")
+
+    touched: list[str] = []
+    second = LeasePendingAdmissions(disturbed(memory, refuse), PLACE, lambda ref, _: touched.append(ref.name))
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            second.open(1)
+    assert second.open(2)
+    assert sorted(touched) == ["a", "b", "c"], "each once"
+    second.record_pending(given)
+    assert second.open(3)
+    assert len(touched) == 6, "they were given a place anew"
+
+
+def test_a_leader_that_failed_to_open_the_list_begins_again_after_another(memory: MemoryCluster) -> None:
+    uids = [memory.create(TFJOBS, "default", tfjob(name))["metadata"]["uid"] for name in ("a", "b")]
+    given = {uid: JobRef(TFJOBS, "default", name) for uid, name in zip(uids, ("a", "b"), strict=True)}
+    opened(memory).record_pending(given)
+    left = [1]
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS):
+            left[0] -= 1
+            if left[0] == -1:
+                raise Unavailable("no answer")
+
+    touched: list[str] = []
+    late = LeasePendingAdmissions(disturbed(memory, refuse), PLACE, lambda ref, _: touched.append(ref.name))
+    with pytest.raises(Unavailable):
+        late.open(1)
+    assert len(touched) == 1
+    opened(memory).record_pending(given)
+    assert late.open(1)
+    assert len(touched) == 3
 
 
 def test_who_was_shut_out_while_it_opened_gives_nothing_away(memory: MemoryCluster) -> None:

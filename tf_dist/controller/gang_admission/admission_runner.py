@@ -146,6 +146,11 @@ class AdmissionRunner:
     def _right(self, epoch: object) -> object:
         return epoch, self._admission_leader.epoch, self._admission_leader.for_all()
 
+    def close(self, epoch: object) -> None:
+        """Leave the next leader nothing to make sure of, if all verdicts are written. See ``GangAdmission.close``."""
+        if self.ours(epoch):
+            self._admission.close()
+
     def stop(self) -> None:
         """Let another driver decide."""
         self._admission_leader.stop()

@@ -8,6 +8,7 @@ a request hang, between the two. Were a successor to decide meanwhile, both coul
   so it fails once a successor has *opened* the object.
 - A leader that opens it touches every job that is still named there. Either the verdict is in the job by then, and
   counts, or it can never get there any more, since a status is only written over the version that it was decided on.
+- A leader whose verdicts are all written empties the list, so that its successor has no old jobs to touch.
 
 So two leaders never give away the same capacity, though a process sleeps at any point, and no clock has a part in it.
 """
@@ -62,6 +63,12 @@ class PendingAdmissions(Protocol):
     def declared(self) -> frozenset[str]:
         """The jobs about which it is not settled."""
 
+    def forget_settled(self, *, stopping: bool = False) -> None:
+        """Empty the list, by one write, if all that it names is settled; else the next write leaves it out.
+
+        ``stopping``: the caller has made sure that it still leads. LeadershipLost: another leader has opened it.
+        """
+
 
 class LeasePendingAdmissions:
     """Kept in annotations of the Lease ``ref``, that has no holder. ``touched`` is given each job that was touched.
@@ -88,22 +95,31 @@ class LeasePendingAdmissions:
         self._epoch: object = None
         self._jobs: dict[str, JobRef] = {}
         self._settled: set[str] = set()
+        # While it is being opened: what the Lease carries until another leader opens it, and the jobs touched so far.
+        self._mark = ""
+        self._fenced: set[str] = set()
         self._lock = threading.Lock()
 
     def open(self, epoch: object) -> bool:
-        """Shut out the leader before, and make sure of what it had begun."""
+        """Shut out the leader before, and make sure of what it had begun; after an error it goes on where it was."""
         if self._epoch == epoch and self._stored is not None:
             return False
         self._stored = None
         stored = self._get()
         left = _load_jobs(stored)
-        stored = self._write(stored, left, leader=uuid.uuid4().hex)
+        if not self._mark or (stored["metadata"].get("annotations") or {}).get(LEADER_ANNOTATION) != self._mark:
+            self._mark, self._fenced = uuid.uuid4().hex, set()
+        stored = self._write(stored, left, leader=self._mark)
         for uid, ref in left.items():
-            self._fence(uid, ref)
+            if uid not in self._fenced:
+                self._fence(uid, ref)
+                self._fenced.add(uid)
         with self._lock:
             self._jobs, self._settled = {}, set()
         self._stored = self._write(stored, {})
         self._epoch = epoch
+        # The jobs that are listed from now on must be touched anew.
+        self._mark, self._fenced = "", set()
         return True
 
     def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
@@ -118,7 +134,7 @@ class LeasePendingAdmissions:
         self._stored = self._write(stored, kept | new)
         with self._lock:
             self._jobs = kept | new
-            self._settled -= new.keys()
+            self._settled = (self._settled & kept.keys()) - new.keys()
         return frozenset(new)
 
     def settle(self, uids: Iterable[str]) -> None:
@@ -130,6 +146,16 @@ class LeasePendingAdmissions:
         """What the list names and is not settled."""
         with self._lock:
             return frozenset(self._jobs) - self._settled
+
+    def forget_settled(self, *, stopping: bool = False) -> None:
+        """One write after a burst, and none while any listed job is open."""
+        with self._lock:
+            if self._stored is None or not self._jobs or self._jobs.keys() - self._settled:
+                return
+        stored, self._stored = self._stored, None  # as above
+        self._stored = self._write(stored, {}, stopping=stopping)
+        with self._lock:
+            self._jobs, self._settled = {}, set()
 
     def _get(self) -> Object:
         try:
@@ -144,8 +170,9 @@ class LeasePendingAdmissions:
         if not self._may_act():
             raise LeadershipLost("the right to drive has ended")
 
-    def _write(self, stored: Object, jobs: Mapping[str, JobRef], leader: str = "") -> Object:
-        self._check()
+    def _write(self, stored: Object, jobs: Mapping[str, JobRef], leader: str = "", *, stopping: bool = False) -> Object:
+        if not stopping:
+            self._check()
         metadata = stored["metadata"]
         annotations = {**(metadata.get("annotations") or {}), ADMITTING_ANNOTATION: _dump_jobs(jobs)}
         if leader:

@@ -106,6 +106,20 @@ class GangAdmission:
             self.want()
         return anew
 
+    def close(self) -> None:
+        """Leave no job in the list whose verdict is written, once nothing is written any more.
+
+        ClusterError: what is in the list is the next leader's to touch.
+        """
+        with self._lock:
+            open_ = {uid for uid, (_, version) in self._given.items() if self._is_unchanged(uid, version)}
+        self._pending.settle(self._pending.declared() - open_)
+        self._pending.forget_settled(stopping=True)
+
+    def _is_unchanged(self, uid: str, version: str) -> bool:
+        stored = self._informers.job(self._known[uid].ref)
+        return stored is not None and stored["metadata"]["resourceVersion"] == version
+
     # What it says
 
     def verdict(self, known: JobEntry) -> Verdict | None:
@@ -274,6 +288,7 @@ class GangAdmission:
                 if len(jobs) >= MAX_PENDING_ADMISSIONS:
                     break
         if not jobs:
+            self._pending.forget_settled()
             return []
         written = self._pending.record_pending(jobs)
         with self._lock:
