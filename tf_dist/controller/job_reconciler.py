@@ -72,6 +72,9 @@ _KINDS: Final = {
 }
 
 
+_FormerPods = Callable[[str], list[Object]]
+
+
 class NameConflict(ClusterError):
     """An object of that name is there and is not the job's."""
 
@@ -133,9 +136,10 @@ class PlanExecutor:
         until then stands.
         """
         events: list[EmitEvent] = []
+        former = self._former_pods(ref)
         try:
             for pods, actions in groupby(plan.actions, _creates_pod):
-                tasks = [partial(self._act, ref, stored, action, events) for action in actions]
+                tasks = [partial(self._act, ref, stored, action, events, former) for action in actions]
                 if pods and self._side_by_side is not None:
                     self._side_by_side.run(tasks)
                 else:
@@ -145,7 +149,7 @@ class PlanExecutor:
             # Last, so that no pod waits for one; and all together, so that many of a kind are one.
             self._events.emit(ref.resource, ref.namespace, stored, *combined_events(events))
 
-    def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent]) -> None:
+    def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent], former: _FormerPods) -> None:
         """Execute an action; what there is to say about the object that it makes or deletes is added to ``events``."""
         # Between two writes this process may have slept for an hour.
         if not self._may_act():
@@ -157,7 +161,7 @@ class PlanExecutor:
         version = str(stored.get("apiVersion"))
         try:
             with fenced_by(partial(self._permission, ref)):
-                done = self._execute(ref, stored, action)
+                done = self._execute(ref, stored, action, former)
         except Exception as error:
             self._recorder.acted(type(action).__name__, type(error).__name__)
             if told is not None and isinstance(error, ClusterError):
@@ -173,13 +177,13 @@ class PlanExecutor:
             raise LeadershipLost(f"{ref}: no longer driven from here")
         return seconds
 
-    def _execute(self, ref: JobRef, stored: Object, action: Action) -> bool:
+    def _execute(self, ref: JobRef, stored: Object, action: Action, former: _FormerPods) -> bool:
         """Whether something was done: what is there, or gone, already is not."""
         match action:
             case WriteStatus():
                 self._write_status(ref, stored, action.status)
             case Create():
-                return self._create(ref, stored, action.body)
+                return self._create(ref, stored, action.body, former)
             case EnsureKeys():
                 self._ensure_keys(ref, stored, action.body)
             case Update():
@@ -233,12 +237,14 @@ class PlanExecutor:
         written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=action.subresource)
         self._informers.wrote(kind, written)
 
-    def _create(self, ref: JobRef, stored: Object, body: Object) -> bool:
+    def _create(self, ref: JobRef, stored: Object, body: Object, former_pods: _FormerPods) -> bool:
         resource = self._kind(kind_key(body))
         created = True
-        if resource == PODS and (former := self._former_pod(ref, stored, body)) is not None:
-            self._informers.wrote(resource, self._adopt(resource, ref, former, body))
-            return False
+        if resource == PODS and (selector := selector_of_former_pods(stored, body)):
+            former = former_pod(body, former_pods(selector))
+            if former is not None:
+                self._informers.wrote(resource, self._adopt(resource, ref, former, body))
+                return False
         try:
             there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:
@@ -253,12 +259,17 @@ class PlanExecutor:
         self._informers.wrote(resource, there)
         return created
 
-    def _former_pod(self, ref: JobRef, stored: Object, body: Object) -> Object | None:
-        """The pod that another operator has made for the replica already, under a name that is not derived."""
-        selector = selector_of_former_pods(stored, body)
-        if not selector:
-            return None
-        return former_pod(body, self._cluster.list(PODS, ref.namespace, labels=selector).items)
+    def _former_pods(self, ref: JobRef) -> _FormerPods:
+        """The pods that another operator has made already, under names that are not derived: listed once for a plan."""
+        lock, found = self._runtime.lock(), dict[str, list[Object]]()
+
+        def listed(selector: str) -> list[Object]:
+            with lock:
+                if selector not in found:
+                    found[selector] = list(self._cluster.list(PODS, ref.namespace, labels=selector).items)
+                return found[selector]
+
+        return listed
 
     def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
         """Secrets are not followed: who may list them may read all of them."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.controller.harness import World, container, tfjob
+from tests.controller.harness import World, container, disturbed, tfjob
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, TFJOBS_V1ALPHA1, Object, Resource
+from tf_dist.controller.driver import Driver
 from tf_dist.core.api import names
 
 SIZES = {"MASTER": 1, "WORKER": 3}
@@ -174,6 +175,24 @@ def test_a_job_of_v1alpha1_that_runs_goes_on_with_its_pods(cpu: str) -> None:
     world.settle()
     assert world.status(resource=TFJOBS_V1ALPHA1)["phase"] == "Completed"
     assert set(world.pods()) == {"mnist-master-76no-0-masx0"}
+
+
+@pytest.mark.parametrize("pods_are_there", [True, False])
+def test_the_pods_of_a_job_of_v1alpha1_are_looked_for_once_and_not_once_for_each_replica(pods_are_there: bool) -> None:
+    world = World(cpu="32")
+    job = v1alpha1(world)
+    if pods_are_there:
+        all_of_v1alpha1(world, job)
+    selectors: list[str] = []
+
+    def count(verb: str, resource: Resource, *_: Any, labels: str = "", **__: Any) -> None:
+        if (verb, resource) == ("list", PODS) and "runtime_id" in labels:
+            selectors.append(labels)
+
+    world.driver = Driver(disturbed(world.memory, count), clock=world.clock, monotonic=world.clock)
+    world.settle()
+    assert len(world.pods()) == sum(SIZES.values())
+    assert selectors == ["tf_job_name=mnist,runtime_id=76no"]
 
 
 def test_only_the_living_pod_of_a_replica_is_taken_over() -> None:
