@@ -133,6 +133,14 @@ WRONG = {
     "ps_resources": (["cpu"], "ps_resources", '{"cpu": "2"}'),
     "image": ("", "image", "name the image"),
     "queue_name": (None, "queue_name", "text"),
+    "labels": (["a"], "labels", '{"team": "research"}'),
+    "annotations": ("a", "annotations", '{"note": "weekly"}'),
+    "pod": (["a"], "pod", "nodeSelector"),
+    "container": ("a", "container", "workingDir"),
+    "run_policy": ("x", "run_policy", "backoffLimit"),
+    "chief": ("yes", "chief", "True or False"),
+    "evaluator": (2, "evaluator", "True or False"),
+    "enable_dynamic_worker": ("yes", "enable_dynamic_worker", "True or False"),
 }
 
 
@@ -145,6 +153,55 @@ def test_an_argument_that_cannot_be_used_is_named_with_what_helps(argument: str)
     (problem,) = caught.value.problems
     assert problem.path == path
     assert remedy in f"{problem.message} {problem.hint}"
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "remedy"),
+    [
+        ({"run_policy": {"schedulingPolicy": None}}, "run_policy.schedulingPolicy", "minAvailable"),
+        ({"env_vars": {3: "a"}}, "env_vars[3]", "'3'"),
+        ({"resources": {3: "1"}}, "resources[3]", '{"cpu": "2"}'),
+        ({"env_vars": {"A": "b"}, "env": {"C": "d"}}, "env", "put it into env_vars"),
+        ({"queue_name": "a", "queue": "b"}, "queue", "put it into queue_name"),
+        ({"pod": {"containers": []}}, "pod.containers", "container"),
+        ({"env_vars": {"A": "b"}, "container": {"env": []}}, "container.env", "env_vars"),
+        ({"container": {"image": "other"}}, "container.image", "image"),
+        ({"ps_resources": {"cpu": 1}, "container": {"resources": {}}}, "container.resources", "resources"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the argument:FutureWarning")
+def test_an_argument_that_would_be_lost_is_refused(given: dict[str, Any], path: str, remedy: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        TFJob("a", **{"image": "tf", **given})
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert remedy in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"overrides": ["a"]}, "overrides"),
+        ({"overrides": {3: 1}}, "overrides[3]"),
+        ({"overrides": {"spec.nonsense": 3}}, "spec.nonsense"),
+        ({"labels": ["a"]}, "labels"),
+        ({"annotations": 3}, "annotations"),
+        ({"env_vars": {"A": "b"}, "env": {"C": "d"}}, "env"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the argument:FutureWarning")
+def test_a_change_that_means_nothing_is_refused(given: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        TFJob("a", image="tf").replace(**given)
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert problem.hint
+
+
+def test_what_pods_and_containers_have_besides() -> None:
+    job = TFJob("a", image="tf", pod={"nodeSelector": {"pool": "a"}}, container={"env": [{"name": "A", "value": "b"}]})
+    spec = job.to_dict()["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert (spec["nodeSelector"], spec["containers"][0]["env"][0]["name"]) == ({"pool": "a"}, "A")
 
 
 POLICIES: dict[str, Any] = {
@@ -195,7 +252,7 @@ def test_what_a_job_of_a_file_is_changed_in() -> None:
         "resources": {"cpu": 1},
         "labels": {"team": "vision"},
         "annotations": {"note": "n"},
-        "overrides": {"spec.backoffLimit": 1, "spec.tasks[1].replicas": 2},
+        "overrides": {"spec.maxRetry": 1, "spec.tasks[1].replicas": 2},
     }
     found = TFJob.from_dict(VOLCANO).replace(**changes).to_dict()
     assert found["metadata"] == {
@@ -216,10 +273,10 @@ def test_what_a_job_of_a_file_is_changed_in() -> None:
 
 
 def test_former_names_of_arguments_are_taken_and_reported() -> None:
-    with pytest.warns(DeprecationWarning, match="called (env_vars|queue_name) now"):
+    with pytest.warns(FutureWarning, match="called (env_vars|queue_name) now"):
         job = TFJob("a", image="tf", env={"A": "b"}, queue="spot")
     assert job == TFJob("a", image="tf", env_vars={"A": "b"}, queue_name="spot")
-    with pytest.warns(DeprecationWarning, match="called (env_vars|queue_name) now"):
+    with pytest.warns(FutureWarning, match="called (env_vars|queue_name) now"):
         assert job == TFJob("a", image="tf").replace(env={"A": "b"}, queue="spot")
 
 

@@ -264,6 +264,14 @@ def namespace_missing_error(error: NotFound, namespace: str) -> NotFound:
 
 def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
     """The job that NAME or KIND/NAME means; NotFound names what is near, InvalidJob if two kinds have the name."""
+    found = lookup_job(cluster, text, namespace)
+    if found is None:
+        raise _missing(cluster, text, _split(text)[1], namespace)
+    return found
+
+
+def lookup_job(cluster: Cluster, text: str, namespace: str) -> StoredJob | None:
+    """The same by its name alone, which costs less where it is asked again and again: None if there is none yet."""
     kinds, name = _split(text)
 
     def ask(resource: Resource) -> Object | None:
@@ -278,9 +286,7 @@ def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
     if len(found) > 1:
         shown = " or ".join(job.shown for job in found)
         raise InvalidJob([Problem("NAME", f"there are two jobs named {name}", f"write {shown}")])
-    if not found:
-        raise _missing(cluster, text, name, namespace)
-    return found[0]
+    return found[0] if found else None
 
 
 def _split(text: str) -> tuple[tuple[Resource, ...], str]:

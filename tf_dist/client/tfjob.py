@@ -99,21 +99,29 @@ class TFJob:
         env: Environment | None = None,
         queue: str = "",
     ) -> None:
+        renamed = [*_renamed_problems(env, env_vars, queue, queue_name)]
         env_vars = _renamed("env", env, "env_vars", env_vars)
         queue_name = _renamed("queue", queue, "queue_name", queue_name)
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
         texts = {"name": name, "image": image, "queue_name": queue_name, "priority_class": priority_class}
         texts |= {"namespace": namespace, "restart_policy": restart_policy, "success_policy": success_policy}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
+        switches = {"chief": chief, "evaluator": evaluator, "enable_dynamic_worker": enable_dynamic_worker}
+        mappings = {"labels": labels, "annotations": annotations, "pod": pod, "container": container}
+        of_containers = {"image": image, "command": command, "args": args, "env": env_vars}
         problems = [
             *_text_problems(texts),
             *([Problem("image", "is empty", "name the image that every replica runs")] if image == "" else []),
             *(_count_problem(argument, count) for argument, count in counts.items() if not _is_count(count)),
             *_word_problems("command", command),
             *_word_problems("args", args),
+            *renamed,
             *_env_problems({} if env_vars is None else env_vars),
             *_resource_problems("resources", resources or {}),
             *_resource_problems("ps_resources", ps_resources or {}),
+            *_switch_problems(switches),
+            *_mapping_problems({**mappings, "run_policy": run_policy}),
+            *_clash_problems(pod, container, run_policy, {**of_containers, "resources": resources or ps_resources}),
             *policies.problems(),
         ]
         if problems:
@@ -218,6 +226,11 @@ class TFJob:
         return str((self._written.content.get("metadata") or {}).get(key) or "")
 
     @property
+    def companions(self) -> tuple[YamlDocument, ...]:
+        """The companion objects that stand beside the job in its file."""
+        return self._companions
+
+    @property
     def job(self) -> Job:
         """What the document means: replicas, policies, scheduling. InvalidJob with everything that is wrong."""
         from tf_dist.client.job_files import one_job
@@ -256,11 +269,12 @@ class TFJob:
         """
         from dataclasses import replace
 
-        from tf_dist.core.api.overrides import apply_overrides, named_overrides
-        from tf_dist.core.dialects import StepOverrides, apply_step_overrides
+        from tf_dist.core.api.overrides import apply_overrides, named_overrides, refuse_unknown_keys
+        from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse
 
         own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout, bool(own.get(FALLBACK)))
+        renamed = [*_renamed_problems(env, env_vars, queue, queue_name)]
         variables = _renamed("env", env, "env_vars", env_vars)
         wanted = StepOverrides(
             workers=workers,
@@ -277,13 +291,22 @@ class TFJob:
             *_text_problems({"name": name, "namespace": namespace, "image": image}),
             *_word_problems("command", command),
             *_word_problems("args", args),
+            *renamed,
             *_env_problems(wanted.env),
             *_resource_problems("resources", wanted.resources),
+            *_mapping_problems({"labels": labels, "annotations": annotations, "overrides": overrides}),
             *policies.problems(),
         ]
         if problems:
             raise InvalidJob(problems)
-        content = apply_overrides(apply_step_overrides(self._written.content, wanted), named_overrides(overrides or {}))
+        places = named_overrides(overrides or {})
+        content = apply_overrides(apply_step_overrides(self._written.content, wanted), places)
+        if places:
+            try:
+                warned = parse(content, strict=False).warnings
+            except InvalidJob:
+                warned = ()  # said when the job is read; a template may still become what is wanted
+            refuse_unknown_keys(places, warned)
         metadata = {**content["metadata"], **_given(name=name, namespace=namespace)}
         for key, more in (("labels", labels), ("annotations", {**policies.annotations(), **(annotations or {})})):
             metadata |= _given(**{key: {**(metadata.get(key) or {}), **(more or {})}})
@@ -347,8 +370,15 @@ def _renamed(former: str, given: _T, name: str, value: _T) -> _T:
     """The value of an argument, also under its former name."""
     if not given:
         return value
-    warnings.warn(f"the argument {former} is called {name} now", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"the argument {former} is called {name} now", FutureWarning, stacklevel=3)
     return value or given
+
+
+def _renamed_problems(env: object, env_vars: object, queue: object, queue_name: object) -> Iterator[Problem]:
+    if env and env_vars:
+        yield Problem("env", "is the former name of env_vars, and both are given", "put it into env_vars")
+    if queue and queue_name:
+        yield Problem("queue", "is the former name of queue_name, and both are given", "put it into queue_name")
 
 
 class _Policies(NamedTuple):
@@ -414,6 +444,8 @@ def _env_problems(env: object) -> Iterator[Problem]:
         yield Problem("env_vars", f"must be a mapping of names to texts, not {env!r}", 'give {"NAME": "value"}')
         return
     for name, value in env.items():
+        if not isinstance(name, str):
+            yield Problem(f"env_vars[{name!r}]", "the name must be text", f"write {str(name)!r}")
         if not isinstance(value, str | Mapping):
             yield Problem(f"env_vars[{name!r}]", f"must be text, not {value!r}", f"give {str(value)!r}")
 
@@ -423,7 +455,46 @@ def _resource_problems(argument: str, resources: object) -> Iterator[Problem]:
         yield Problem(argument, f"must be a mapping of names to quantities, not {resources!r}", 'give {"cpu": "2"}')
         return
     for name, quantity in resources.items():
+        if not isinstance(name, str):
+            yield Problem(f"{argument}[{name!r}]", "the name must be text", 'give {"cpu": "2"}')
         try:
             _ = None if _is_template(quantity) else parse_quantity(quantity)
         except ValueError as error:
             yield Problem(f"{argument}[{name!r}]", str(error), "500m, 2 and 64Gi are quantities")
+
+
+def _switch_problems(switches: Mapping[str, object]) -> Iterator[Problem]:
+    for argument, value in switches.items():
+        if not (isinstance(value, int) and value in (0, 1)):
+            yield Problem(argument, f"must be True or False, not {value!r}", "give True or False")
+
+
+_MAPPINGS: Final = {
+    "labels": '{"team": "research"}',
+    "annotations": '{"note": "weekly"}',
+    "pod": '{"nodeSelector": {"pool": "gpu"}}',
+    "container": '{"workingDir": "/work"}',
+    "run_policy": '{"backoffLimit": 3}',
+    "overrides": '{"spec.runPolicy.backoffLimit": 3}',
+}
+
+
+def _mapping_problems(arguments: Mapping[str, object]) -> Iterator[Problem]:
+    for argument, value in arguments.items():
+        if not isinstance(value, Mapping | None):
+            yield Problem(argument, f"must be a mapping, not {value!r}", f"give {_MAPPINGS[argument]}")
+
+
+def _clash_problems(
+    pod: object, container: object, run_policy: object, arguments: Mapping[str, object]
+) -> Iterator[Problem]:
+    """Fields of the document that would be lost, or would replace what another argument says."""
+    if "containers" in mapping(pod):
+        yield Problem("pod.containers", "the arguments make the container", "give its further fields as container")
+    for field in mapping(container):
+        if arguments.get(field):
+            name = "env_vars" if field == "env" else field
+            yield Problem(f"container.{field}", f"would replace what {name} says", f"say it in {name} alone")
+    given = mapping(run_policy).get("schedulingPolicy", {})
+    if not isinstance(given, Mapping):
+        yield Problem("run_policy.schedulingPolicy", f"must be a mapping, not {given!r}", 'give {"minAvailable": 2}')

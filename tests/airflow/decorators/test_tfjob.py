@@ -11,6 +11,7 @@ import pytest
 
 from tests.airflow.running import run
 from tests.airflow.site import Site
+from tf_dist.errors import InvalidJob
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
@@ -89,6 +90,27 @@ def test_parameter_servers_run_the_standard_server() -> None:
     assert "def train" not in scripts["PS"]
     compile(scripts["PS"], "ps", "exec")
     assert "tf.distribute.Server(" in scripts["PS"]
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"),
+    [
+        ({"command": ["python3", "train.py"]}, ["command"]),
+        ({"job": "file.yaml", "workers": 2}, ["job"]),
+        ({"job": {"kind": "TFJob"}, "command": ["a"]}, ["command", "job"]),
+    ],
+)
+def test_the_function_is_what_runs(given: dict[str, Any], paths: list[str]) -> None:
+    with DAG("other"):
+
+        @task.tfjob(**given)
+        def train() -> None:
+            pass
+
+        with pytest.raises(InvalidJob) as caught:
+            train()
+    assert [problem.path for problem in caught.value.problems] == paths
+    assert all("TFJobOperator" in problem.hint for problem in caught.value.problems)
 
 
 def test_arguments_that_are_no_json_and_functions_that_are_too_large(site: Site) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 
 from airflow.sdk import DAG, Asset
 
-from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJobCallbacks, TFJobOperator
+from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJob, TFJobCallbacks, TFJobOperator
 from tf_dist.airflow.versions import (
     AirflowFailException,
     AirflowSkipException,
@@ -77,6 +77,26 @@ def test_what_another_made_beside_its_job_is_not_written_into(
         (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document()]))
         task.execute(Instance("another run").context())
         assert cluster_site.cluster.get(CONFIG_MAPS, "default", "beside")["data"] == {"word": "new"}
+    finally:
+        cluster_site.cluster.delete(CONFIG_MAPS, "default", "beside")
+
+
+def test_what_stands_beside_a_job_in_python_is_created_with_it(
+    cluster_site: Site, operator: MakeOperator, instance: Instance
+) -> None:
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "beside"},
+        "data": {"run": "{{ run_id }}"},
+    }
+    task = operator(TFJob.from_yaml(yaml.safe_dump_all([settings, document()])))
+    context = instance.context()
+    task.render_template_fields(context)
+    task.execute(context)
+    try:
+        made = cluster_site.cluster.get(CONFIG_MAPS, "default", "beside")
+        assert made["data"] == {"run": context["run_id"]}
     finally:
         cluster_site.cluster.delete(CONFIG_MAPS, "default", "beside")
 
@@ -142,6 +162,8 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"driver": "me"}, "driver: 'me' is none of"),
         ({"wait_for_completion": False, "driver": "inline"}, "no driver would be left"),
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
+        ({"skip_on_exit_code": [3, "4"]}, r"skip_on_exit_code: \[3, '4'\] is neither"),
+        ({"skip_on_exit_code": True}, "skip_on_exit_code: True is neither"),
         ({"callbacks": TFJobCallbacks()}, "callbacks: .* is no class of TFJobCallbacks"),
         ({"poll_interval": -1}, "poll_interval: -1 is no number"),
         ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is no number"),
@@ -216,6 +238,13 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
     ("arguments", "told"),
     [
         ({"job": None}, "job: nothing says what is to run"),
+        ({"job": ""}, "job: it is empty"),
+        ({"job": "", "image": "tf"}, "job: it is empty"),
+        ({"job": None, "image": ""}, "image: it is empty"),
+        ({"command": []}, "command: it is empty"),
+        ({"args": ()}, "args: it is empty"),
+        ({"overrides": {3: 1}}, r"overrides\[3\]: 3 is no path"),
+        ({"resources": {3: 1}}, r"resources\[3\]: 3 is no text"),
         ({"overrides": ["a=b"]}, "overrides: a list is given"),
         ({"labels": ["a"]}, "labels: a list is given"),
         ({"annotations": {"a": 1}}, r"annotations\['a'\]: 1 is no text"),

@@ -15,10 +15,13 @@ from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
+from tests.client.test_tfjob import VOLCANO as VOLCANO_IN_ML
 from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, TaskDeferred
+from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.errors import InvalidJob
 
+VOLCANO = {**VOLCANO_IN_ML, "metadata": {"name": "v"}}
 BOTH = pytest.mark.parametrize("sensor", [TFJobSensor, GangAdmittedSensor])
 
 
@@ -54,6 +57,34 @@ def test_a_job_that_is_there_later_and_succeeds(cluster_site: Site, sensor: Any,
     uid = cluster_site.submit(document("sleep 0.5", name="a"))["metadata"]["uid"]
     waiting.join(SECONDS)
     assert found[0]["uid"] == uid
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+@pytest.mark.parametrize("name", ["v", "vcjob/v"])
+def test_a_volcano_job_by_its_name(cluster_site: Site, name: str, deferrable: bool) -> None:
+    found: list[Any] = []
+    sensor = make(TFJobSensor, cluster_site, job_name=name, until="suspended", deferrable=deferrable)
+    waiting = threading.Thread(target=lambda: found.append(waited(sensor)))
+    waiting.start()
+    status = {"state": {"phase": "Aborted", "lastTransitionTime": "2026-01-01T00:00:00Z"}}
+    made = cluster_site.cluster.create(VOLCANO_JOBS, "default", VOLCANO)
+    cluster_site.cluster.replace(VOLCANO_JOBS, "default", "v", {**made, "status": status}, subresource="status")
+    waiting.join(SECONDS)
+    try:
+        assert found[0]["uid"] == made["metadata"]["uid"]
+    finally:
+        cluster_site.cluster.delete(VOLCANO_JOBS, "default", "v")
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_a_name_that_two_jobs_have(cluster_site: Site, deferrable: bool) -> None:
+    cluster_site.submit(document(FOREVER, name="v"))
+    cluster_site.cluster.create(VOLCANO_JOBS, "default", VOLCANO)
+    try:
+        with pytest.raises(InvalidJob, match=r"two jobs named v .*write tfjob/v or vcjob/v"):
+            waited(make(TFJobSensor, cluster_site, job_name="v", deferrable=deferrable))
+    finally:
+        cluster_site.cluster.delete(VOLCANO_JOBS, "default", "v")
 
 
 @pytest.mark.parametrize("require", ["admitted", "scheduled"])

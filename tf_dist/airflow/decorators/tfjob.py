@@ -14,6 +14,7 @@ from tf_dist.airflow.operators.tfjob import TFJobOperator
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowException, AirflowFailException, remove_task_decorator
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
+from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,6 +26,10 @@ _BOTH: Final = {"image", "workers", "ps", "env_vars", "resources", "priority_cla
 _JOB_FIELDS: Final = (
     inspect.signature(TFJob).parameters.keys() - inspect.signature(TFJobOperator).parameters.keys() - {"queue"}
 ) | _BOTH
+_REFUSED: Final = {
+    "command": "name the interpreter with python=, or run a command with TFJobOperator",
+    "job": "give image, workers and the like here, or run the job with TFJobOperator",
+}
 
 # Every replica prints a dict as metrics; the leader's value is the task's. What fits is in the termination message,
 # which is kept with the pod, too; Kubernetes takes 4096 bytes of it.
@@ -85,10 +90,12 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
 
     def __init__(self, *, python_callable: Callable[..., Any], python: str = "python", **kwargs: Any) -> None:
+        if given := _REFUSED.keys() & kwargs.keys():
+            raise InvalidJob([Problem(name, "the function is what runs", _REFUSED[name]) for name in sorted(given)])
         fields = {key: kwargs.pop(key) for key in _JOB_FIELDS & kwargs.keys()}
         name = re.sub(r"[^a-z0-9]+", "-", python_callable.__name__.lower()).strip("-") or "job"
         fields.setdefault("image", "python")
-        kwargs.setdefault("job", TFJob(name=name, command=[python, "-c", "pass"], **fields))
+        kwargs["job"] = TFJob(name=name, command=[python, "-c", "pass"], **fields)
         self._native_arguments = kwargs.get("render_template_as_native_obj")
         super().__init__(python_callable=python_callable, **kwargs)
 

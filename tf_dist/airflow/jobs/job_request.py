@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +52,7 @@ def job_request(
     folders: Sequence[Path],
     render: Render,
     *,
+    companions: Sequence[YamlDocument] = (),
     overrides: Mapping[str, Any],
     changes: StepOverrides = NO_CHANGES,
     queue_name: str | None,
@@ -61,8 +62,9 @@ def job_request(
     """The order of a file (relative ones are looked for in each of ``folders``), or of a document.
 
     What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
-    holds everything that is wrong. ``changes`` come first, then ``overrides``. ``queue_name`` and ``name`` stand above
-    the document's (None: that one); ``default_name`` is for one that has none; it may be any text.
+    holds everything that is wrong. ``companions``: what stands beside a document. ``changes`` come first, then
+    ``overrides``. ``queue_name`` and ``name`` stand above the document's (None: that one); ``default_name`` is for one
+    that has none; it may be any text.
     """
 
     def changed(content: Any) -> Any:
@@ -76,12 +78,12 @@ def job_request(
     if isinstance(job, str):
         path = _path(job, folders)
         bundle = load_job_files([str(path)], change=lambda content: changed(render(content)))
-        companions = tuple(replace(one, content=render(one.content)) for one in bundle.companions)
-        found = JobRequest(one_job(bundle), companions, str(path.absolute().parent))
+        found = JobRequest(one_job(bundle), _rendered(bundle.companions, render), str(path.absolute().parent))
     elif isinstance(job, Mapping):
         content = current(changed(dict(job)))
         written = YamlDocument(_IN_PYTHON, None, content, None)
-        found = JobRequest(LoadedJob(written, parse(content, strict=False)), (), str(folders[0]))
+        beside = _rendered(companions, render)
+        found = JobRequest(LoadedJob(written, parse(content, strict=False)), beside, str(folders[0]))
     else:
         what = f"a {type(job).__name__} is no job"
         raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
@@ -111,6 +113,10 @@ def request_of_try(
     metadata |= {"labels": {**own_labels, **labels}, "annotations": {**own_notes, **notes}}
     content = {**content, "metadata": metadata}
     return replace(request, entry=LoadedJob(replace(written, content=content), parse(content, strict=False)))
+
+
+def _rendered(companions: Iterable[YamlDocument], render: Render) -> tuple[YamlDocument, ...]:
+    return tuple(replace(one, content=render(one.content)) for one in companions)
 
 
 def _path(job: str, folders: Sequence[Path]) -> Path:

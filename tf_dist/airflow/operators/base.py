@@ -13,6 +13,7 @@ from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 
 if TYPE_CHECKING:
     from tf_dist.airflow.jobs.job_request import JobRequest
+    from tf_dist.client.yaml_files import YamlDocument
 
 
 class BaseTFJobOperator(BaseOperator):
@@ -54,6 +55,8 @@ class BaseTFJobOperator(BaseOperator):
     job_url: str | None
     tensorboard_url: str | None
 
+    companions: tuple[YamlDocument, ...]
+    """What stands beside a ``TFJob`` that was given as ``job``."""
     killed: bool
     """Set in a signal handler, when the task is to end."""
     request: JobRequest | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
@@ -33,6 +33,10 @@ def argument_problems(operator: Any) -> Iterator[Problem]:
     """What is wrong; a template, or what another task returns, may still become what is wanted."""
     if operator.job is None and operator.image is None:
         yield Problem("job", "nothing says what is to run", "give job, or image and command")
+    elif operator.job is None and operator.image == "":
+        yield Problem("image", "it is empty, and there is no job", "name the image, or give job")
+    if isinstance(operator.job, str) and not operator.job:
+        yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
     for name in ("image", "priority_class"):
         given = getattr(operator, name)
         if not isinstance(given, str | None) and not _comes_later(given):
@@ -41,6 +45,9 @@ def argument_problems(operator: Any) -> Iterator[Problem]:
         given = getattr(operator, name)
         if given is not None and not _comes_later(given) and not _are_words(given):
             yield Problem(name, f"{given!r} is no list of texts", 'write ["python", "train.py"]')
+        elif operator.job is not None and given is not None and not given:
+            hint = "leave it out, or give the job without it"
+            yield Problem(name, "it is empty, and would leave the job as it is", hint)
     for name in ("workers", "ps"):
         if getattr(operator, name) is not None:
             yield from count_problems(name, getattr(operator, name))
@@ -51,6 +58,14 @@ def argument_problems(operator: Any) -> Iterator[Problem]:
         shown = name.removeprefix("job_")
         if not isinstance(given, Mapping):
             yield Problem(shown, f"a {type(given).__name__} is given", f"write {hint}")
+        elif name == "overrides":
+            for key in given:
+                if not isinstance(key, str):
+                    yield Problem(f"overrides[{key!r}]", f"{key!r} is no path", f"write {hint}")
+        elif name == "job_resources":
+            for key in given:
+                if not isinstance(key, str):
+                    yield Problem(f"resources[{key!r}]", f"{key!r} is no text", f"write {hint}")
         elif name in _OF_TEXTS:
             for key, value in given.items():
                 source = name == "env_vars" and isinstance(value, Mapping)  # {"secretKeyRef": {…}}
@@ -70,7 +85,7 @@ def _of_the_wait(operator: Any) -> Iterator[Problem]:
         if value is not None and not (number and value >= 0):
             yield Problem(name, f"{value!r} is no number of seconds, or less than none", "write 600")
     codes: object = operator.skip_on_exit_code
-    if isinstance(codes, str | bytes) or not isinstance(codes, int | Container | None):
+    if not _are_exit_codes(codes):
         yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")
     given: object = operator.callbacks
     for one in given if isinstance(given, Sequence) else () if given is None else (given,):
@@ -114,6 +129,15 @@ def seconds_of(given: Any) -> Any:
     """A time: ``10m`` as seconds, as in a document; what is no time stays as it is, and is a problem."""
     found = parse_duration(given) if isinstance(given, str) else None
     return given if found is None else found
+
+
+def _are_exit_codes(given: object) -> bool:
+    """None, one, or several; a container that cannot be gone through is believed."""
+    if isinstance(given, str | bytes | bool):
+        return False
+    if isinstance(given, Collection) and not isinstance(given, range):
+        return all(isinstance(code, int) and not isinstance(code, bool) for code in given)
+    return isinstance(given, int | Container | None)
 
 
 def _are_words(given: Any) -> bool:

@@ -45,6 +45,7 @@ def request_of_operator(operator: BaseTFJobOperator, render: Callable[[Any], Any
         operator.document(),
         _folders(operator),
         render,
+        companions=operator.companions,
         changes=NO_CHANGES if operator.job is None else _changes(operator),
         overrides=operator.overrides or {},
         queue_name=operator.queue_name,

@@ -160,6 +160,7 @@ class TFJobOperator(BaseTFJobOperator):
         super().__init__(**{**texts, **kwargs})
         # Airflow fills in plain data only.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
+        self.companions = job.companions if isinstance(job, TFJob) else ()
         self.image = image
         self.command = command
         self.args = args

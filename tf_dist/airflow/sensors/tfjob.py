@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+_KINDS: Final = {"": "", "tfjob": "TFJob", "vcjob": "Job"}
 _REQUIREMENTS: Final = ("admitted", "scheduled")
 _GOALS: Final = ("succeeded", "finished", "failed", "running", "admitted", "scheduled", "suspended")
 
@@ -109,10 +110,10 @@ class _JobSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Whether the job has come to what is waited for; the error, if it never can."""
-        kind, name = self._kind_and_name()
+        self._kind_and_name()
         hook = TFJobHook.of(ClusterArguments.of(vars(self)))
         try:
-            job = hook.get_job(f"{'vcjob' if kind == 'Job' else 'tfjob'}/{name}", self.namespace)
+            job = hook.get_job(self.job_name, self.namespace)
             idle = driver_problems(hook.cluster, job)
         except NotFound as error:
             self._say(str(error))
@@ -145,11 +146,11 @@ class _JobSensor(BaseSensorOperator):
             self.log.info("%s", text)
 
     def _kind_and_name(self) -> tuple[str, str]:
-        """NAME, ``tfjob/NAME`` or ``vcjob/NAME``."""
+        """Of NAME ("": whichever kind has it), ``tfjob/NAME`` or ``vcjob/NAME``."""
         kind, _, name = self.job_name.rpartition("/")
-        if not name or kind not in ("", "tfjob", "vcjob"):
+        if not name or kind not in _KINDS:
             raise AirflowException(f"job_name: {self.job_name!r} is no job: write NAME, tfjob/NAME or vcjob/NAME")
-        return ("Job" if kind == "vcjob" else "TFJob"), name
+        return _KINDS[kind], name
 
 
 class TFJobSensor(_JobSensor):

@@ -46,9 +46,9 @@ _RESERVE: Final = 5.0  # seconds of what Airflow grants on_kill that are for del
 class WaitRequest:
     """What a trigger is to wait for, as plain JSON: it is stored, and read by later versions too.
 
-    ``kind``: TFJob or Job (Volcano's); ``uid`` "": whichever job has the name, now or later; ``goal`` and the limits:
-    see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer drives the job. ``owner``: the
-    try of the task that the job belongs to, "" for a job of others, which is never deleted.
+    ``kind``: TFJob, Job (Volcano's), or "" for either; ``uid`` "": whichever job has the name, now or later;
+    ``goal`` and the limits: see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer drives the
+    job. ``owner``: the try of the task that the job belongs to, "" for a job of others, which is never deleted.
     ``asked_at``: when the task deferred (epoch seconds).
     """
 
@@ -115,7 +115,7 @@ class TFJobTrigger(BaseTrigger):
 
             if not isinstance(error, TFDistError):
                 self.log.exception("the trigger met a defect")
-            found = error_payload(error, f"{self.request.kind} {self.request.name}")
+            found = error_payload(error, f"{self.request.kind or 'job'} {self.request.name}")
         self._fired = True
         yield TriggerEvent(found)
 
@@ -187,9 +187,10 @@ class TFJobTrigger(BaseTrigger):
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
         """The subscription to the job; one that is waited for by its name only may still have to come."""
         request = self.request
-        join = partial(informer.join, request.ref, on_change, uid=request.uid, drive=request.drive)
         while True:
             try:
+                ref = request.ref if request.kind else await asyncio.to_thread(_ref_of_any_kind, informer, request)
+                join = partial(informer.join, ref, on_change, uid=request.uid, drive=request.drive)
                 return await _undone_if_cancelled(join, informer.leave)
             except NotFound:
                 late = request.deadline is not None and time.time() >= request.deadline
@@ -238,6 +239,16 @@ async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None])
         with suppress(Exception):
             await asyncio.to_thread(undo, await task)
         raise
+
+
+def _ref_of_any_kind(informer: SharedJobInformer, request: WaitRequest) -> JobRef:
+    """Where the job of that name is, whatever its kind; NotFound, InvalidJob if two kinds have the name."""
+    from tf_dist.client.stored_jobs import lookup_job
+
+    found = lookup_job(informer.cluster, request.name, request.namespace)
+    if found is None:
+        raise NotFound(f"there is no job {request.name} in namespace {request.namespace}")
+    return JobRef(found.resource, request.namespace, request.name)
 
 
 def _delete(request: WaitRequest, extras: Mapping[str, Any]) -> bool:

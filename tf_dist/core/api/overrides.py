@@ -117,6 +117,10 @@ def named_overrides(values: Mapping[str, Any], argument: str = "overrides") -> t
     """Values by their paths, as an argument in Python holds them; InvalidJob with every path that is none."""
     found, problems = [], []
     for path, value in values.items():
+        if not isinstance(path, str):
+            hint = 'write {"spec.tfReplicaSpecs.Worker.replicas": 4}'
+            problems.append(Problem(f"{argument}[{path!r}]", f"{path!r} is no path", hint))
+            continue
         try:
             found.append(Override(parse_field_path(path), value))
         except ValueError as error:
