@@ -101,6 +101,25 @@ def test_a_resource_knows_the_former_name_of_its_queue() -> None:
         ({"grace_seconds": "{{x}}"}, "grace_seconds: '{{x}}' is no whole number"),
         ({"metric_outputs": ["a/b"]}, "metric_outputs: 'a/b' is no name of an output"),
         ({"metric_outputs": ["status"]}, "metric_outputs: each step has an output status already"),
+        ({"metric_outputs": "accuracy"}, """metric_outputs: 'accuracy' is no list of metrics (write ["accuracy"])"""),
+        ({"metric_outputs": None}, "metric_outputs: 'None' is no list of metrics"),
+        ({"metric_outputs": ["a", "b", "a"]}, "metric_outputs: a is in it twice"),
+        ({"metric_outputs": {"best": "eval/accuracy"}}, "metric_outputs: 'eval/accuracy' (of best) is no name"),
+        ({"metric_outputs": {"best": 3}}, "metric_outputs: 3 (of best) is no name of a metric"),
+        ({"metric_outputs": {"best": ""}}, "metric_outputs: '' (of best) is no name of a metric"),
+        ({"job": "nope.yaml"}, "job: cannot read the file 'nope.yaml': No such file or directory (give the path"),
+        ({"job": "."}, "job: cannot read the file '.': Is a directory"),
+        ({"job": ""}, "job: is empty"),
+        ({"job": None}, "job: is a NoneType"),
+        ({"job": 3}, "job: is a int"),
+        ({"overrides": ["a=1"]}, "overrides: is a list and no mapping"),
+        ({"overrides": {3: 1}}, "overrides[3]: is no place of the job"),
+        ({"overrides": {"spec.x": {1, 2}}}, "overrides['spec.x']: cannot be written as JSON"),
+        ({"pod_spec_patch": 3}, "pod_spec_patch: is a int and no mapping"),
+        ({"pod_spec_patch": {"a": {1, 2}}}, "pod_spec_patch: cannot be written as JSON"),
+        ({"pod_spec_patch": "terminationGracePeriodSeconds: 0"}, "terminationGracePeriodSeconds is no whole number"),
+        ({"pod_spec_patch": {"terminationGracePeriodSeconds": "{{x}}"}}, "with {{…}} without quotes around it"),
+        ({"pod_spec_patch": "terminationGracePeriodSeconds: 1{{x}}"}, "is no whole number of seconds above 0"),
         ({"memoize": memoized("a_b.{{x}}")}, "memoize: a key may not have '.' '_' in it: a_b.{{x}}"),
         ({"pod_spec_patch": "[1]"}, "pod_spec_patch: is a list and no mapping"),
         ({"pod_spec_patch": "{"}, "pod_spec_patch: is no YAML: "),
@@ -120,12 +139,92 @@ def test_all_problems_are_said_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         step(**wrong)
     assert {one.path for one in caught.value.problems} == set(wrong)
+    wrong = {"on_term": "x", "job": "nope.yaml", "overrides": [], "pod_spec_patch": 3, "metric_outputs": "x"}
+    with pytest.raises(InvalidJob) as caught:
+        step(**wrong)
+    assert {one.path for one in caught.value.problems} == set(wrong)
     with pytest.raises(InvalidJob) as caught:
         tf_job_resource(job("true"), name="t", queue_name="a b", job_image="{{=1}}", startup_timeout="soon")
     assert {one.path for one in caught.value.problems} == {"queue_name", "job_image", "startup_timeout"}
     with pytest.raises(InvalidJob) as caught:
         wait_admitted_step("a", timeout="soon", require="x")
     assert {one.path for one in caught.value.problems} == {"require", "timeout"}
+
+
+def test_a_resource_names_a_file_that_is_not_there() -> None:
+    with pytest.raises(InvalidJob, match=r"job: cannot read the file 'nope\.yaml'"):
+        tf_job_resource("nope.yaml", name="t")
+
+
+def test_no_overrides_are_none() -> None:
+    assert template(step(overrides=None)) == template(step())
+
+
+# Names of input parameters
+
+STEPS = Input("steps", int, default=1, text="--steps={}")
+
+
+@pytest.mark.parametrize("name", ["job", "workers", "queue-name", "job-image", "admission-timeout", "startup-timeout"])
+@pytest.mark.parametrize("kind", [Input, lambda name: Parameter(name=name)])
+def test_an_input_is_not_called_as_one_of_the_steps_own(name: str, kind: Any) -> None:
+    told = f"overrides['{ARGS}[0]']: each step has an input parameter {name} of its own"
+    with pytest.raises(InvalidJob, match=re.escape(told)):
+        step(job=trainer(), overrides={f"{ARGS}[0]": kind(name)})
+
+
+@pytest.mark.parametrize("name", ["inputs", "overrides", "input-values", "driver", "on-eviction"])
+def test_a_whole_job_of_the_workflow_has_more_of_its_own(name: str) -> None:
+    assert step(job=trainer(), overrides={f"{ARGS}[0]": Input(name)})
+    with pytest.raises(InvalidJob, match=f"input parameter {name} of its own"):
+        TFJobStep(name="t", job=Parameter(name="job"), overrides={f"{ARGS}[0]": Input(name)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        ({"overrides": {f"{ARGS}[0]": STEPS, f"{ARGS}[1]": Input("steps", int, default=2)}}, "overrides["),
+        ({"overrides": {f"{ARGS}[0]": STEPS, f"{ARGS}[1]": Input("steps", str, default="1")}}, "overrides["),
+        ({"overrides": {f"{ARGS}[0]": STEPS}, "inputs": [Parameter(name="steps", default="2")]}, "overrides["),
+        ({"overrides": {f"{ARGS}[0]": STEPS}, "inputs": {"steps": 2}}, "overrides["),
+        ({"workers": Parameter(name="n", default="1"), "ps": Parameter(name="n", default="2")}, "ps: "),
+    ],
+)
+def test_two_inputs_of_one_name_are_declared_alike(arguments: dict[str, Any], where: str) -> None:
+    with pytest.raises(InvalidJob, match=f"^{re.escape(where)}.*is declared in another way by "):
+        step(job=trainer(), **arguments)
+
+
+def test_one_input_may_go_to_two_places() -> None:
+    count = Parameter(name="count", default="3")
+    found = step(
+        job=trainer(),
+        workers=count,
+        total_steps=count,
+        overrides={
+            f"{ARGS}[0]": STEPS,
+            f"{ARGS}[1]": Input("steps", int, default=1, text="-n={}"),
+            f"{ARGS}[2]": count,
+        },
+    )
+    document = made(found, steps="7", count="4")
+    (container,) = document["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert container["args"] == ["--steps=7", "-n=7", "4"]
+    assert step(job=trainer(), overrides={f"{ARGS}[0]": STEPS}, inputs={"steps": 1})
+    declared = [Parameter(name="steps", default="5", enum=["5", "7"])]
+    found = step(job=trainer(), overrides={f"{ARGS}[0]": Input("steps", int)}, inputs=declared)
+    assert {"name": "steps", "default": "5", "enum": ["5", "7"]} in template(found)["inputs"]["parameters"]
+
+
+@pytest.mark.parametrize("former", ["queue", "pending-timeout"])
+def test_a_former_name_is_the_authors_where_the_author_uses_it(former: str) -> None:
+    for one in (
+        step(inputs=[Parameter(name=former, default="1h")]),
+        step(inputs={former: "1h"}),
+        step(job=trainer(), overrides={f"{ARGS}[0]": Input(former, default="1h")}),
+    ):
+        found = command_line(one, **{former: "2h"})
+        assert (found.queue, found.admission_timeout, found.former) == ("", None, ())
 
 
 # What may be copied as a checkpoint
@@ -322,6 +421,9 @@ def test_inputs_may_be_one_object() -> None:
     [
         (None, '{"terminationGracePeriodSeconds": 60}', 60),
         ("terminationGracePeriodSeconds: 120", '{"terminationGracePeriodSeconds": 120}', 120),
+        ({"hostNetwork": True}, '{"terminationGracePeriodSeconds": 60, "hostNetwork": true}', 60),
+        ({"terminationGracePeriodSeconds": 90}, '{"terminationGracePeriodSeconds": 90}', 90),
+        ({"hostname": "{{x}}"}, '{"terminationGracePeriodSeconds": 60, "hostname": "{{x}}"}', 60),
         ("hostNetwork: true", '{"terminationGracePeriodSeconds": 60, "hostNetwork": true}', 60),
         (
             "priority: {{=asInt(inputs.parameters.p)}}\nhostname: 'a-{{workflow.name}}'",
@@ -331,10 +433,19 @@ def test_inputs_may_be_one_object() -> None:
         ),
     ],
 )
-def test_a_patch_of_the_pod_is_merged(patch: str | None, merged: str, grace: int) -> None:
+def test_a_patch_of_the_pod_is_merged(patch: Any, merged: str, grace: int) -> None:
     found = step(pod_spec_patch=patch)
     assert found.pod_spec_patch == merged
     assert command_line(found).grace == grace
+
+
+def test_a_patch_may_take_the_time_to_stop_from_the_workflow() -> None:
+    patch = "priority: {{=asInt(inputs.parameters.p)}}\nterminationGracePeriodSeconds: {{inputs.parameters.grace}}"
+    found = step(pod_spec_patch=patch, inputs=[Parameter(name="p"), Parameter(name="grace")])
+    assert json.loads(
+        found.pod_spec_patch.replace("{{=asInt(inputs.parameters.p)}}", "1").replace("{{inputs.parameters.grace}}", "2")
+    )
+    assert "--grace={{inputs.parameters.grace}}s" in found.args
 
 
 # The image

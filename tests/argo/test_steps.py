@@ -134,7 +134,7 @@ def test_a_wrong_job_is_refused_where_it_is_written() -> None:
     document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Sometimes"
     with pytest.raises(InvalidJob, match="Sometimes"):
         TFJobStep(name="train", job=document)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidJob, match=r"job: cannot read the file 'missing\.yaml'"):
         TFJobStep(name="train", job="missing.yaml")
     with pytest.raises(TypeError, match="worker"):
         TFJobStep(name="train", job=job("true"), worker=2)

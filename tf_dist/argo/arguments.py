@@ -171,10 +171,22 @@ def cache_key_problems(key: str | None) -> Iterator[Problem]:
         yield Problem("memoize", f"a key may not have {' '.join(map(repr, wrong))} in it: {key}", hint)
 
 
-def output_problems(names: Collection[str]) -> Iterator[Problem]:
-    """Names of metrics that cannot be output parameters, or would be one that is there."""
-    for name in names:
+def output_problems(given: Any) -> Iterator[Problem]:
+    """Metrics that cannot be output parameters, or would be one that is there."""
+    where = "metric_outputs"
+    if isinstance(given, str) or not isinstance(given, Collection):
+        hint = f'write ["{given}"]' if isinstance(given, str) else 'write ["accuracy"]'
+        yield Problem(where, f"{shorten_text(str(given))} is no list of metrics", hint)
+        return
+    seen: list[Any] = []
+    for name in given:
         if not isinstance(name, str) or not _OUTPUT.fullmatch(name):
-            yield Problem("metric_outputs", f"{name!r} is no name of an output", "use letters, digits, - and _")
+            yield Problem(where, f"{name!r} is no name of an output", "use letters, digits, - and _")
         elif name in contract.OUTPUTS:
-            yield Problem("metric_outputs", f"each step has an output {name} already", "give the metric another name")
+            yield Problem(where, f"each step has an output {name} already", "give the metric another name")
+        elif name in seen:
+            yield Problem(where, f"{name} is in it twice", "leave one out")
+        seen.append(name)
+    for name, metric in given.items() if isinstance(given, Mapping) else ():
+        if not isinstance(metric, str) or not metric or "/" in _PLACE.sub("", metric):
+            yield Problem(where, f"{metric!r} (of {name}) is no name of a metric", 'write {"best": "accuracy"}')

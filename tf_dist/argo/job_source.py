@@ -20,9 +20,9 @@ from tf_dist.client.tfjob import TFJob
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping
-from tf_dist.core.api.overrides import Override
+from tf_dist.core.api.overrides import Override, shorten_text
 from tf_dist.core.steps.inputs import InputType, JobInput
-from tf_dist.errors import Problem
+from tf_dist.errors import InvalidJob, Problem
 
 _TYPES: Final[Mapping[type, InputType]] = {
     str: InputType.STRING,
@@ -159,6 +159,12 @@ def fits(job: JobSource, override: Override) -> bool:
     return not is_document(job) or not _loaded(job, _text(job), [override]).errors
 
 
+def check_readable(job: JobSource) -> None:
+    """InvalidJob where there is no document to be read."""
+    if is_document(job):
+        _text(job)
+
+
 def has_fallbacks(job: JobSource) -> bool:
     """Whether the document has fallbacks of its own; one that the workflow has may."""
     if not is_document(job):
@@ -202,4 +208,13 @@ def _text(job: JobSource) -> str:
         raise TypeError("a parameter has no text before the workflow runs")
     if is_reference(job) or (isinstance(job, str) and "\n" in job):
         return str(job)
-    return Path(job).read_text(encoding="utf-8")
+    way = "give the path of a file, a document, or a TFJob"
+    if not isinstance(job, str | os.PathLike):
+        raise InvalidJob([Problem("job", f"is a {type(job).__name__}", way)])
+    if not os.fspath(job):
+        raise InvalidJob([Problem("job", "is empty", way)])
+    try:
+        return Path(job).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidJob([Problem("job", f"cannot read the file {shorten_text(str(job))}: {reason}", way)]) from None

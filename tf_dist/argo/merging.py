@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
@@ -15,6 +15,8 @@ from tf_dist.errors import InvalidJob, Problem
 
 _REFERENCE: Final = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _STAND_IN: Final = 9_100_000_000_000_000  # a number that a patch has no use for; numbers keep their quotes, or none
+PodPatch = str | Mapping[str, Any] | None
+"""A patch of the pod: JSON, YAML, or the data itself."""
 _EXAMPLE: Final = 'write {"priorityClassName": "high"}, as JSON or YAML'
 
 
@@ -30,12 +32,12 @@ def as_list(value: Any) -> list[Any]:
 
 def merged(own: Sequence[Any], given: Any) -> list[Any]:
     """Both lists; where both have a parameter or an artifact of a name, the author's stands."""
-    theirs = [one for value in as_list(given) for one in _parameters(value)]
+    theirs = [one for value in as_list(given) for one in as_parameters(value)]
     taken = {_key(one) for one in theirs}
     return [*(one for one in own if _key(one) not in taken), *theirs]
 
 
-def _parameters(value: Any) -> list[Any]:
+def as_parameters(value: Any) -> list[Any]:
     """Hera takes ``{name: default}`` as inputs, too."""
     return [Parameter(name=name, value=one) for name, one in value.items()] if isinstance(value, dict) else [value]
 
@@ -44,33 +46,43 @@ def _key(one: Any) -> tuple[bool, str | None]:
     return isinstance(one, Artifact | m.Artifact), one.name
 
 
-def merged_patch(own: dict[str, Any], given: str | None) -> str:
+def merged_patch(own: dict[str, Any], given: PodPatch) -> str:
     """The patch of the pod with the author's in it, whose values stand; InvalidJob if that is no patch.
 
     ``{{…}}`` in it stays where it is, with quotes around it or without.
     """
-    if not given:
-        return json.dumps(own)
-    found = [*dict.fromkeys(_REFERENCE.findall(given))]
-    text = given
-    for number, one in enumerate(found):
-        text = text.replace(one, str(_STAND_IN + number))
-    theirs = parsed_patch(text)
+    theirs, references = _parsed(given)
     result = json.dumps({**own, **theirs})
-    for number, one in enumerate(found):
-        result = result.replace(str(_STAND_IN + number), one)
+    for number, one in references.items():
+        result = result.replace(str(number), one)
     return result
 
 
-def parsed_patch(text: str | None) -> dict[str, Any]:
-    """The patch as data, empty if there is none; InvalidJob. A number stands for each ``{{…}}``."""
-    if not text:
-        return {}
+def patched_value(given: PodPatch, field: str) -> Any:
+    """What the author's patch says of a field, None if nothing: a reference as its text. InvalidJob."""
+    theirs, references = _parsed(given)
+    value = theirs.get(field)
+    return references.get(value, value) if isinstance(value, int) else value
+
+
+def _parsed(given: PodPatch) -> tuple[dict[str, Any], dict[int, str]]:
+    """The patch as data, and the ``{{…}}`` that its numbers stand for."""
+    if not given:
+        return {}, {}
+    if not isinstance(given, str | Mapping):
+        raise InvalidJob([Problem("pod_spec_patch", f"is a {type(given).__name__} and no mapping", _EXAMPLE)])
     try:
-        content = yaml.safe_load(_REFERENCE.sub(str(_STAND_IN), text))
+        text = given if isinstance(given, str) else json.dumps(given)
+    except (TypeError, ValueError) as error:
+        raise InvalidJob([Problem("pod_spec_patch", f"cannot be written as JSON: {error}", _EXAMPLE)]) from None
+    references = {_STAND_IN + number: one for number, one in enumerate(dict.fromkeys(_REFERENCE.findall(text)))}
+    for number, one in references.items():
+        text = text.replace(one, str(number))
+    try:
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise InvalidJob([Problem("pod_spec_patch", f"is no YAML: {reason}", _EXAMPLE)]) from None
     if not isinstance(content, dict):
         raise InvalidJob([Problem("pod_spec_patch", f"is a {type(content).__name__} and no mapping", _EXAMPLE)])
-    return content
+    return content, references

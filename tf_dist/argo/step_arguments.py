@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
@@ -26,7 +26,9 @@ from tf_dist.argo.arguments import (
     choice_problems,
     is_given_later,
     is_lone_reference,
+    is_reference,
     output_problems,
+    reference_of,
     reference_problems,
     reference_text,
     value_problems,
@@ -35,6 +37,7 @@ from tf_dist.argo.job_source import (
     FilledIn,
     Input,
     JobSource,
+    check_readable,
     document_text,
     filled_reference,
     fits,
@@ -42,7 +45,7 @@ from tf_dist.argo.job_source import (
     is_document,
     is_script,
 )
-from tf_dist.argo.merging import as_list, parsed_patch
+from tf_dist.argo.merging import as_list, as_parameters, patched_value
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import AUTO, FORMER, ON_SUSPEND
 from tf_dist.core.api import names
@@ -70,6 +73,9 @@ _VALUES: Final = (
     "run_timeout",
 )
 """Arguments that are input parameters of the step."""
+_OPEN: Final = ("fallback", "on_eviction", "on_preemption", "driver")
+"""Those that are so where the workflow has the job."""
+_LONGEST_GRACE: Final = 10**9
 _OPTIONS: Final = {"job_image": "image"}
 _POLICIES: Final = {
     names.FALLBACK: "fallback",
@@ -92,6 +98,7 @@ class StepFields(Protocol):
     on_eviction: str | Parameter | None
     on_preemption: str | Parameter | None
     overrides: Mapping[str, Any]
+    inputs: Any
     metric_outputs: Sequence[str] | Mapping[str, str]
     checkpoint_artifact: bool
     volumes: Any
@@ -110,14 +117,21 @@ class StepFields(Protocol):
 
 def check_arguments(step: StepFields) -> None:
     """InvalidJob with all that is wrong with the arguments, the job itself aside."""
-    problems = [*_value_problems(step), *_override_problems(step)]
-    for check in (lambda: _known_policies(step), lambda: parsed_patch(step.pod_spec_patch)):
-        try:
-            check()
-        except InvalidJob as error:
-            problems += error.problems
-    if problems:
-        raise InvalidJob(problems)
+    problems = [*_value_problems(step), *_grace_problems(step)]
+    unread = [*_problems_of(lambda: check_readable(step.job)), *_shape_problems(step.overrides)]
+    if not unread:
+        found = [*_override_problems(step)]
+        problems += [*found, *(() if found else _name_problems(step)), *_problems_of(lambda: _known_policies(step))]
+    if problems or unread:
+        raise InvalidJob([*problems, *unread])
+
+
+def _problems_of(check: Callable[[], object]) -> list[Problem]:
+    try:
+        check()
+    except InvalidJob as error:
+        return list(error.problems)
+    return []
 
 
 def _value_problems(step: StepFields) -> Iterator[Problem]:
@@ -133,6 +147,82 @@ def _value_problems(step: StepFields) -> Iterator[Problem]:
     if step.checkpoint_artifact:
         yield from _mount_problems(step)
     yield from cache_key_problems(step.memoize.key if step.memoize is not None else None)
+
+
+def _grace_problems(step: StepFields) -> Iterator[Problem]:
+    try:
+        found = patched_value(step.pod_spec_patch, contract.GRACE)
+    except InvalidJob as error:
+        yield from error.problems
+        return
+    number = isinstance(found, int) and not isinstance(found, bool) and 0 < found < _LONGEST_GRACE
+    if not (found is None or number or is_reference(found)):
+        hint = "write 120, or a patch that is text, with {{…}} without quotes around it"
+        yield Problem("pod_spec_patch", f"{contract.GRACE} is no whole number of seconds above 0", hint)
+
+
+def _shape_problems(overrides: Any) -> Iterator[Problem]:
+    """What makes them no values for places."""
+    hint = 'write {"spec.runPolicy.backoffLimit": 3}'
+    if not isinstance(overrides, Mapping):
+        yield Problem("overrides", f"is a {type(overrides).__name__} and no mapping", hint)
+        return
+    for path, value in overrides.items():
+        if not isinstance(path, str):
+            yield Problem(f"overrides[{path!r}]", "is no place of the job", hint)
+        if isinstance(value, Input | Parameter):
+            continue
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            yield Problem(f"overrides[{path!r}]", f"cannot be written as JSON: {error}", hint)
+
+
+def _name_problems(step: StepFields) -> Iterator[Problem]:
+    """Names of input parameters that mean two things: what Argo fills in is one value for both."""
+    own, known = _own_names(step), dict[str, tuple[str, Any]]()
+    for one in as_list(step.inputs):
+        for parameter in as_parameters(one):
+            known[str(parameter.name)] = ("inputs", _declaration(parameter))
+    for where, given in _given_parameters(step):
+        name = str(given.name)
+        if name in own:
+            problem = f"each step has an input parameter {name} of its own"
+            yield Problem(where, problem, "give this one another name")
+            continue
+        declared = _declaration(given)
+        first, other = known.setdefault(name, (where, declared))
+        alike = declared[0] in (None, other[0]) if first == "inputs" else other == declared
+        if not alike:
+            problem = f"the input parameter {name} is declared in another way by {first}"
+            yield Problem(where, problem, "declare both alike, or give one another name")
+
+
+def _declaration(given: Any) -> tuple[str | None, ...]:
+    """What makes two declarations of an input parameter one; its default first."""
+    default = given.default if getattr(given, "value", None) is None else given.value
+    rest = (given.type, given.minimum, given.maximum, given.pattern) if isinstance(given, Input) else ()
+    enum = getattr(given, "enum", None)
+    return (None if default is None else str(default), *map(str, rest), *map(str, enum or ()))
+
+
+def _own_names(step: StepFields) -> set[str]:
+    """Input parameters that the step makes itself, unless its author gives one for that argument."""
+    found = [name for name in _VALUES if not is_given_later(getattr(step, name))]
+    if is_document(step.job):
+        return {"job", *map(_dashed, found)}
+    found += [name for name in _OPEN if not is_given_later(getattr(step, name))]
+    return {"overrides", "inputs", "input-values", *map(_dashed, found)}
+
+
+def _given_parameters(step: StepFields) -> Iterator[tuple[str, Parameter | Input]]:
+    """Parameters that the author gives for arguments and overrides, each with where."""
+    for name in ("job", *_VALUES, *_OPEN, "on_term", "on_suspend", "job_namespace"):
+        if isinstance(value := reference_of(getattr(step, name)), Parameter):
+            yield name, value
+    for path, value in step.overrides.items():
+        if isinstance(value := reference_of(value), Parameter | Input):
+            yield f"overrides[{path!r}]", value
 
 
 def _mounts(step: StepFields) -> Iterator[tuple[str, bool]]:
@@ -258,8 +348,10 @@ def _job_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
     yield f"--job={as_argument('job', _whole_job(step), own)}"
     for name in _VALUES:
         yield f"--{_OPTIONS.get(name, _dashed(name))}={as_argument(_dashed(name), getattr(step, name), own)}"
+    taken = {one.name for given in as_list(step.inputs) for one in as_parameters(given)}
+    taken |= {given.name for _, given in _given_parameters(step)}
     for old, new in FORMER.items():  # what a use of the step may still say
-        if not is_given_later(getattr(step, new)):
+        if not is_given_later(getattr(step, new)) and _dashed(old) not in taken:
             yield f"--{_dashed(old)}={as_argument(_dashed(old), None, own)}"
     yield from (f"--set={change}" for change in step.changes or ())
     yield from (f"--set-json={path}={json.dumps(value)}" for path, value in _fixed(step).items())
@@ -284,7 +376,7 @@ def _place_options(step: StepFields) -> Iterator[str]:
 
 def _run_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
     open_ = not is_document(step.job)
-    for name in ("fallback", "on_eviction", "on_preemption"):
+    for name in _OPEN[:3]:
         given = getattr(step, name)
         if open_:
             yield f"--{_dashed(name)}={as_argument(_dashed(name), _text(given), own)}"
@@ -302,10 +394,10 @@ def _run_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
         yield f"--namespace={as_fixed(step.job_namespace, own)}"
 
 
-def grace_seconds(step: StepFields) -> int:
-    """What the author's patch of the pod says comes before the argument."""
-    found = parsed_patch(step.pod_spec_patch).get(contract.GRACE)
-    return found if isinstance(found, int) else step.grace_seconds
+def grace_seconds(step: StepFields) -> int | str:
+    """What the author's patch of the pod says comes before the argument: a number, or a reference to one."""
+    found = patched_value(step.pod_spec_patch, contract.GRACE)
+    return step.grace_seconds if found is None else found
 
 
 def _text(given: Any) -> Any:

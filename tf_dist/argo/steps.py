@@ -161,6 +161,7 @@ class TFJobStep(Container):
         limit = renamed("pending_timeout", self.pending_timeout, "admission_timeout", self.admission_timeout)
         self.admission_timeout = limit
         self.driver = renamed("drive", self.drive, "driver", self.driver, unset="auto")
+        self.overrides = {} if self.overrides is None else self.overrides
         renamed("changes", self.changes, "overrides", None)
         self.queue = self.pending_timeout = self.drive = None
 

@@ -57,6 +57,8 @@ SAID: list[tuple[str, str, Any]] = [
     ("--run-timeout=2d", "run_timeout", 172800.0),
     ("--run-timeout=1.5m", "run_timeout", 90.0),
     ("--run-timeout=90", "run_timeout", 90.0),
+    ("--run-timeout=1h30", "run_timeout", 3630.0),
+    ("--run-timeout=1234567890", "run_timeout", 1234567890.0),
     ("--out=/tmp/out", "out", Path("/tmp/out")),
     ("--dry-run", "dry_run", True),
 ]
@@ -99,7 +101,16 @@ def test_a_former_name_with_nothing_said_leaves_the_present_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["--driver=me", "--on-term=never", "--workers=-1", "--run-timeout=soon", "--queue-name=a b"]
+    "wrong",
+    [
+        "--driver=me",
+        "--on-term=never",
+        "--workers=-1",
+        "--run-timeout=soon",
+        "--run-timeout=12345678901",
+        "--run-timeout=1.5.5m",
+        "--queue-name=a b",
+    ],
 )
 def test_what_is_none_of_the_choices_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

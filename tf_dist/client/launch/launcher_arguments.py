@@ -21,7 +21,9 @@ FORMER: Final = {"queue": "queue_name", "pending_timeout": "admission_timeout"}
 """Former names of options that take a value of the workflow's, with the present ones."""
 
 _STORED: Final = re.compile(r"@(/tmp/argo_arg_\d+\.txt)")
-_TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)")
+_NUMBER: Final = r"[0-9]{1,10}(?:\.[0-9]{1,9})?"
+_TIME: Final = re.compile(rf"(?:{_NUMBER}[smhd])*{_NUMBER}[smhd]?")
+_TIME_PART: Final = re.compile(rf"({_NUMBER})([smhd]?)")
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 _MAX_SECONDS: Final = 1024
 _MAX_SHOWN: Final = 60
@@ -199,10 +201,11 @@ def _shown(text: str) -> str:
 
 def read_seconds(text: str) -> float | None:
     """Seconds of ``90``, ``10m`` or ``1h30m``; None for an empty text."""
-    parts = _TIME.findall(text.strip())
-    if "".join(map("".join, parts)) != text.strip():
+    if not text.strip():
+        return None
+    if not _TIME.fullmatch(text.strip()):
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a time: write 90s, 10m or 1h30m")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else None
+    return sum(float(number) * _UNITS[unit] for number, unit in _TIME_PART.findall(text))
 
 
 def _parser() -> argparse.ArgumentParser:
