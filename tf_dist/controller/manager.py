@@ -26,6 +26,7 @@ from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import (
     CONTROLLER_NAME,
     LEASE_DURATION,
+    NAMESPACES,
     RENEW_INTERVAL,
     LeaseRef,
     admissions_lease_name,
@@ -136,6 +137,7 @@ class Manager:
             ref,
             settings.identity,
             shared=True,
+            annotations={NAMESPACES: ",".join(sorted(set(settings.namespaces)))} if settings.namespaces else None,
             duration=settings.duration,
             renew_every=settings.renew_every,
             recorder=self.recorder,

@@ -104,6 +104,23 @@ def test_what_becomes_of_a_submission_that_is_repeated(cluster_site: Site, insta
     assert cluster_site.names() == ["a"]
 
 
+def test_a_submission_that_is_cleared_finds_what_became_of_its_job(cluster_site: Site, instance: Instance) -> None:
+    def submit(script: str, name: str) -> SubmitTFJobOperator:
+        job = document(script, name=name)
+        return SubmitTFJobOperator(task_id="train", job=job, driver="controller", config_file=cluster_site.kubeconfig)
+
+    failed = submit("exit 3", "a")
+    failed.execute(instance.context())
+    is_at(cluster_site, "finished")
+    with pytest.raises(AlreadyExists, match=r"an earlier try of this task, and is Failed \(.*delete tfjob/a -n def"):
+        failed.execute(instance.retry().context())
+    other = Instance("another run")
+    done_well = submit("true", "b")
+    first = done_well.execute(other.context())
+    done(TFJobSensor, cluster_site, job_name="b", until="succeeded", poke_interval=0.05, timeout=SECONDS)
+    assert done_well.execute(other.retry().context())["uid"] == first["uid"]
+
+
 def test_a_name_that_the_cluster_is_to_make(cluster_site: Site, instance: Instance) -> None:
     job = document("true")
     job["metadata"] = {"generateName": "a-"}

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from tests.controller.harness import disturbed, tfjob
+from tests.waiting import until
 from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.leases.driver_liveness import controller_lives, no_living_driver
-from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, DRIVER_INLINE, LeaseRef, new_lease
+from tf_dist.controller.leases.lease import (
+    CONTROLLER_NAME,
+    DRIVER_CONTROLLER,
+    DRIVER_INLINE,
+    LeaseRef,
+    controller_lease_name,
+    new_lease,
+)
+from tf_dist.controller.manager import Manager, ManagerSettings
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import Forbidden
@@ -94,6 +104,17 @@ def test_a_job_is_left_to_a_controller_that_lives_and_has_its_namespace(
     assert not controller_lives(cluster, "default", 1000.0)
     lease(cluster, LeaseRef(names.SYSTEM_NAMESPACE, name), 1000.0 - age, holder)
     assert controller_lives(cluster, "default", 1000.0) is lives
+
+
+@pytest.mark.parametrize(("namespaces", "lives"), [(("default", "vision"), True), (("vision", "research"), False)])
+def test_a_controller_of_several_namespaces_says_which(namespaces: tuple[str, ...], lives: bool) -> None:
+    cluster = MemoryCluster()
+    ref = LeaseRef(names.SYSTEM_NAMESPACE, controller_lease_name(namespaces))
+    cluster.create(LEASES, ref.namespace, {"metadata": {"name": ref.name, "labels": {names.DRIVER: DRIVER_CONTROLLER}}})
+    with Manager(cluster, ManagerSettings(lease_namespace=ref.namespace, namespaces=namespaces, metrics_port=0)):
+        until(lambda: bool(cluster.get(LEASES, *ref).get("spec", {}).get("holderIdentity")), 30)
+        assert controller_lives(cluster, "default", time.time()) is lives
+    assert not controller_lives(cluster, "default", time.time())
 
 
 def test_where_leases_may_not_be_read_no_job_is_left_to_a_controller() -> None:

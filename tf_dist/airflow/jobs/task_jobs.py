@@ -303,8 +303,14 @@ def _existing_job(
     """The job of that name: ours, if the answer to its creation was lost and it lives; else the error stands."""
     stored = connection.cluster.get(resource, namespace, mine.base_name)
     if annotations_of(stored).get(OWNER_ANNOTATION) != this.owner:
-        hint = "delete it first, or give this one another name" if this.exact_name else ""
-        what = f"there is a job {mine.base_name} in namespace {namespace}, and it is not this task's"
+        found = StoredJob(resource, stored)
+        what, hint = f"there is a job {mine.base_name} in namespace {namespace}, and it ", ""
+        if (stored["metadata"].get("labels") or {}).get(TASK_LABEL) == this.key.label:
+            what += f"is of an earlier try of this task, and is {found.state}"
+            hint = f"for a new one, delete it first: tf-dist delete {found.shown} -n {namespace}"
+        else:
+            what += "is not this task's"
+            hint = "delete it first, or give this one another name" if this.exact_name else ""
         raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
     return StoredJob(resource, stored)
 

@@ -12,6 +12,7 @@ from typing import Final
 from tf_dist.cluster.api import LEASES, Cluster, Object
 from tf_dist.controller.leases.lease import (
     DRIVER_CONTROLLER,
+    NAMESPACES,
     LeaseRecord,
     LeaseRef,
     controller_lease_name,
@@ -19,7 +20,7 @@ from tf_dist.controller.leases.lease import (
     system_namespace,
 )
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.timestamps import format_time, parse_time
 from tf_dist.core.reconciler.ownership import driver_of, managed_elsewhere
 from tf_dist.errors import ClusterError, NotFound
@@ -33,13 +34,23 @@ _CLAIMED_WITHIN: Final = 30.0
 
 
 def controller_lives(cluster: Cluster, namespace: str, now: float) -> bool:
-    """Whether a controller of all namespaces, or of this one alone, is alive; False where that cannot be known."""
-    leases = {controller_lease_name(()), controller_lease_name((namespace,))}
+    """Whether a controller of all namespaces, or of this one among others, is alive; False where that cannot be known.
+
+    Only the Leases of the system namespace are seen: a controller that was installed into another one is not.
+    """
     try:
         found = cluster.list(LEASES, system_namespace(), labels=f"{names.DRIVER}={DRIVER_CONTROLLER}").items
     except ClusterError:
         return False
-    return any(one["metadata"]["name"] in leases and _alive(one, now, _SHORT_TOLERANCE) for one in found)
+    return any(_drives(one, namespace) and _alive(one, now, _SHORT_TOLERANCE) for one in found)
+
+
+def _drives(lease: Object, namespace: str) -> bool:
+    """Whether it is the Lease of a controller of that namespace; one of several says so itself."""
+    metadata = lease["metadata"]
+    if metadata["name"] in (controller_lease_name(()), controller_lease_name((namespace,))):
+        return True
+    return namespace in text(mapping(metadata.get("annotations")).get(NAMESPACES)).split(",")
 
 
 def no_living_driver(cluster: Cluster, job: Object, now: float) -> str:

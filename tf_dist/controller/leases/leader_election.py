@@ -76,6 +76,7 @@ class LeaderElector:
         duration: float = LEASE_DURATION,
         renew_every: float = RENEW_INTERVAL,
         labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
         wanted: Callable[[], bool] = lambda: True,
         fenced: bool = False,
         clock: Callable[[], float] = time.time,
@@ -96,6 +97,7 @@ class LeaderElector:
         self._wanted = wanted
         self._fenced = fenced
         self._labels = {names.DRIVER: DRIVER_CONTROLLER if shared else DRIVER_INLINE, **(labels or {})}
+        self._annotations = annotations or {}
         self._clock = clock
         self._monotonic = monotonic
         self._recorder = recorder or MetricsRecorder()
@@ -222,7 +224,7 @@ class LeaderElector:
             return self._write(lambda: self._replace(renewed_lease(stored, self._duration, self._clock())))
         if record.holder and not self._seen.expired(self._monotonic()):
             return min(self._retry_every, record.duration - self._seen.age(self._monotonic()))
-        body = acquired_lease(stored, self.identity, self._duration, self._clock())
+        body = acquired_lease(stored, self.identity, self._duration, self._clock(), self._annotations)
         return self._write(lambda: self._replace(body))
 
     def _stand_down(self) -> float:
@@ -250,7 +252,7 @@ class LeaderElector:
                     text = "waiting for the possible holder of a deleted lease lease=%s seconds=%.0f"
                     _LOG.info(text, self.ref, rest)
                 return min(self._retry_every, rest)
-        body = new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels)
+        body = new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels, self._annotations)
         if not self._shared:
             return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
         return self._write(lambda: create_lease(self._cluster, self.ref, body))

@@ -41,6 +41,8 @@ TAKEOVER_DELAY: Final = 6.25
 _MAX_DURATION: Final = 86_400
 BROKEN_BY: Final = names.ANNOTATION_PREFIX + "broken-by"
 """Annotation of a Lease: the replica that has taken it from a dead one."""
+NAMESPACES: Final = names.ANNOTATION_PREFIX + "namespaces"
+"""Annotation of a controller's Lease: the namespaces whose jobs it drives, with commas between (none: all)."""
 DRIVER_INLINE: Final = "inline"
 DRIVER_CONTROLLER: Final = "controller"
 DRIVER_ADMISSION_LEADER: Final = "arbiter"
@@ -49,6 +51,9 @@ DRIVER_ADMISSION_LEADER: Final = "arbiter"
 # Seconds that go on while the machine sleeps: on Linux time.monotonic stops then, and a laptop that wakes up would be
 # sure of a Lease that it lost hours ago. (CLOCK_MONOTONIC is the one that goes on on macOS.)
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+_NO_ANNOTATIONS: Final[Mapping[str, str]] = {}
 
 
 def boottime() -> float:
@@ -136,14 +141,28 @@ class LeaseRecord:
         )
 
 
-def new_lease(ref: LeaseRef, identity: str, duration: float, now: float, labels: Mapping[str, str]) -> Object:
+def new_lease(
+    ref: LeaseRef,
+    identity: str,
+    duration: float,
+    now: float,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] = _NO_ANNOTATIONS,
+) -> Object:
     """A Lease that ``identity`` creates for itself. ``now``: epoch seconds, shown to people and never compared."""
     spec = {**_holder_spec(identity, duration, now), "leaseTransitions": 0}
-    return {"metadata": {"namespace": ref.namespace, "name": ref.name, "labels": dict(labels)}, "spec": spec}
+    metadata = {"namespace": ref.namespace, "name": ref.name, "labels": dict(labels)}
+    return {"metadata": {**metadata, **({"annotations": dict(annotations)} if annotations else {})}, "spec": spec}
 
 
-def acquired_lease(stored: Object, identity: str, duration: float, now: float) -> Object:
-    """The Lease as ``identity`` takes it over."""
+def acquired_lease(
+    stored: Object, identity: str, duration: float, now: float, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+) -> Object:
+    """The Lease as ``identity`` takes it over; ``annotations``: on top of its own."""
+    if annotations:
+        metadata = stored["metadata"]
+        own = {**(metadata.get("annotations") or {}), **annotations}
+        stored = {**stored, "metadata": {**metadata, "annotations": own}}
     spec = mapping(stored.get("spec"))
     transitions = (number(spec.get("leaseTransitions")) or 0) + 1
     return _with_spec(
