@@ -10,7 +10,7 @@ import pytest
 from tests.controller.harness import World, disturbed, replica, tfjob
 from tf_dist.cluster.api import EVENTS, PODS, VOLCANO_JOBS
 from tf_dist.controller.driver import Driver
-from tf_dist.errors import Forbidden
+from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 
 @pytest.fixture
@@ -64,6 +64,27 @@ def test_a_pod_that_cannot_be_created(world: World) -> None:
     world.step_until(lambda: bool(said(world, "FailedCreatePod")))
     assert said(world, "FailedCreatePod") == ["Error creating: pods is forbidden: exceeded quota"]
     assert not said(world, "SuccessfulCreatePod")
+
+
+@pytest.mark.parametrize("error", [Forbidden("pods is forbidden: exceeded quota"), Unavailable("no answer")])
+def test_a_restart_is_reported_though_the_new_pod_cannot_be_created(world: World, error: ClusterError) -> None:
+    """The status says so already, so that no later pass would."""
+    refusing = [False]
+
+    def refuse(verb: str, resource: Any = None, *args: Any, **_: Any) -> None:
+        if refusing[0] and (verb, resource) == ("create", PODS):
+            raise error
+
+    world.driver.stop()
+    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    world.settle()
+    refusing[0] = True
+    world.evict("mnist-worker-0")
+    world.step_until(lambda: bool(said(world, "FailedCreatePod")))
+    assert said(world, "TFJobRestarting") == ["job mnist is restarting because Worker replica(s) failed."]
 
 
 def test_other_dialects_have_other_events(world: World) -> None:

@@ -114,11 +114,12 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         after = replace(after, reported=observed.now)
         report_at = None
         actions.append(WriteStatus(build_status(granted, after, observed.stored_status, observed.now)))
+    # What the status says already no later pass says again: an action that fails must not lose it.
+    actions += (*_transition_events(job, before, after), *operator_events(granted, before, after, observed.pods))
+    actions += (*spec_events(before, after), *container_events(before, after, facts))
     if _fills_in_spec(job, after, observed):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(granted, after, facts, observed, pod_deadline(granted, after, observed.now))
-    actions += (*_transition_events(job, before, after), *operator_events(granted, before, after, observed.pods))
-    actions += (*spec_events(before, after), *container_events(before, after, facts))
     if stored.created is None and report_at is None and not integration_of(job, after):
         actions += _notes(job)
     # Last: a driver that may not delete Commands has done all else by then.
