@@ -33,6 +33,8 @@ _POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled", "DisruptionTarget"}
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MAX_SHARED: Final = 10_000
 _SHARED: dict[str, list[Any]] = {}
+# A spec may be 11 kB, and stays here after its job is gone.
+_MAX_SPECS: Final = 500
 _SPECS: dict[bytes, Object] = {}
 _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
 
@@ -131,9 +133,10 @@ def job(stored: Object) -> Object:
 
 def _shared_spec(spec: Object) -> Object:
     """The first of equal specs. The key is a digest, which is shorter than what it stands for."""
-    if len(_SPECS) > _MAX_SHARED:
+    key = blake2b(repr(spec).encode(), digest_size=16).digest()
+    if key not in _SPECS and len(_SPECS) >= _MAX_SPECS:
         _SPECS.clear()
-    return _SPECS.setdefault(blake2b(repr(spec).encode(), digest_size=16).digest(), spec)
+    return _SPECS.setdefault(key, spec)
 
 
 def command_target(stored: Object) -> str:
