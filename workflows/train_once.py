@@ -16,9 +16,15 @@ from tf_dist.argo import Input, TFJobStep, cleanup_step
 
 ARGS = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].args"
 IMAGE = "{{workflow.parameters.image}}"
-SETTINGS = "{{workflow.parameters.data}}-{{inputs.parameters.steps}}-{{inputs.parameters.learning-rate}}"
-# Argo takes letters, digits and "-" in a key.
+
+
+def hashed(parameter: str) -> str:
+    """A parameter as Argo takes it in a key, which has letters, digits and "-" only; others of its values differ."""
+    return f'{{{{=sprig.trunc(16, sprig.sha256sum(workflow.parameters["{parameter}"]))}}}}'
+
+
 RATE = '{{=sprig.replace(".", "-", inputs.parameters["learning-rate"])}}'
+SETTINGS = f"{hashed('image')}-{hashed('data')}-{{{{inputs.parameters.steps}}}}-{RATE}"
 
 train = TFJobStep(
     name="train",
@@ -32,7 +38,7 @@ train = TFJobStep(
     total_steps="{{inputs.parameters.steps}}",
     metric_outputs=["accuracy"],
     memoize=m.Memoize(
-        key=f"digits-{{{{workflow.parameters.data}}}}-{{{{inputs.parameters.steps}}}}-{RATE}",
+        key=f"digits-{SETTINGS}",
         max_age="720h",
         cache=m.Cache(config_map=m.LocalObjectReference(name="digits-trained")),
     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
-from tests.argo.strict import REFERENCE, REPLACED
+from tests.argo.strict import HASHED, REFERENCE, REPLACED
 
 
 def substituted(text: str, scope: Mapping[str, str]) -> str:
@@ -16,6 +17,8 @@ def substituted(text: str, scope: Mapping[str, str]) -> str:
         name = found[1].strip()
         if (replaced := REPLACED.fullmatch(name)) is not None:
             return scope[f"{replaced[3]}.parameters.{replaced[4]}"].replace(replaced[1], replaced[2])
+        if (hashed := HASHED.fullmatch(name)) is not None:
+            return hashlib.sha256(scope[f"{hashed[2]}.parameters.{hashed[3]}"].encode()).hexdigest()[: int(hashed[1])]
         assert name in scope, f"{{{{{name}}}}} means nothing here; known: {', '.join(sorted(scope))}"
         return scope[name]
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 SCHEMA: Final = Path(__file__).parents[3] / "shared" / "argo" / "workflow-schema.json"
 REFERENCE: Final = re.compile(r"\{\{=?(.*?)\}\}", re.DOTALL)
 REPLACED: Final = re.compile(r'sprig\.replace\("(.)", "(.)", (inputs|workflow)\.parameters\["([\w-]+)"\]\)')
+HASHED: Final = re.compile(r'sprig\.trunc\((\d+), sprig\.sha256sum\((inputs|workflow)\.parameters\["([\w-]+)"\]\)\)')
 NAMES: Final = {"CronWorkflow": 52}
 
 
@@ -105,6 +106,8 @@ class _Check:
         where = f"{template['name']}: {{{{{reference}}}}}"
         if (replaced := REPLACED.fullmatch(reference)) is not None:
             reference = f"{replaced[3]}.parameters.{replaced[4]}"
+        if (hashed := HASHED.fullmatch(reference)) is not None:
+            reference = f"{hashed[2]}.parameters.{hashed[3]}"
         parts = reference.split(".")
         match parts:
             case ["inputs", "parameters", name]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 jsonschema = pytest.importorskip("jsonschema")
 
+from tests.argo.expressions import substituted  # noqa: E402
 from tests.argo.rendered import MODULES, documents, golden, rendered  # noqa: E402
 from tests.argo.strict import SCHEMA, kind_schema, problems, strict_schema  # noqa: E402
 
@@ -97,3 +99,21 @@ def test_the_check_notices(change: Any, told: str) -> None:
 def task(spec: dict[str, Any], name: str) -> dict[str, Any]:
     dag = next(template["dag"] for template in spec["templates"] if "dag" in template)
     return next(one for one in dag["tasks"] if one["name"] == name)
+
+
+def test_what_is_trained_once_has_a_key_that_argo_takes_for_each_image_and_data() -> None:
+    (train,) = [one for one in documents()["train-once.yaml"]["spec"]["templates"] if one["name"] == "train"]
+    (folder,) = [word for word in train["container"]["args"] if word.startswith("--model-dir=")]
+    usual = {
+        "workflow.parameters.image": "registry:5000/tf-dist/digits_2:v1.0@sha256:4f",
+        "workflow.parameters.data": "2024.06",
+        "inputs.parameters.steps": "4000",
+        "inputs.parameters.learning-rate": "0.05",
+    }
+    for text in (train["memoize"]["key"], folder):
+        values = [usual, *({**usual, name: f"{value}1"} for name, value in usual.items())]
+        assert len({substituted(text, scope) for scope in values}) == len(values)
+        dashed = {**usual, "workflow.parameters.data": "2024-06"}
+        assert substituted(text, dashed) != substituted(text, usual)
+    # workflow/controller/cache/cache.go of Argo 4.1; a key of a ConfigMap has at most 253 characters.
+    assert re.fullmatch(r"[a-zA-Z0-9][-a-zA-Z0-9]{,252}", substituted(train["memoize"]["key"], usual))
