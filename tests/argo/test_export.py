@@ -80,7 +80,19 @@ def granted(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
     }
 
 
-def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give() -> None:
+def test_jobs_of_volcano_need_an_option(tmp_path: Path) -> None:
+    jobs = {("batch.volcano.sh", "jobs", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")}
+    for name, wanted in (("rbac.yaml", jobs), ("rbac-driver.yaml", {("batch.volcano.sh", "jobs/status", "update")})):
+        for folder, options, given in ((tmp_path / "with", ["--volcano-jobs"], wanted), (tmp_path / "none", [], set())):
+            roles = [one for one in exported(folder, "-n", "ml", *options)[name] if one["kind"] == "Role"]
+            rules = granted([rule for role in roles for rule in role["rules"]])
+            found = {one for one in rules if one[0] == "batch.volcano.sh"}
+            assert found >= given
+            assert bool(found) == bool(given)
+
+
+@pytest.mark.parametrize("volcano", [False, True])
+def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give(volcano: bool) -> None:
     """Those that Kubernetes' role ``admin`` has, with what tf-dist and Argo 4.1 aggregate to it."""
     kubernetes = {("", "pods/log", "get"), ("", "events", "list"), ("", "events", "watch")}
     for resource in ("pods", "configmaps", "secrets", "persistentvolumeclaims", "services"):
@@ -90,9 +102,9 @@ def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give() ->
         for name in ("workflows", "workflowtaskresults")
         for verb in ("get", "create", "patch")
     }
-    ours = granted(rbac.edit_rules())
-    assert granted(step_rules()) <= kubernetes | argo | ours
-    for one in step_roles("research"):
+    ours = granted(rbac.edit_rules(volcano=volcano))
+    assert granted(step_rules(volcano=volcano)) <= kubernetes | argo | ours
+    for one in step_roles("research", volcano=volcano):
         assert not one["kind"].startswith("Cluster")
         if one["kind"] == "Role":
             assert granted(one["rules"]) <= kubernetes | argo | ours

@@ -65,6 +65,9 @@ def export(
     job_image: Annotated[
         str, typer.Option("--job-image", help="The image that trains in the examples (default: tf-dist/digits:latest).")
     ] = "",
+    volcano_jobs: Annotated[
+        bool, typer.Option("--volcano-jobs", help="Steps may run jobs in Volcano's format, too (batch.volcano.sh).")
+    ] = False,
 ) -> None:
     """Write the templates, the examples, accounts with their roles, and a claim for models.
 
@@ -79,7 +82,7 @@ def export(
     if namespace and not is_label(namespace):
         raise InvalidJob([Problem("--namespace", f"{namespace!r} is no namespace")])
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
-    for name, documents in _documents(namespace):
+    for name, documents in _documents(namespace, volcano=volcano_jobs):
         text = to_yaml([_placed(one, namespace, images) for one in documents])
         place = folder / name
         try:
@@ -95,13 +98,13 @@ def export(
         )
 
 
-def _documents(namespace: str) -> Iterator[tuple[str, list[Any]]]:
+def _documents(namespace: str, *, volcano: bool) -> Iterator[tuple[str, list[Any]]]:
     import yaml
 
     from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 
-    yield "rbac.yaml", step_roles(namespace or "default")
-    yield "rbac-driver.yaml", driving_step_roles(namespace or "default")
+    yield "rbac.yaml", step_roles(namespace or "default", volcano=volcano)
+    yield "rbac-driver.yaml", driving_step_roles(namespace or "default", volcano=volcano)
     for path in sorted(home().glob("*.yaml")):
         if path.name not in (_NOT_ALONE, "rbac.yaml", "rbac-driver.yaml"):
             yield path.name, list(yaml.safe_load_all(path.read_text(encoding="utf-8")))

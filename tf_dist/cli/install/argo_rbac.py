@@ -14,14 +14,15 @@ _API: Final = "rbac.authorization.k8s.io"
 _GROUP: Final = "argoproj.io"
 
 
-def step_rules() -> list[Manifest]:
+def step_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a step needs where a controller drives its job, and Argo's executor beside it.
 
     No more than an administrator of the namespace has where tf-dist and Argo are installed, who may thus give it.
     ``workflows``: to distinguish a stopped workflow from a drained pod, and to see that one is suspended.
     """
+    kinds = [("kubeflow.org", "tfjobs"), *([("batch.volcano.sh", "jobs")] if volcano else [])]
     return [
-        _rule("kubeflow.org", "tfjobs", "get", "list", "watch", "create", "patch", "delete"),
+        *(_rule(group, plural, "get", "list", "watch", "create", "patch", "delete") for group, plural in kinds),
         *companion_rules(),
         _rule("", "pods", "get", "list", "watch"),
         _rule("", "pods/log", "get"),
@@ -31,11 +32,11 @@ def step_rules() -> list[Manifest]:
     ]
 
 
-def step_roles(namespace: str) -> list[Manifest]:
+def step_roles(namespace: str, *, volcano: bool = False) -> list[Manifest]:
     """The account of steps with its role; and that of a Sensor, which creates workflows."""
     return [
         _account(ARGO_ACCOUNT, namespace),
-        _role(ARGO_ACCOUNT, step_rules(), namespace),
+        _role(ARGO_ACCOUNT, step_rules(volcano=volcano), namespace),
         _bound("Role", metadata(ARGO_ACCOUNT, namespace), ARGO_ACCOUNT, ARGO_ACCOUNT, namespace),
         _account(EVENTS_ACCOUNT, namespace),
         _role(EVENTS_ACCOUNT, [_rule(_GROUP, "workflows", "create")], namespace),
@@ -43,12 +44,12 @@ def step_roles(namespace: str) -> list[Manifest]:
     ]
 
 
-def driving_step_roles(namespace: str) -> list[Manifest]:
+def driving_step_roles(namespace: str, *, volcano: bool = False) -> list[Manifest]:
     """What steps need besides to drive jobs themselves, and to see queues. For an administrator of the cluster to give:
     to write the status of a job is to say what it was admitted to.
     """
     return [
-        _role(DRIVING, inline_driver_rules(), namespace),
+        _role(DRIVING, inline_driver_rules(volcano=volcano), namespace),
         _bound("Role", metadata(DRIVING, namespace), DRIVING, ARGO_ACCOUNT, namespace),
         _bound("ClusterRole", metadata(f"{ARGO_ACCOUNT}-{namespace}"), QUEUES, ARGO_ACCOUNT, namespace),
     ]
