@@ -13,6 +13,7 @@ import yaml
 
 from tests.cli.conftest import Program, tf_dist
 from tf_dist.cluster.api import TFJOBS
+from tf_dist.core.api.job import Role
 from tf_dist.core.dialects import parse
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
@@ -45,10 +46,18 @@ def test_the_job_of_the_laptop_s_tutorial_is_checked_planned_and_run(reader: Pro
     told = {line: reader(*shlex.split(line)[1:]) for line in commands("laptop.md") if line.endswith(" hello.yaml")}
     assert [done.returncode for done in told.values()] == [0, 0, 0], told
     shown = told["tf-dist run hello.yaml"].stdout
-    assert "I am worker 0" in shown
-    assert "I am worker 1" in shown
+    # The job has not succeeded before both have: neither is stopped before it says so.
+    assert "worker-0 is Succeeded" in shown
+    assert "worker-1 is Succeeded" in shown
+    assert "worker-0 | I am worker 0" in shown
+    assert "worker-1 | I am worker 1" in shown
     assert "hello: Succeeded" in shown
     assert not reader.leftovers()
+
+
+def test_no_worker_of_the_laptop_s_tutorial_is_stopped_by_the_success_of_another() -> None:
+    (rule,) = parse(yaml.safe_load(files("laptop.md")["hello.yaml"])).job.success
+    assert (rule.type, rule.index) == (Role.WORKER, None)
 
 
 def test_the_mistake_of_the_laptop_s_tutorial_is_named(reader: Program) -> None:
