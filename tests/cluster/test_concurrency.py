@@ -43,3 +43,19 @@ def test_what_was_begun_ends_and_nothing_more_is_begun_after_an_error(slow_start
     with pytest.raises(ValueError, match="refused 1"):
         slow_start.run(tasks)
     assert sorted(done) == [0, 3]
+
+
+def test_tasks_are_done_though_other_work_holds_all_threads_of_the_pool() -> None:
+    """The creations of a namespace whose webhook hangs must not hold up those of another one."""
+    hangs, done = threading.Event(), list[int]()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hangs.wait, 120)
+        work = [lambda number=number: done.append(number) for number in range(7)]  # type: ignore[misc]
+        caller = threading.Thread(target=SlowStart(SYSTEM_RUNTIME, pool, 4).run, args=(work,), daemon=True)
+        caller.start()
+        caller.join(10)
+        ended = not caller.is_alive()
+        hangs.set()
+        caller.join(60)
+    assert ended
+    assert done == [*range(7)]

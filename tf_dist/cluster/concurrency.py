@@ -53,7 +53,7 @@ class SlowStart:
     """Does pieces of work side by side: one, then two, then four, and so on, at most ``most`` at a time.
 
     That is how Kubernetes' controllers create pods: what the server refuses it refuses once, and not a thousand times.
-    The caller's thread does its part, the threads of ``pool`` the others.
+    The caller's thread and those of ``pool`` take one after the other until none is left.
     """
 
     def __init__(self, runtime: ThreadRuntime, pool: Executor, most: int) -> None:
@@ -72,22 +72,29 @@ class SlowStart:
     def _batch(self, tasks: Sequence[Callable[[], object]]) -> None:
         errors: dict[int, Exception] = {}
         over = self._runtime.condition()
-        left = len(tasks)
+        begun, left = 0, len(tasks)
 
-        def work(at: int) -> None:
-            nonlocal left
-            try:
-                tasks[at]()
-            except Exception as error:
-                errors[at] = error
-            finally:
+        def work() -> None:
+            nonlocal begun, left
+            while True:
                 with over:
-                    left -= 1
-                    over.notify_all()
+                    if begun == len(tasks):
+                        return
+                    at = begun
+                    begun += 1
+                try:
+                    tasks[at]()
+                except Exception as error:
+                    errors[at] = error
+                finally:
+                    with over:
+                        left -= 1
+                        over.notify_all()
 
-        for at in range(1, len(tasks)):
-            self._pool.submit(work, at)
-        work(0)
+        for _ in range(1, len(tasks)):
+            self._pool.submit(work)
+        # Other work may hold all threads of the pool: then the caller does all of it.
+        work()
         with over:
             over.wait_for(lambda: left == 0)
         if errors:
