@@ -77,7 +77,8 @@ class LeaseAdmissionLeader:
         # Two drivers of one process are two candidates: each has a name of its own. One that believes to hold the Lease
         # beside another gives nothing away: both would have to write into one list of intentions.
         self._ref = admission_leader_lease(namespace)
-        self._wanted = lambda: self._sees_all and wanted()
+        self._sees_all = self._started = self._stands = False
+        self._wanted: Callable[[], bool] = lambda: self._sees_all and wanted()
         self._elector = LeaderElector(
             cluster,
             self._ref,
@@ -90,7 +91,6 @@ class LeaseAdmissionLeader:
             monotonic=monotonic,
             runtime=runtime,
         )
-        self._sees_all = self._started = self._stands = False
         self._seen = LeaseObservation()
         self._other_lives = False
         self._due = -math.inf

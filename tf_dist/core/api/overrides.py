@@ -113,7 +113,7 @@ class _Structure(ValueError):
     """A value that would be more than one scalar."""
 
 
-def named_overrides(values: Mapping[str, Any], argument: str = "overrides") -> tuple[Override, ...]:
+def named_overrides(values: Mapping[Any, Any], argument: str = "overrides") -> tuple[Override, ...]:
     """Values by their paths, as an argument in Python holds them; InvalidJob with every path that is none."""
     found, problems = [], []
     for path, value in values.items():
