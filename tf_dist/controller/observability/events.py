@@ -252,7 +252,8 @@ class EventRecorder:
         left = self._closes_at - self._monotonic()
         if left <= 0:
             raise Unavailable("no event is written any more: the driver stops")
-        return min(self._permission(), max(_LAST_WRITE, left), _WRITE_WITHIN)
+        longest = math.inf if self._thread is None else _WRITE_WITHIN
+        return min(self._permission(), max(_LAST_WRITE, left), longest)
 
     def _write(self, one: _PendingWrite) -> ClusterError | None:
         """Write an event; what was in the way."""
