@@ -113,6 +113,18 @@ def test_the_next_driver_goes_on_counting(desk: Desk) -> None:
     assert "get" not in desk.cluster.calls, "a driver may not read events"
 
 
+def test_the_next_driver_goes_on_counting_though_its_first_write_was_refused(desk: Desk) -> None:
+    for _ in range(5):
+        desk.say(seconds=61)
+    desk.writer = desk.another()
+    desk.cluster.refuses = True
+    desk.say(seconds=61)
+    desk.cluster.refuses = False
+    desk.say(seconds=61)
+    desk.say(seconds=61)
+    assert desk.counts() == [8]
+
+
 def test_an_event_that_the_server_forgot_is_written_anew(desk: Desk) -> None:
     desk.say()
     desk.memory.delete(EVENTS, "default", event_name(desk.job, STARTED))

@@ -74,11 +74,15 @@ class EventRateLimiter:
 
 @dataclass(slots=True)
 class _EventSeries:
-    """What was said: how often, when it was heard last, and when written last (None: not yet)."""
+    """What was said: how often, when it was heard last, and when written last (None: not yet).
+
+    ``stored``: whether the server has taken it from us, so that the count there is ours.
+    """
 
     count: int = 0
     seen_at: float = 0.0
     written: float | None = None
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,6 @@ class _PendingWrite:
     event: EmitEvent
     at: str
     series: _EventSeries
-    first: bool
     tries: int = 0
     not_before: float = -math.inf
 
@@ -181,7 +184,6 @@ class EventRecorder:
         name = event_name(stored, event)
         with self._lock:
             series = self._count(f"{namespace}/{name}", event.count)
-            first = series.written is None
             if not self._is_due(series, stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")):
                 return None
             series.written = self._monotonic()
@@ -196,7 +198,6 @@ class EventRecorder:
             event=replace(event, message=_truncated(event.message)),
             at=format_time(self._clock()),
             series=series,
-            first=first,
         )
 
     # Its thread
@@ -260,11 +261,12 @@ class EventRecorder:
         try:
             self._may_write()  # a cluster in this process does not ask for it
             with fenced_by(self._may_write, retried=self._thread is None):
-                (self._create if one.first else self._count_up)(one)
+                (self._count_up if one.series.stored else self._create)(one)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
             self._recorder.acted(_ACTION, type(error).__name__)
             return error
+        one.series.stored = True
         self._recorder.acted(_ACTION, "ok")
         return None
 
