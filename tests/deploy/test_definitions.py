@@ -146,7 +146,7 @@ WORKER = "spec.tfReplicaSpecs.Worker"
         ("spec.runPolicy.cleanPodPolicy", "Some", 'supported values: "All", "Running", "None"'),
         ("spec.runPolicy.backoffLimit", -1, "spec.runPolicy.backoffLimit"),
         ("spec.runPolicy.suspend", "yes", "spec.runPolicy.suspend"),
-        ("spec.runPolicy.schedulingPolicy.minAvailable", 0, "spec.runPolicy.schedulingPolicy.minAvailable"),
+        ("spec.runPolicy.schedulingPolicy.minAvailable", -1, "spec.runPolicy.schedulingPolicy.minAvailable"),
         ("spec.successPolicy", "Most", "spec.successPolicy"),
         ("spec", {}, "spec.tfReplicaSpecs: Required value"),
         ("spec", {"tfReplicaSpecs": {}, "replicaSpecs": []}, "must validate one and only one schema"),
