@@ -32,7 +32,7 @@ POLICIES = {"restart_policy": "Never", "success_policy": "AllWorkers"}
 
 
 def job(script: str, **fields: Any) -> TFJob:
-    return TFJob("job", image="none", command=["sh", "-c", script], **(POLICIES | fields))
+    return TFJob("job", image="none", **({"command": ["sh", "-c", script]} | POLICIES | fields))
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
         ({}, {"network": "fast"}, "network"),
         ({}, {"workdir": "not-there"}, "workdir"),
         ({"run_policy": {"suspend": True}}, {}, ""),
-        ({"container": {"command": ["no-such-program"]}}, {}, "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"),
+        ({"command": ["no-such-program"]}, {}, "spec.tfReplicaSpecs.Worker.template.spec.containers[0]"),
     ],
 )
 def test_what_can_never_run_here_is_refused_first(
