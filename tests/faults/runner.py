@@ -46,7 +46,7 @@ class ScheduleRunner:
         self.ending = False
 
     def run(self) -> Counter[str]:
-        """Run it to its end; what happened how often. Broken, Stuck, or whatever a thread did not bear."""
+        """Run it to its end, and return how often what happened. Raises Broken, Stuck, or an exception of a thread."""
         schedule = self.schedule
         dice = Random(f"told {schedule.seed}")
         with simulated(dice, restless=schedule.restless) as self.simulation:

@@ -7,7 +7,6 @@ have in common is in memory once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from sys import intern
 from typing import Any, Final
 
@@ -33,9 +32,6 @@ _POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled", "DisruptionTarget"}
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MAX_SHARED: Final = 10_000
 _SHARED: dict[str, list[Any]] = {}
-# A spec may be 11 kB, and stays here after its job is gone.
-_MAX_SPECS: Final = 500
-_SPECS: dict[bytes, Object] = {}
 _CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
@@ -123,20 +119,9 @@ def existing(stored: Object) -> Object:
 
 
 def job(stored: Object) -> Object:
-    """A job without its managed fields. Jobs with equal specs, and versions of one job, have one spec in common."""
+    """A job without its managed fields."""
     metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
-    kept = {**stored, "metadata": metadata}
-    if isinstance(spec := stored.get("spec"), dict):
-        kept["spec"] = _shared_spec(spec)
-    return kept
-
-
-def _shared_spec(spec: Object) -> Object:
-    """The first of equal specs. The key is a digest, which is shorter than what it stands for."""
-    key = blake2b(repr(spec).encode(), digest_size=16).digest()
-    if key not in _SPECS and len(_SPECS) >= _MAX_SPECS:
-        _SPECS.clear()
-    return _SPECS.setdefault(key, spec)
+    return {**stored, "metadata": metadata}
 
 
 def command_target(stored: Object) -> str:
