@@ -44,7 +44,8 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 test: .venv/installed ## Run the tests; takes minutes
 	$(PYTEST)
 
-SLOW := (slow or airflow_stack) and not cluster
+SLOW := (slow or thorough or airflow_stack) and not cluster
+test-slow: export TF_DIST_TEST_EXAMPLES := all
 test-slow: .venv/installed ## Run those that take longer: trainings, a whole Airflow, long fault schedules
 	$(PYTEST) -m '$(SLOW)'
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from tests.thorough import ALL
+
 DEEP: Final = "[" * 50_000 + "]" * 50_000
 
 
@@ -64,6 +66,12 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def bombs_at(position: int, every: int = 1) -> list[Any]:
+    """Those for one place in a document: every so many of them, others at the next place. ``make test`` takes fewer."""
+    step = every if ALL else 4 * every
+    return BOMBS[position % step :: step]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ import pytest
 from tests.faults.proxy import Kind
 from tests.faults.runner import limited
 
-RUNS = int(os.environ.get("TF_DIST_FAULT_RUNS") or 30)
+RUNS = int(os.environ.get("TF_DIST_FAULT_RUNS") or 12)
 SEED = os.environ.get("TF_DIST_FAULT_SEED") or "0"
 FIRST = time.time_ns() // 1000 % 1_000_000_000 if SEED == "drawn" else int(SEED)
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,23 @@ def run_in_process(first: int, count: int) -> dict[str, float]:
 
 
 _HARD = (Kind.LOSE, Kind.LATE, Kind.HANG, Kind.STALE)
-# What there must be of everything in as few as thirty schedules: a machine that does not see it happen guards nothing.
+# What there must be of everything in as few as twelve schedules, and in thirty: a machine that does not see it happen
+# guards nothing.
+AT_ONCE = {
+    "admitted": 20,
+    "Completed": 10,
+    "Failed": 3,
+    "ended DeadlineExceeded": 1,
+    "restart PodFailed": 3,
+    "resized": 3,
+    "taken over": 1,
+    "lease taken over": 1,
+    "stopped after a write": 1,
+    "fault REFUSE": 5,
+    "v1": 10,
+    "v1alpha1": 1,
+    "volcano": 3,
+}
 OFTEN = {
     "admitted": 30,
     "Completed": 20,
@@ -61,14 +77,14 @@ SELDOM = ("restart Preempted", "drained", "nodes lost", "etcd restored", *(f"fau
 def test_whatever_happens_every_job_keeps_the_rules_and_gets_there() -> None:
     counts = run_in_process(FIRST, RUNS)
     assert counts["schedules"] == RUNS
-    if RUNS >= 30:
-        assert {what: counts.get(what, 0) for what, least in OFTEN.items() if counts.get(what, 0) < least} == {}
+    expected = OFTEN if RUNS >= 30 else AT_ONCE if RUNS >= 12 else {}
+    assert {what: counts.get(what, 0) for what, least in expected.items() if counts.get(what, 0) < least} == {}
     if RUNS >= 300:
         assert [what for what in SELDOM if not counts.get(what)] == []
 
 
 def test_the_same_seed_is_the_same_story() -> None:
-    counts = [run_in_process(7, 2) for _ in range(2)]
+    counts = [run_in_process(7, 1) for _ in range(2)]
     for one in counts:
         del one["seconds"]
     assert counts[0] == counts[1]

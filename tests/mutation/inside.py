@@ -181,3 +181,4 @@ def enter(root: Path | None, cpu_seconds: int) -> None:
     sys.path[:] = [str(root), *(path for path in sys.path if path and Path(path) != here)]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+    os.environ["TF_DIST_TEST_EXAMPLES"] = "all"

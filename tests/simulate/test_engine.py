@@ -9,9 +9,10 @@ from dataclasses import asdict
 from decimal import Decimal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import thorough
 from tf_dist.core.gang.types import Queue, Quota
 from tf_dist.simulate.engine import JobRun, World, simulate
 from tf_dist.simulate.metrics import averaged, figures, quantile
@@ -44,7 +45,7 @@ def jobs(draw: st.DrawFn) -> SimJob:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@thorough(30)
 @given(trace=st.lists(jobs(), min_size=1, max_size=15), seed=st.integers(0, 3))
 def test_nothing_is_lost(policy: str, trace: list[SimJob], seed: int) -> None:
     scenario = Scenario(name="any", cluster=CLUSTER, jobs=tuple(trace), seed=seed)

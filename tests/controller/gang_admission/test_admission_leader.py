@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.controller.harness import Clock, Hands, World, disturbed, tfjob
 from tests.controller.turns import TURNS, Process, Turn, admitted, leave, play
+from tests.thorough import thorough
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS, Cluster, Resource
 from tf_dist.controller.driver import Driver
@@ -91,7 +92,7 @@ class Believing(Process):
 
 
 @given(TURNS)
-@settings(max_examples=100)
+@thorough(100)
 def test_a_driver_of_one_job_and_one_of_all_never_give_more_than_there_is(turns: list[Turn]) -> None:
     world = World(cpu="4")
     processes = [Believing(world), Believing(world, "own")]

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.cluster.support import node
 from tests.controller.harness import ME, OTHER, Hands, World, container, disturbed, queue, queued, replica, running
+from tests.thorough import thorough
 from tf_dist.cluster.api import (
     NAMESPACES,
     NODES,
@@ -297,7 +298,7 @@ def _counted(found: JobChanges, counts: Callable[[JobEntry], bool]) -> JobChange
 @given(
     st.booleans(), st.lists(JOBS, min_size=3, max_size=6), st.lists(STEPS, min_size=8, max_size=30), st.integers(1, 3)
 )
-@settings(max_examples=50)
+@thorough(50)
 def test_deciding_on_changes_comes_to_the_same_as_beginning_anew(
     takes_over: bool, jobs: list[Any], steps: list[Any], often: int
 ) -> None:

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.controller.harness import World, disturbed, tfjob
 from tests.controller.turns import PLACE, TURNS, Process, Sleepy, Turn, admitted, leave, play
+from tests.thorough import thorough
 from tf_dist.cluster.api import LEASES, TFJOBS, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
@@ -19,7 +20,7 @@ from tf_dist.errors import ClusterError, Conflict, Rejected, Unavailable
 
 
 @given(TURNS)
-@settings(max_examples=75)
+@thorough(75)
 def test_the_sum_of_what_is_given_never_exceeds_the_room(turns: list[Turn]) -> None:
     world = World(cpu="4")
     processes = [Process(world), Process(world)]

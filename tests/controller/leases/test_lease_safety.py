@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.controller.leases.lease_world import SHARED, Fault, Machine, Sim
+from tests.thorough import thorough
 from tf_dist.controller.leases.lease import LeaseRef
 
 OWN = [LeaseRef("default", "tf-dist-run-a"), LeaseRef("default", "tf-dist-run-b")]
@@ -23,7 +24,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@thorough(100)
 @given(clocks=st.lists(CLOCKS, min_size=MACHINES, max_size=MACHINES), steps=st.lists(STEPS, max_size=25))
 def test_nobody_is_ever_wrong_about_who_drives(clocks: list[tuple[float, float]], steps: list) -> None:
     sim = Sim()
@@ -70,7 +71,7 @@ def _others(sim: Sim, machine: Machine) -> bool:
     return any(not other.dead for other in sim.machines[:3] if other is not machine)
 
 
-@settings(max_examples=40, deadline=None)
+@thorough(40)
 @given(clocks=st.lists(CLOCKS, min_size=3, max_size=3), died=st.floats(0, 20), faults=st.lists(FAULTS, max_size=4))
 def test_the_dead_are_found_dead(clocks: list[tuple[float, float]], died: float, faults: list[Fault]) -> None:
     sim = Sim()

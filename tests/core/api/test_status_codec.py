@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import START
 from tests.core.gang.stored import ADMITTED, job
-from tests.core.malformed import ANYTHING, BOMBS, disfigured, places, put
+from tests.core.malformed import ANYTHING, BOMBS, bombs_at, disfigured, places, put
+from tests.thorough import thorough
 from tf_dist.cluster.client.indexer import parse_resource_version
 from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, _load_jobs
 from tf_dist.controller.informers import transforms
@@ -379,19 +380,20 @@ READERS: Final[dict[str, tuple[Mapping[str, Any], Reader, tuple[type[Exception],
 
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@thorough(150)
 def test_only_the_documented_error_leaves_a_reader(name: str, data: st.DataObject) -> None:
     document, reader, documented = READERS[name]
     accepts(reader, data.draw(disfigured(document)), *documented)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
 def test_no_bomb_goes_off_anywhere_in_a_document(name: str) -> None:
     document, reader, documented = READERS[name]
     paths = [path for path in places(dict(document)) if path[0] not in ("metadata", "apiVersion", "kind")]
     assert paths
-    for path in paths:
-        for bomb in BOMBS:
+    for position, path in enumerate(paths):
+        for bomb in bombs_at(position):
             found = copy.deepcopy(dict(document))
             put(found, path, bomb)
             accepts(reader, found, *documented)
@@ -414,7 +416,7 @@ VALUES: Final[dict[str, tuple[Reader, tuple[type[Exception], ...]]]] = {
 
 @pytest.mark.parametrize("name", VALUES)
 @given(value=ANYTHING)
-@settings(max_examples=150, deadline=None)
+@thorough(150)
 def test_only_the_documented_error_leaves_a_reader_of_a_value(name: str, value: Any) -> None:
     reader, documented = VALUES[name]
     accepts(reader, value, *documented)

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.dialects.documents import ALL, Doc, changed, paths, template, v1, v1alpha1, volcano
+from tests.thorough import thorough
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import convert, parse
 from tf_dist.core.dialects.conversion import CONSEQUENCES
@@ -179,7 +180,7 @@ def tfjobs(draw: st.DrawFn) -> Doc:
 
 
 @given(tfjobs(), st.sampled_from([ALPHA, VOLCANO]))
-@settings(max_examples=200, deadline=None)
+@thorough(200)
 def test_there_and_back_keeps_the_meaning_unless_something_was_lost(document: Doc, via: Dialect):
     there = convert(document, via)
     back = convert(there.document, V1)

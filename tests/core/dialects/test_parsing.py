@@ -6,10 +6,11 @@ import copy
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.dialects.documents import ALL, Doc
+from tests.thorough import thorough
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
 from tf_dist.errors import InvalidJob
@@ -61,13 +62,13 @@ def attempt_read(document: Doc) -> Job | None:
 
 
 @given(values)
-@settings(max_examples=100, deadline=None)
+@thorough(100)
 def test_any_value_is_parsed_or_refused(value: Any):
     attempt(value)
 
 
 @given(st.sampled_from(list(Dialect)), values, values)
-@settings(max_examples=150, deadline=None)
+@thorough(150)
 def test_any_spec_is_parsed_or_refused(dialect: Dialect, metadata: Any, spec: Any):
     document = {"apiVersion": dialect.value, "kind": dialect.kind, "metadata": metadata, "spec": spec}
     attempt(document)
@@ -102,7 +103,7 @@ def mutated(draw: st.DrawFn) -> Doc:
 
 
 @given(mutated())
-@settings(max_examples=400, deadline=None)
+@thorough(400)
 def test_what_both_accept_both_read_alike(document: Doc):
     before = copy.deepcopy(document)
     parsed = attempt(document)
@@ -115,7 +116,7 @@ def test_what_both_accept_both_read_alike(document: Doc):
 
 
 @given(mutated())
-@settings(max_examples=150, deadline=None)
+@thorough(150)
 def test_defaults_are_given_once_and_mean_nothing_new(document: Doc):
     job = attempt_read(document)
     if job is not None:
@@ -125,7 +126,7 @@ def test_defaults_are_given_once_and_mean_nothing_new(document: Doc):
 
 
 @given(mutated(), st.sampled_from(list(Dialect)), st.booleans())
-@settings(max_examples=150, deadline=None)
+@thorough(150)
 def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, to: Dialect, strict: bool):
     try:
         converted = convert(document, to, strict=strict)
@@ -135,7 +136,7 @@ def test_converting_gives_a_valid_document_or_says_why_not(document: Doc, to: Di
 
 
 @given(mutated(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@thorough(60)
 def test_a_suspended_job_is_suspended(document: Doc, suspend: bool):
     if attempt(document) is None:
         return

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.gang.gangs import (
@@ -24,6 +24,7 @@ from tests.core.gang.gangs import (
     running,
     workers,
 )
+from tests.thorough import thorough
 from tf_dist.core.api.assignment import Admit, Verdict, Wait
 from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
@@ -439,7 +440,7 @@ def fits(one: Gang, rooms: list[dict[str, Decimal]]) -> bool:
     return any(packings(pods, rooms))
 
 
-@settings(max_examples=100, deadline=None)
+@thorough(100)
 @given(NODES, MEMBERS)
 def test_a_gang_of_equal_pods_that_fits_is_always_admitted(nodes: Any, members: Any) -> None:
     made, one = world_of(nodes, members[:1])

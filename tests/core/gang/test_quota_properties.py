@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.gang.queue_oracle import NaiveQuotas
+from tests.thorough import thorough
 from tf_dist.core.gang.queue import FairSharingIterator
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.types import Queue, Quota, Resources
@@ -53,7 +54,7 @@ def _left(quotas: Quotas, name: str) -> list[int]:
     return [quotas.most(name, {resource: Decimal("0.5")}, 1000) for resource in RESOURCES]
 
 
-@settings(CALM, max_examples=300)
+@thorough(300)
 @given(sequences(), st.data())
 def test_it_agrees_with_the_definitions(
     case: tuple[list[Queue], list[tuple[str, Resources]]], data: st.DataObject
@@ -149,7 +150,7 @@ def test_what_a_queue_does_not_lend_is_always_there_for_it(
     assert quotas.lack(leaf.name, unlent) is None
 
 
-@settings(CALM, max_examples=200)
+@thorough(200)
 @given(sequences())
 def test_a_share_is_what_its_definition_says(case: tuple[list[Queue], list[tuple[str, Resources]]]) -> None:
     """By weight, level by level; asked for with something added it is what it will be."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.integrations.scenes import SERVED, Scene, admission, asking, condition
-from tests.core.malformed import BOMBS, disfigured, places, put
+from tests.core.malformed import bombs_at, disfigured, places, put
+from tests.thorough import thorough
 from tf_dist.core.api.context import ServedApis
 from tf_dist.core.api.gang_scheduler import GangScheduler
 
@@ -76,12 +77,13 @@ def spec_of(name: str) -> dict[str, Any]:
     return {"spec": scene.gang()["spec"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [False, True])
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_no_bomb_in_an_object_goes_off(name: str, place: bool) -> None:
     for part, whole in (("status", {"status": dict(STATUS)}), ("spec", spec_of(name))):
         for position, path in enumerate(places(whole)):
-            for bomb in BOMBS[position % 3 :: 3]:
+            for bomb in bombs_at(position, every=3):
                 found = copy.deepcopy(whole)
                 put(found, path, bomb)
                 lives(name, **{part: found[part]}, place=place)
@@ -89,13 +91,13 @@ def test_no_bomb_in_an_object_goes_off(name: str, place: bool) -> None:
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(data=st.data(), place=st.booleans())
-@settings(max_examples=60, deadline=None)
+@thorough(60)
 def test_no_object_makes_a_pass_fail(name: str, data: st.DataObject, place: bool) -> None:
     lives(name, status=data.draw(disfigured({"status": dict(STATUS)}))["status"], place=place)
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@thorough(60)
 def test_no_resource_flavor_makes_a_pass_fail(data: st.DataObject) -> None:
     sound = {"spec": {"nodeLabels": {"pool": "spot"}, "tolerations": [{"key": "spot", "operator": "Exists"}]}}
     lives("kueue", flavor=data.draw(disfigured(sound)), place=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.core.strategies import JOBS
 from tests.core.world import WAIT, World
+from tests.thorough import examples, thorough
 from tf_dist.core.api.assignment import Admit, Preempt, Resize
 from tf_dist.core.api.job import Job, JobKey
 from tf_dist.core.api.status import LIVE, STOPPED, TERMINAL
@@ -174,8 +176,8 @@ class Life(RuleBasedStateMachine):
             run_to_the_end(self.world)
 
 
-Life.TestCase.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
-test_every_life_keeps_the_rules_and_ends = Life.TestCase
+Life.TestCase.settings = settings(max_examples=examples(250), stateful_step_count=30)
+test_every_life_keeps_the_rules_and_ends = pytest.mark.thorough(Life.TestCase)
 
 VERDICTS = {
     "admit": Admit(sizes={"worker": 1}),
@@ -216,7 +218,7 @@ def replay(job: Job, sequence: list[tuple[str, int, int]], most: int | None) -> 
     return memories
 
 
-@settings(max_examples=400, deadline=None)
+@thorough(400)
 @given(job=JOBS, sequence=SEQUENCES)
 def test_a_driver_that_dies_after_every_action_tells_the_same_story(
     job: Job, sequence: list[tuple[str, int, int]]
@@ -224,7 +226,7 @@ def test_a_driver_that_dies_after_every_action_tells_the_same_story(
     assert replay(job, sequence, most=1) == replay(job, sequence, most=None)
 
 
-@settings(max_examples=300, deadline=None)
+@thorough(300)
 @given(job=JOBS, sequence=SEQUENCES)
 def test_waking_when_told_is_enough_for_every_time_limit(job: Job, sequence: list[tuple[str, int, int]]) -> None:
     world = World(job)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster.support import config_map, job, owned_by
+from tests.thorough import thorough
 from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.patch import merge_patch, strategic_merge_patch
@@ -53,7 +54,7 @@ def listed(cluster: MemoryCluster, labels: str = "") -> dict[str, Object]:
 
 
 @given(WRITES)
-@settings(max_examples=50, deadline=None)
+@thorough(50)
 def test_versions_only_grow(writes: list[tuple[str, str, int]]) -> None:
     with MemoryCluster() as cluster:
         events = cluster.watch(CONFIG_MAPS, "default", timeout=0.001)
@@ -68,7 +69,7 @@ def test_versions_only_grow(writes: list[tuple[str, str, int]]) -> None:
 
 
 @given(WRITES, st.integers(0, 40), st.sampled_from(["", "value=1", "value!=2", "value in (0,3)"]))
-@settings(max_examples=100, deadline=None)
+@thorough(100)
 def test_a_list_and_a_watch_give_the_next_list(writes: list[tuple[str, str, int]], cut: int, labels: str) -> None:
     with MemoryCluster() as cluster:
         for one in writes[:cut]:
@@ -84,7 +85,7 @@ def test_a_list_and_a_watch_give_the_next_list(writes: list[tuple[str, str, int]
 
 
 @given(WRITES, WRITES, st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@thorough(100)
 def test_pages_show_one_moment(
     before: list[tuple[str, str, int]], during: list[tuple[str, str, int]], limit: int
 ) -> None:
@@ -104,7 +105,7 @@ def test_pages_show_one_moment(
 
 
 @given(st.integers(1, 4), st.integers(1, 15))
-@settings(max_examples=10, deadline=None)
+@thorough(10)
 def test_concurrent_writers_lose_nothing(writers: int, each: int) -> None:
     with MemoryCluster() as cluster:
         cluster.create(CONFIG_MAPS, "default", config_map("a", count="0"))
@@ -129,7 +130,7 @@ def test_concurrent_writers_lose_nothing(writers: int, each: int) -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 7), max_size=2), min_size=1, max_size=8), st.sets(st.integers(0, 7)))
-@settings(max_examples=100, deadline=None)
+@thorough(100)
 def test_only_what_has_a_living_owner_or_none_is_left(owners: list[set[int]], deleted: set[int]) -> None:
     """Objects own each other in any acyclic way; then some are deleted."""
     with MemoryCluster() as cluster:

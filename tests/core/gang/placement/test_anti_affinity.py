@@ -13,6 +13,7 @@ from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import Follower
 from tests.core.gang.placement.nodes import PATIENT
 from tests.core.gang.stored import node
+from tests.thorough import thorough
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.api.status import Status
@@ -158,7 +159,7 @@ def _fit_together(found: Exclusions, numbers: tuple[int, ...]) -> bool:
 
 
 @given(st.lists(specs(), min_size=1, max_size=3))
-@settings(PATIENT, max_examples=500)
+@thorough(500)
 def test_amounts_say_which_pods_of_a_gang_may_be_on_one_node(gang: list[tuple[Spec, dict[str, str], int]]) -> None:
     found = exclusions(gang, "ns")
     for numbers in product(*(range(count + 1) for _, _, count in gang)):

@@ -28,6 +28,7 @@ from tests.core.gang.placement.nodes import (
     state,
     wants,
 )
+from tests.thorough import examples
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.node_table import ALL_NODES, pods_per_node
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
@@ -282,8 +283,8 @@ def _up(resource: str, value: Decimal) -> Decimal:
     return Decimal("0.251") if value == Decimal("0.2505") else value
 
 
-TestRooms = Rooms.TestCase
-TestRooms.settings = settings(PATIENT, max_examples=100, stateful_step_count=15)
+Rooms.TestCase.settings = settings(PATIENT, max_examples=examples(100), stateful_step_count=15)
+TestRooms = pytest.mark.thorough(Rooms.TestCase)
 
 
 @given(value=st.integers(1, 1 << 48), times=st.integers(0, 1 << 48), off=st.sampled_from((-1, 0, 1)))

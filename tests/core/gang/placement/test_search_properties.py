@@ -27,6 +27,7 @@ from tests.core.gang.placement.nodes import (
     state,
     wants,
 )
+from tests.thorough import thorough
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_classes import PodClass
 from tf_dist.core.gang.placement.search import place_gang
@@ -45,7 +46,7 @@ def _after(cluster: Sequence[Node], gang: Sequence[PodSet], shares: Sequence[Map
 
 
 @given(clusters(), gangs(), LOCALITIES, KEEPS)
-@settings(PATIENT, max_examples=300)
+@thorough(300)
 def test_all_of_a_gang_where_it_may_go_and_has_room_or_nothing_of_it(
     cluster: list[Node], gang: list[PodSet], locality: TopologyRequest | None, keep: dict[str, int]
 ) -> None:
@@ -114,7 +115,7 @@ SEQUENCES = gangs(most=6).flatmap(
 
 
 @given(clusters(most=12), SEQUENCES)
-@settings(PATIENT, max_examples=300)
+@thorough(300)
 def test_a_snapshot_with_a_history_finds_what_one_made_anew_finds(
     cluster: list[Node], sequence: list[tuple[list[PodSet], TopologyRequest | None, dict[str, int], int]]
 ) -> None:
