@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from docs.generator import blocks
-from tests.cli.conftest import PROGRAM
+from tests.cli.ready import tf_dist
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,7 +32,9 @@ def _commands(program: str) -> list[tuple[str, ...]]:
 
 @cache
 def _help(*verbs: str) -> str:
-    return subprocess.run([*PROGRAM, *verbs, "--help"], capture_output=True, text=True, check=True).stdout
+    done = tf_dist(*verbs, "--help")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", _commands("tf-dist"), ids=" ".join)

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from tests.cli.conftest import PROGRAM, surroundings
+from tests.cli.ready import Started
 from tests.client.launch.launching import definition
 from tests.waiting import until
 from tf_dist.client.launch.contract import WORKFLOWS
@@ -49,10 +50,8 @@ def job(script: str, *, workers: int = 1, name: str = "tiny", limits: Object | N
 class Launcher:
     """One launcher process. Its output is read as it comes, unless it is ``mute``."""
 
-    def __init__(self, command: list[str], env: dict[str, str], folder: Path, *, mute: bool = False) -> None:
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, env=env
-        )
+    def __init__(self, process: Started | subprocess.Popen[bytes], *, mute: bool = False) -> None:
+        self.process = process
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -154,6 +153,17 @@ class Stage:
         return [lease["metadata"]["name"] for lease in found]
 
 
+def _anew(arguments: list[str], folder: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        env=env,
+    )
+
+
 class Step:
     """A step of a workflow, tried as often as one likes."""
 
@@ -164,24 +174,23 @@ class Step:
         self.out = stage.folder / f"out-{workflow['metadata']['name']}"
         self.progress = stage.folder / f"progress-{workflow['metadata']['name']}"
 
-    def launch(self, *options: str, kubeconfig: str = "", mute: bool = False, **env: str) -> Launcher:
-        """One try."""
+    def launch(
+        self, *options: str, kubeconfig: str = "", mute: bool = False, anew: bool = False, **env: str
+    ) -> Launcher:
+        """One try, in a process that has imported everything, or ``anew``, as a container starts."""
         metadata = self.workflow["metadata"]
-        command = [*PROGRAM, "argo-launch", "--job", json.dumps(self.document), f"--out={self.out}"]
+        command = ["argo-launch", "--job", json.dumps(self.document), f"--out={self.out}"]
         command += [f"--workflow={metadata['name']}", f"--workflow-uid={metadata['uid']}"]
         command += [
             f"--node={metadata['name']}.train",
             f"--kubeconfig={kubeconfig or self.stage.kubeconfig()}",
             *options,
         ]
-        surrounding = surroundings(self.stage.folder, self.stage.scratch)
+        folder = self.stage.folder
+        surrounding = surroundings(folder, self.stage.scratch)
         surrounding = {key: value for key, value in surrounding.items() if not key.startswith("ARGO_")}
-        launcher = Launcher(
-            [*command, *options],
-            surrounding | {"PYTHONUNBUFFERED": "1", "ARGO_PROGRESS_FILE": str(self.progress)} | env,
-            self.stage.folder,
-            mute=mute,
-        )
+        surrounding |= {"PYTHONUNBUFFERED": "1", "ARGO_PROGRESS_FILE": str(self.progress)} | env
+        launcher = Launcher((_anew if anew else Started)(command, folder, surrounding), mute=mute)
         self.stage.launchers.append(launcher)
         return launcher
 

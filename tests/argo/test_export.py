@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.cli.conftest import PROGRAM
+from tests.cli.ready import tf_dist
 from tf_dist.cli.commands.argo_workflows import home
 from tf_dist.cli.install import rbac
 from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles, step_rules
 
 
 def exported(folder: Path, *options: str) -> dict[str, list[Any]]:
-    subprocess.run([*PROGRAM, "workflows", "export", folder, *options], check=True, capture_output=True)
+    assert tf_dist("workflows", "export", str(folder), *options).returncode == 0
     return {path.name: list(yaml.safe_load_all(path.read_text())) for path in folder.iterdir()}
 
 
@@ -46,16 +45,14 @@ def test_elsewhere_with_another_image(tmp_path: Path) -> None:
 
 
 def test_an_image_in_no_registry_is_a_warning(tmp_path: Path) -> None:
-    done = subprocess.run([*PROGRAM, "workflows", "export", tmp_path], check=True, capture_output=True, text=True)
-    assert "is in no registry" in done.stderr
-    with_image = [*PROGRAM, "workflows", "export", tmp_path, "--image", "registry/tf-dist:1"]
-    assert subprocess.run(with_image, check=True, capture_output=True, text=True).stderr == ""
+    assert "is in no registry" in tf_dist("workflows", "export", str(tmp_path)).stderr
+    done = tf_dist("workflows", "export", str(tmp_path), "--image", "registry/tf-dist:1")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["A_b", "a.b", "a" * 64])
 def test_a_name_that_no_namespace_can_have_is_refused(tmp_path: Path, name: str) -> None:
-    command = [*PROGRAM, "workflows", "export", tmp_path / "out", "-n", name]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = tf_dist("workflows", "export", str(tmp_path / "out"), "-n", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"--namespace: {name!r} is no namespace" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -63,9 +60,7 @@ def test_a_name_that_no_namespace_can_have_is_refused(tmp_path: Path, name: str)
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = subprocess.run(
-        [*PROGRAM, "workflows", "export", tmp_path / "file"], check=False, capture_output=True, text=True
-    )
+    done = tf_dist("workflows", "export", str(tmp_path / "file"))
     assert done.returncode == 1
     assert "give another folder" in done.stderr
 

@@ -29,7 +29,7 @@ def running(step: Step) -> None:
 
 def test_a_job_that_succeeds(scene: Stage) -> None:
     step = scene.step(job(TRAINING, workers=2))
-    launcher = step.launch("--total-steps=3", "--model-dir=/models")
+    launcher = step.launch("--total-steps=3", "--model-dir=/models", anew=True)
     assert launcher.code() == 0, launcher.text
     assert "worker-1 | step=2 loss=0.2" in launcher.text
     assert launcher.lines[0].endswith(f": step {step.workflow['metadata']['name']}.train")
@@ -127,7 +127,7 @@ def test_a_stopped_workflow_frees_everything(scene: Stage, how: str) -> None:
 def test_sigterm_at_any_moment_leaves_nothing(scene: Stage, lines: int) -> None:
     before = scene.leases()
     step = scene.step(job(FOREVER, workers=2))
-    launcher = step.launch("--on-term=delete", "--grace=60s")
+    launcher = step.launch("--on-term=delete", "--grace=60s", anew=lines == 1)
     launcher.spoken(lines)
     launcher.signal(signal.SIGTERM)
     assert launcher.code() == 143, launcher.text
@@ -195,7 +195,7 @@ def test_on_its_last_try_a_drained_launcher_takes_the_job_with_it(scene: Stage) 
 def test_killed_and_tried_again_it_goes_on_with_the_job(scene: Stage) -> None:
     flag = scene.folder / "killed"
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {TRAINING}"))
-    first = step.launch()
+    first = step.launch(anew=True)
     first.said("worker-0 | up")
     first.signal(signal.SIGKILL)
     assert first.code() == 137

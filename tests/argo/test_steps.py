@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip instal
 
 from tests.argo.expressions import retried, substituted  # noqa: E402
 from tests.argo.stage import FOREVER, Stage, job  # noqa: E402
-from tests.cli.conftest import PROGRAM, surroundings  # noqa: E402
+from tests.cli.conftest import surroundings  # noqa: E402
+from tests.cli.ready import tf_dist  # noqa: E402
 from tests.cli.refusing import forbidden, refusing  # noqa: E402
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tests.payloads import changed_leaves  # noqa: E402
@@ -409,7 +409,7 @@ def test_a_name_that_looks_like_an_option_is_a_name(scene: Stage, job_name: str)
     words, env = words_of(
         scene, template(wait_admitted_step(Parameter(name="job"))), {"job": job_name, "timeout": "1s"}
     )
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    done = tf_dist(*words, env=env)
     assert done.returncode == 2
     assert re.search(f"(there is no job {job_name}|'{job_name}' is no job)", done.stderr)
 
@@ -423,7 +423,7 @@ def test_cleaning_up_needs_no_right_to_a_kind_that_the_role_does_not_know(scene:
 def run(scene: Stage, found: dict[str, Any], inputs: dict[str, str], url: str = "", **scope: str) -> int:
     """The container of a template as a process."""
     words, env = words_of(scene, found, inputs, url, **scope)
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    done = tf_dist(*words, env=env)
     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
     return done.returncode
 
@@ -436,4 +436,4 @@ def words_of(
     words = [substituted(word, scope) for word in (*found["container"]["command"], *found["container"]["args"])]
     assert words[0] == "tf-dist"
     env = surroundings(scene.folder, scene.scratch) | {"KUBECONFIG": scene.kubeconfig(url)}
-    return [*PROGRAM, *words[1:]], env
+    return words[1:], env

@@ -19,6 +19,7 @@ import pytest
 
 from tests.child_processes import environment_without, signals_heard
 from tests.cli import ready
+from tests.cli.ready import Started
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 PATIENCE = 120.0
@@ -43,8 +44,12 @@ class Program:
         found = ready.run(arguments, self.folder, self.env | env, data, timeout=240)
         return subprocess.CompletedProcess(found.args, found.returncode, found.stdout.decode(), found.stderr.decode())
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> Started:
         """Start it; its output is read line by line by the test."""
+        return Started(arguments, self.folder, self.env, text=True)
+
+    def start_anew(self, *arguments: str) -> subprocess.Popen[str]:
+        """The same, from nothing."""
         with signals_heard():
             return subprocess.Popen(
                 [*PROGRAM, *arguments],

@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Callable
 
 from tests.cli.conftest import PROGRAM, Program
+from tests.cli.ready import Started
 
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 """A script of a job that goes on until it is asked to end."""
 
 
-def until(process: subprocess.Popen[str], *texts: str) -> str:
+def until(process: subprocess.Popen[str] | Started, *texts: str) -> str:
     """The output up to the first line with all of these texts."""
     assert process.stdout is not None
     seen = ""
@@ -25,7 +26,7 @@ def until(process: subprocess.Popen[str], *texts: str) -> str:
     raise AssertionError(f"{texts} not in the output:\n{seen}")
 
 
-def rest(process: subprocess.Popen[str]) -> str:
+def rest(process: subprocess.Popen[str] | Started) -> str:
     assert process.stdout is not None
     with process.stdout as stream:
         text = stream.read()

@@ -1,7 +1,7 @@
 """Runs of the program that begin at once: each is a process of its own, forked off one that has imported everything.
 
-Of a second that a short command takes, the imports are nine tenths. What needs a start from nothing, a signal, a
-terminal or a pipe starts the program itself (``Program.start``).
+Of a second that a short command takes, the imports are nine tenths. What needs a start from nothing, or a terminal,
+starts the program itself (``Program.start_anew``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import io
 import multiprocessing
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import IO, Any
 
 import tf_dist.cli
 import tf_dist.client
@@ -51,16 +54,55 @@ def run(
         )
 
 
-def _run(arguments: list[str], folder: Path, env: dict[str, str], streams: list[Path]) -> None:
+def tf_dist(*arguments: str, stdin: str = "", env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
+    """Run it here, to its end; what it said as text."""
+    done = run(arguments, Path.cwd(), env, stdin.encode(), timeout=240)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class Started:
+    """A run that a test looks on at: of ``subprocess.Popen`` what that takes. Both of its outputs are ``stdout``."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str], *, text: bool = False) -> None:
+        reader, writer = _FORKS.Pipe(duplex=False)
+        with reader, writer:
+            self._process = _FORKS.Process(target=_run, args=(list(arguments), folder, dict(env), writer))
+            self._process.start()
+            self.stdout: IO[Any] = open(os.dup(reader.fileno()), "r" if text else "rb")  # noqa: SIM115
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self._process.exitcode is None and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(arguments: list[str], folder: Path, env: dict[str, str], streams: list[Path] | Connection) -> None:
     """In the new process: make everything as the start of a program finds it, then run it."""
-    flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
-    for number, (stream, flag) in enumerate(zip(streams, flags, strict=True)):
-        opened = os.open(stream, flag)
-        os.dup2(opened, number)
-        os.close(opened)
+    _open(streams)
+    raw = env.get("PYTHONUNBUFFERED")
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
-    sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace")
+    sys.stdout, sys.stderr = (_writer(number, raw=bool(raw)) for number in (1, 2))
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        signal.signal(number, handler)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
@@ -73,3 +115,22 @@ def _run(arguments: list[str], folder: Path, env: dict[str, str], streams: list[
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _open(streams: list[Path] | Connection) -> None:
+    """Make these the first three files: input, output, errors; or nothing to read, and one pipe for both others."""
+    if isinstance(streams, Connection):
+        opened = [os.open(os.devnull, os.O_RDONLY), os.dup(streams.fileno()), os.dup(streams.fileno())]
+        streams.close()
+    else:
+        flags = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_CREAT)
+        opened = [os.open(stream, flag) for stream, flag in zip(streams, flags, strict=True)]
+    for number, file in enumerate(opened):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _writer(number: int, *, raw: bool) -> io.TextIOWrapper:
+    file: Any = io.FileIO(number, "w", closefd=False)
+    errors = "surrogateescape" if number == 1 else "backslashreplace"
+    return io.TextIOWrapper(file if raw else io.BufferedWriter(file), "utf-8", errors, write_through=raw)

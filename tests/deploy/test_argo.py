@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.argo.stage import Launcher, Stage, Step
-from tests.cli.conftest import PROGRAM, surroundings
+from tests.cli.conftest import surroundings
+from tests.cli.ready import Started
 from tests.client.launch.launching import definition
 from tests.controller.harness import tfjob
 from tests.deploy.conftest import is_served
@@ -116,9 +117,9 @@ def test_an_exit_handler_with_nothing_but_the_role(place: tuple[Stage, str], roo
     played(room, launcher, lambda: phase(step) == "Running")
     launcher.process.kill()
     launcher.code()
-    command = [*PROGRAM, "argo-clean", f"--workflow-uid={step.workflow['metadata']['uid']}"]
+    command = ["argo-clean", f"--workflow-uid={step.workflow['metadata']['uid']}"]
     env = surroundings(stage.folder, stage.scratch) | {"KUBECONFIG": kubeconfig}
-    cleaning = Launcher(command, env, stage.folder)
+    cleaning = Launcher(Started(command, stage.folder, env))
     stage.launchers.append(cleaning)
     played(room, cleaning, lambda: cleaning.process.poll() is not None)
     assert cleaning.code() == 0, cleaning.text

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.ready import tf_dist
 from tests.cluster.support import exists
 from tests.controller.harness import tfjob
 from tests.deploy.conftest import SYSTEM, container
@@ -29,7 +30,7 @@ PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
     """``--help`` after them: they are read, and nothing is started."""
     arguments = container(InstallOptions(namespaces=("a", "b"), volcano_jobs=True))["args"]
-    told = subprocess.run([*PROGRAM, *arguments, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    told = tf_dist(*arguments, "--help")
     assert told.returncode == 0, told.stderr
     flags = {one.partition("=")[0] for one in arguments if one.startswith("--")}
     assert flags <= set(re.findall(r"--[\w-]+", told.stdout))

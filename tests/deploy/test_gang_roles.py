@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests.cli.ready import tf_dist
 from tests.controller.harness import tfjob
 from tests.deploy.conftest import container
 from tf_dist.cli.install.install_options import InstallOptions
@@ -17,7 +16,6 @@ from tf_dist.cli.install.workload import manifest_files
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import GANG_SCHEDULER
 
-PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 OTHERS = tuple(one.value for one in GangScheduler if one is not GangScheduler.BUILTIN)
 
 
@@ -83,27 +81,23 @@ def test_who_has_rights_in_single_namespaces_sees_what_kueue_has_in_none(where: 
     )
 
 
-def told(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, timeout=90, check=False)
-
-
 def test_the_controller_takes_the_argument_that_is_given_to_it() -> None:
     """``--help`` after it: it is read, and nothing is started."""
-    assert told(*container(InstallOptions(gang_scheduler="kueue"))["args"], "--help").returncode == 0
+    assert tf_dist(*container(InstallOptions(gang_scheduler="kueue"))["args"], "--help").returncode == 0
 
 
 def test_the_command_writes_what_was_asked_for_and_knows_no_other() -> None:
-    printed = told("install", "--offline", "--gang-scheduler=volcano", "--gang-scheduler=kueue")
+    printed = tf_dist("install", "--offline", "--gang-scheduler=volcano", "--gang-scheduler=kueue")
     assert printed.returncode == 0, printed.stderr
     assert "podgroups" in printed.stdout
     assert "resourceflavors" in printed.stdout
-    refused = told("install", "--offline", "--gang-scheduler=yunikorn")
+    refused = tf_dist("install", "--offline", "--gang-scheduler=yunikorn")
     assert refused.returncode == 2
     assert "'coscheduling'" in refused.stderr
 
 
 def test_a_run_on_this_machine_has_no_other_scheduler_to_ask() -> None:
-    refused = told("run", "job.yaml", "--gang-scheduler=kueue", "--embedded")
+    refused = tf_dist("run", "job.yaml", "--gang-scheduler=kueue", "--embedded")
     assert refused.returncode == 2
     assert "there is no kueue on this machine" in refused.stderr
 
@@ -115,8 +109,6 @@ def test_a_run_on_this_machine_has_no_other_scheduler_to_ask() -> None:
 def test_a_plan_shows_what_is_made_for_the_scheduler(name: str, shown: str) -> None:
     document = tfjob()
     document["metadata"]["annotations"] = {GANG_SCHEDULER: name}
-    command = [*PROGRAM, "plan", "-", "--plain"]
-    text = json.dumps(document)
-    printed = subprocess.run(command, input=text, capture_output=True, text=True, timeout=90, check=False)
+    printed = tf_dist("plan", "-", "--plain", stdin=json.dumps(document))
     assert printed.returncode == 0, printed.stderr
     assert shown in printed.stdout

@@ -375,7 +375,7 @@ def test_no_cluster_at_all(tf_dist: Program) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error(tf_dist: Program) -> None:
-    process = tf_dist.start("install", "--offline", "--image=mine:7")
+    process = tf_dist.start_anew("install", "--offline", "--image=mine:7")
     assert process.stdout is not None
     process.stdout.close()
     assert process.wait(timeout=120) == 141

@@ -201,7 +201,7 @@ def test_a_second_signal_ends_a_job_that_talks_without_end(tf_dist: Program) -> 
 
 def test_a_signal_before_the_start(tf_dist: Program) -> None:
     """Whenever it comes: the exit code is the signal's, and nothing stays."""
-    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(FOREVER)))
+    process = tf_dist.start_anew("run", tf_dist.write("job.yaml", tf_dist.job(FOREVER)))
     assert eventually(lambda: any("runtime/__main__.py" in line for line in tf_dist.processes()))
     process.send_signal(signal.SIGTERM)
     rest(process)
@@ -210,7 +210,7 @@ def test_a_signal_before_the_start(tf_dist: Program) -> None:
 
 
 def test_killed_it_takes_everything_along(tf_dist: Program) -> None:
-    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(DEAF)))
+    process = tf_dist.start_anew("run", tf_dist.write("job.yaml", tf_dist.job(DEAF)))
     until(process, "worker-0 | up")
     process.kill()
     rest(process)
@@ -219,7 +219,7 @@ def test_killed_it_takes_everything_along(tf_dist: Program) -> None:
 
 def test_a_reader_that_leaves(tf_dist: Program) -> None:
     script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.01; done"
-    process = tf_dist.start("run", tf_dist.write("job.yaml", tf_dist.job(script)))
+    process = tf_dist.start_anew("run", tf_dist.write("job.yaml", tf_dist.job(script)))
     until(process, "line 3")
     assert process.stdout is not None
     process.stdout.close()
