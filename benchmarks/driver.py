@@ -41,7 +41,7 @@ def _steady() -> tuple[Job, Observed, Status, list[Object]]:
     job = parse(document).job
     bodies = [{**replica_pod.build_pod(job, replica, "1.0.0"), "status": RUNNING} for replica in job.replicas]
     views = [pod_view(body, "tensorflow") for body in bodies]
-    objects = {("Service", name): body for name, body in services.build_services(job).items()}
+    objects = {key: make() for key, make in services.job_objects(job).items()}
     seen = Observed(now=NOW, pods=tuple(v for v in views if v), objects=objects, verdict=Admit())
     written: Any = reconcile(job, seen).actions[0]
     observed = Observed(now=NOW + 1, stored_status=written.status, pods=seen.pods, objects=objects, verdict=Admit())

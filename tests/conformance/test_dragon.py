@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.builders import START
+from tests.core.builders import written_status
 from tests.core.dialects.documents import changed, v1alpha1
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, Resize, with_replica_counts
@@ -12,7 +12,6 @@ from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.dialects import parse
 from tf_dist.core.podbuilder.replica_pod import build_pod
-from tf_dist.core.reconciler.status_writer import build_status
 
 FIELDS = ("enqueueScheduleTime", "startRunTime", "jobFinishTime", "runningReplicas")
 MOMENT = 1525879176.0  # its own example: 2018-05-09T15:19:36
@@ -44,7 +43,7 @@ JOB = parse(changed(v1alpha1(), "spec.max-instance", 4)).job
     ],
 )
 def test_times_and_running_replicas(status: Status, expected: tuple[str, str, str, int]) -> None:
-    told = build_status(JOB, status, {}, START)
+    told = written_status(JOB, status)
     assert tuple(told.get(key, "") for key in FIELDS) == expected
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.conformance.tfjob_v1_jobs import NAME, document, end, events, run_all, true_conditions, world
+from tests.core.builders import services_by_name
 from tests.core.world import World
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.dialects import parse
-from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.core.podbuilder import replica_pod
 
 Doc = dict[str, Any]
 
@@ -238,7 +239,7 @@ def test_cleanup_job(ttl: int | None, finished: bool, suspended: bool, after: in
 def test_create_new_service() -> None:
     """job_test.go, CreateNewService: name, owner, labels and ports; it selects by labels of tf-dist's own."""
     made = parse(document(worker=2)).job
-    body = services.build_services(made)[f"{NAME}-worker-0"]
+    body = services_by_name(made)[f"{NAME}-worker-0"]
     metadata = body["metadata"]
     named = {"job-name": NAME, "operator-name": "tfjob-controller", "replica-index": "0", "replica-type": "worker"}
     labels = {f"training.kubeflow.org/{key}": value for key, value in named.items()}

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, events, run_all, true_conditions, world
+from tests.core.builders import START
 from tests.core.world import World
-from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.api.context import EmitEvent, Observed
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.pods import Exit, PodPhase, PodView
 from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.dialects import parse
-from tf_dist.core.reconciler.tfjob_messages import operator_events
+from tf_dist.core.reconciler.job_context import read_context
+from tf_dist.core.reconciler.job_events import operator_events
 
 AllWorkers = "AllWorkers"
 
@@ -258,7 +260,9 @@ def test_a_pod_that_ends_while_its_job_is_stopped_is_no_event_in_every_pass() ->
         status = Status(phase=phase)
         label = status.attempts.label(worker)
         pod = PodView(name="w", uid="u", replica=worker, attempt=label, phase=PodPhase.SUCCEEDED, exit=Exit(0))
-        assert len(list(operator_events(job, status, status, [pod]))) == told, phase
+        assert (
+            len(list(operator_events(status, read_context(job, status, Observed(now=START, pods=(pod,)))))) == told
+        ), phase
 
 
 def test_a_second_failure_is_an_event_too() -> None:

@@ -19,7 +19,7 @@ from tf_dist.core.dialects import parse, read
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_controller_config, with_accelerators
 from tf_dist.core.podbuilder.replica_pod import build_pod
 from tf_dist.core.podbuilder.services import build_objects
-from tf_dist.core.reconciler.invalid_spec import plan_for_invalid_spec
+from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
 from tf_dist.errors import InvalidJob
 
 Doc = dict[str, Any]

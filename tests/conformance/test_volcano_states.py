@@ -17,7 +17,7 @@ from tests.conformance.test_volcano_lifecycle import crash_in_place, end, job, l
 from tests.core.world import World
 from tf_dist.core.api.status import Status
 from tf_dist.core.dialects import read
-from tf_dist.core.integrations.dispatch import planned_pass
+from tf_dist.core.integrations.dispatch import decorate_pod, planned_context, wanted_objects
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 
@@ -289,9 +289,9 @@ def test_the_group_of_a_pod(scheduler: str) -> None:
     document = job(task("worker", 1))
     document["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": scheduler} if scheduler else {}
     found = read(document)
-    turn = planned_pass(found)
+    context = planned_context(found)
     pod = replica_pod.build_pod(found, found.replicas[0], "1.0.0")
-    turn.decorate(found.replicas[0], pod)
-    groups = [body["metadata"]["name"] for body in turn.wanted()]
+    decorate_pod(context, found.replicas[0], pod)
+    groups = [body["metadata"]["name"] for body in wanted_objects(context)]
     named = pod["metadata"]["annotations"].get("scheduling.k8s.io/group-name")
     assert [named] == (groups if scheduler else [None])

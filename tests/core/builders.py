@@ -29,9 +29,12 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.pods import PodView, pod_view
+from tf_dist.core.api.status import Status
 from tf_dist.core.dialects.kubeflow_v1 import RESTART_POLICIES
 from tf_dist.core.dialects.kubeflow_v1alpha1 import REPLACE_POD, chief_rules
-from tf_dist.core.podbuilder import replica_pod
+from tf_dist.core.podbuilder import replica_pod, services
+from tf_dist.core.reconciler.job_context import read_context
+from tf_dist.core.reconciler.status_writer import build_status
 
 START = 1_800_000_000.0
 EVICTED = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
@@ -173,3 +176,12 @@ def written(plan: Plan) -> dict[str, Any]:
     status = next((action.status for action in plan.actions if isinstance(action, WriteStatus)), None)
     assert status is not None
     return json.loads(json.dumps(status))  # type: ignore[no-any-return]
+
+
+def written_status(job: Job, status: Status, now: float = START) -> dict[str, Any]:
+    """The raw status that is written for a status, as the first of its job."""
+    return build_status(read_context(job, status, Observed(now=now)))
+
+
+def services_by_name(job: Job) -> dict[str, dict[str, Any]]:
+    return {body["metadata"]["name"]: body for body in services.build_objects(job) if body["kind"] == "Service"}

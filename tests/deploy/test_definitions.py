@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.core.builders import written_status
 from tests.deploy.conftest import is_served
 from tests.waiting import until
 from tf_dist.cli.install.crds import VOLCANO_COMMANDS as COMMANDS_DEFINITION
@@ -26,7 +27,6 @@ from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
 from tf_dist.core.gang.resources.queue_resource import read_queue
-from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.errors import AlreadyExists, Rejected
 
 pytestmark = pytest.mark.cluster
@@ -88,7 +88,7 @@ def test_what_a_driver_writes_at_v1_is_kept_and_shown(
     job = read(stored)
     counts = {"worker": Counts(running=1, ready=1, pending=1)}
     status = Status(phase=Phase.RUNNING, reason="Started", message="it runs", counts=counts, since=1.8e9)
-    body = {**stored, "status": build_status(job, status, {}, 1.8e9)}
+    body = {**stored, "status": written_status(job, status, 1.8e9)}
     admin.replace(TFJOBS, namespace, job.key.name, body, subresource="status")
     again = admin.get(TFJOBS, namespace, job.key.name)
     assert again["status"] == body["status"]
@@ -114,7 +114,7 @@ def test_workers_are_scaled_by_kubectl(admin: RestCluster, kubectl: Kubectl, nam
     kubectl("scale", "tfjob", "odd", "--replicas=5", "-n", namespace)
     stored = admin.get(TFJOBS, namespace, "odd")
     assert stored["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == 5
-    status = build_status(read(made), Status(phase=Phase.RUNNING, counts={"worker": Counts(running=2)}), {}, 1.8e9)
+    status = written_status(read(made), Status(phase=Phase.RUNNING, counts={"worker": Counts(running=2)}), 1.8e9)
     admin.replace(TFJOBS, namespace, "odd", {**stored, "status": status}, subresource="status")
     scale = yaml.safe_load(kubectl("get", "--raw", f"{TFJOBS.path(namespace, 'odd', 'scale')}"))
     assert scale["spec"] == {"replicas": 5}

@@ -225,8 +225,8 @@ MUTANTS: Final = (
     Mutant(
         "services-left-behind",
         "core/reconciler/sync.py",
-        "        case CleanPodPolicy.ALL:\n            return frozenset()\n",
-        "        case CleanPodPolicy.ALL:\n            return frozenset(services.service_names(job))\n",
+        "        case CleanPodPolicy.ALL:\n            return ()\n",
+        "        case CleanPodPolicy.ALL:\n            return services.job_objects(s.job).keys()\n",
         "services of finished jobs pile up",
     ),
     # Places
@@ -332,7 +332,7 @@ MUTANTS: Final = (
     Mutant(
         "kubelets-restarts-forgotten",
         "core/reconciler/restarts.py",
-        "return replace(status, container_restarts=status.container_restarts + _by_kubelet(job, facts, replicas))",
+        "return replace(status, container_restarts=status.container_restarts + _by_kubelet(s, replicas))",
         "return status",
         "a job restarts more often than its backoffLimit says",
     ),
@@ -374,8 +374,8 @@ MUTANTS: Final = (
     Mutant(
         "recovery-never-due",
         "core/reconciler/node_loss.py",
-        "since = (_since(job, place, observed) or now) if lacks else None",
-        "since = now if lacks else None",
+        "since = (_since(s, place) or s.now) if lacks else None",
+        "since = s.now if lacks else None",
         "a gang that has lost a node for good is half placed for ever",
     ),
     Mutant(
@@ -388,8 +388,8 @@ MUTANTS: Final = (
     Mutant(
         "ttl-needs-another-event",
         "core/reconciler/reconcile.py",
-        "return s.next_of(_expires_at(s.job, s.status), next_transition_at(s), retry, *backoffs)",
-        "return s.next_of(next_transition_at(s), retry, *backoffs)",
+        "return s.next_of(_expires_at(s.job, s.status), next_transition_at(s), retry_at(s), *backoffs)",
+        "return s.next_of(next_transition_at(s), retry_at(s), *backoffs)",
         "a finished job is deleted when something else happens",
     ),
     Mutant(

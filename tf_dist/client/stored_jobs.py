@@ -28,7 +28,7 @@ from tf_dist.core.diagnostics.diagnose import (
 from tf_dist.core.diagnostics.display_text import format_age, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
-from tf_dist.core.reconciler.invalid_spec import with_accepted_spec
+from tf_dist.core.reconciler.job_context import with_accepted_spec
 from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 

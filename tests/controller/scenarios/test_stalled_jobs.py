@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import World, disturbed, tfjob
-from tests.core.builders import v1alpha1_job
+from tests.core.builders import v1alpha1_job, written_status
 from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.controller.driver import Driver
 from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
 from tf_dist.core.dialects.parsing import parse
-from tf_dist.core.reconciler.status_writer import build_status
 from tf_dist.errors import Unavailable
 
 FOREIGN = {"metadata": {"name": "mnist-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
@@ -178,5 +177,5 @@ def test_words_that_differ_each_time_are_no_news() -> None:
 def test_a_running_job_of_the_first_format_says_so_in_its_reason() -> None:
     job = v1alpha1_job()
     status = Status(phase=Phase.RUNNING, reason="JobRunning", message="2 of 2 replicas are running")
-    assert build_status(job, status, {}, 0.0)["reason"] == ""
-    assert build_status(job, replace(status, last_error="no right"), {}, 0.0)["reason"] == "cannot go on: no right"
+    assert written_status(job, status, 0.0)["reason"] == ""
+    assert written_status(job, replace(status, last_error="no right"), 0.0)["reason"] == "cannot go on: no right"

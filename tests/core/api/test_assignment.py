@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.builders import START, replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.builders import START, replicas, services_by_name, v1_job, v1alpha1_job, volcano_job
 from tests.core.strategies import JOBS
 from tf_dist.core.api.assignment import (
     Admit,
@@ -39,7 +39,6 @@ from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling,
 from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
-from tf_dist.core.podbuilder import services
 from tf_dist.core.podbuilder.tf_config import build_tf_config
 from tf_dist.core.reconciler.status_writer import ready_text
 
@@ -104,13 +103,13 @@ def test_tf_config_services_and_success_follow() -> None:
     job = elastic(success=(SuccessRule(type="worker"),))
     two = granted_job(job, placed(ps=1, worker=2))
     five = granted_job(job, placed(ps=1, worker=5))
-    assert set(services.build_services(two)) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
-    assert len(services.build_services(five)) == 6
+    assert set(services_by_name(two)) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
+    assert len(services_by_name(five)) == 6
     config = json.loads(build_tf_config(five, five.replicas[-1]) or "")
     assert (len(config["cluster"]["worker"]), config["task"]["index"]) == (5, 4)
     assert len(matching_replicas(two, "worker", None)) == 2
     status = replace(placed(ps=1, worker=2), counts={"worker": Counts(running=2, ready=2)})
-    assert ready_text(job, status) == "2/2"
+    assert ready_text(two, status) == "2/2"
 
 
 def test_nobody_waits_for_more_than_there_are() -> None:

@@ -14,7 +14,7 @@ from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.status import PREEMPTED, Phase
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
-from tf_dist.core.integrations.dispatch import planned_pass
+from tf_dist.core.integrations.dispatch import planned_context, wanted_objects
 
 PRIORITY = "WorkloadPriorityClass.kueue.x-k8s.io"
 
@@ -136,7 +136,7 @@ def test_without_the_class_it_names_a_job_does_not_queue_up_and_says_so() -> Non
 def test_a_plan_takes_the_class_to_be_there() -> None:
     """Who asks for one before there is a job has no cluster to look into."""
     job = asking(GangScheduler.KUEUE, replace(v1_job(), labels=QUICK))
-    assert [body["kind"] for body in planned_pass(job).wanted()] == ["Workload"]
+    assert [body["kind"] for body in wanted_objects(planned_context(job))] == ["Workload"]
 
 
 def test_a_class_that_goes_takes_nothing_from_who_has_queued_up_with_it() -> None:

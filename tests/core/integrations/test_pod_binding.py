@@ -18,7 +18,7 @@ from tf_dist.core.api.status import PREEMPTED, Phase
 from tf_dist.core.api.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
 from tf_dist.core.dialects import read
-from tf_dist.core.integrations.dispatch import planned_pass
+from tf_dist.core.integrations.dispatch import decorate_pod, planned_context
 from tf_dist.core.podbuilder.replica_pod import build_pod
 
 VOLCANO = ServedApis(versions={"PodGroup.scheduling.volcano.sh": "v1beta1"})
@@ -395,7 +395,7 @@ def test_where_tf_dist_decides_pods_are_not_left_to_volcano(
         document["metadata"]["annotations"] = {"tf-dist.dev/gang-scheduler": gang}
     job = read(document)
     pod = build_pod(job, job.replicas[0], "a")
-    planned_pass(job).decorate(job.replicas[0], pod)
+    decorate_pod(planned_context(job), job.replicas[0], pod)
     assert pod["spec"].get("schedulerName") == left
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
+from tests.core.builders import replicas, services_by_name, template, v1_job, v1alpha1_job, volcano_job
 from tf_dist.core.api.job import Job, Plugins, ReplicaId, ServiceStyle, TFConfigStyle
 from tf_dist.core.gang.placement.predicates import matches_node_affinity
 from tf_dist.core.podbuilder import replica_pod, services
@@ -49,7 +49,7 @@ def test_everything_belongs_to_the_job_and_goes_with_it(job: Job) -> None:
 @pytest.mark.parametrize("job", [v1_job(), v1alpha1_job(), volcano_job(), volcano_job(plugins=Plugins())])
 def test_the_cheap_list_of_names_is_that_of_the_objects(job: Job) -> None:
     made = tuple((body["kind"], body["metadata"]["name"]) for body in services.build_objects(job))
-    assert services.object_names(job) == made
+    assert tuple(services.job_objects(job)) == made
 
 
 def test_a_template_is_never_changed() -> None:
@@ -87,7 +87,7 @@ def test_a_v1_replica_has_a_headless_service_with_all_ports_of_its_training_cont
     ]
     container = {"name": "tensorflow", "image": "tf", "ports": ports}
     job = v1_job(replicas("Worker", 2, template=template(containers=[container]), port=2223))
-    service = services.build_services(job)["mnist-worker-1"]
+    service = services_by_name(job)["mnist-worker-1"]
     assert service["spec"] == {
         "clusterIP": "None",
         "selector": {
@@ -110,7 +110,7 @@ def test_a_v1_training_container_gets_its_port_if_it_has_none() -> None:
 
 
 def test_a_v1alpha1_service_has_the_one_port_of_the_seed() -> None:
-    service = services.build_services(v1alpha1_job())["example-ps-76no-1"]
+    service = services_by_name(v1alpha1_job())["example-ps-76no-1"]
     assert service["spec"]["ports"] == [{"name": "tf-port", "port": 2222, "targetPort": 2222}]
 
 
@@ -195,9 +195,7 @@ def test_the_network_policy_can_be_left_out() -> None:
 
 @pytest.mark.parametrize("publish", [True, False])
 def test_the_service_of_a_volcano_job_names_its_pods_and_no_port(publish: bool) -> None:
-    service = services.build_services(volcano_job(plugins=Plugins(svc=True, publish_not_ready=publish)))[
-        "tf-dist-mnist"
-    ]
+    service = services_by_name(volcano_job(plugins=Plugins(svc=True, publish_not_ready=publish)))["tf-dist-mnist"]
     assert service["spec"] == {
         "clusterIP": "None",
         "selector": {"tf-dist.dev/job-uid": "uid-volcano"},

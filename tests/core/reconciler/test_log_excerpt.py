@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_dist.core.reconciler.log_excerpt import MAX_LENGTH, MAX_LINES, log_excerpt
+from tf_dist.core.reconciler.restarts import MAX_LENGTH, MAX_LINES, log_excerpt
 
 
 @pytest.mark.parametrize(

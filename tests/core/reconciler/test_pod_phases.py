@@ -10,6 +10,7 @@ from tests.core.builders import ON_FAILURE, START, observed, pod, replicas, runn
 from tf_dist.core.api.job import RunPolicy
 from tf_dist.core.api.status import Admission, Failure, Phase, Status
 from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.transitions import apply_transitions
 
 
@@ -41,13 +42,13 @@ def test_a_list_shows_what_keeps_pods_from_starting(
 ) -> None:
     job = v1_job()
     pods = [pod(job, "ps-0", ps), pod(job, "worker-0", worker), pod(job, "worker-1", worker)]
-    after, _ = apply_transitions(job, ADMITTED, observed(job, *pods))
+    after = apply_transitions(read_context(job, ADMITTED, observed(job, *pods))).status
     assert (after.phase, after.display_reason) == (Phase.PENDING, reason)
     assert after.message.startswith(message)
-    again, _ = apply_transitions(job, after, observed(job, *pods))
+    again = apply_transitions(read_context(job, after, observed(job, *pods))).status
     assert again == after
     fine = [pod(job, name, waiting("ContainerCreating")) for name in ("ps-0", "worker-0", "worker-1")]
-    over, _ = apply_transitions(job, after, observed(job, *fine))
+    over = apply_transitions(read_context(job, after, observed(job, *fine))).status
     assert over.display_reason in ("PodsPending", "Admitted")
 
 
@@ -73,7 +74,7 @@ def test_replicas_on_nodes_that_have_stopped_reporting_are_named(silent: dict[st
         body = pod(job, name, status)
         body["spec"]["nodeName"] = silent.get(name, "n3")
         pods.append(body)
-    after, _ = apply_transitions(job, ADMITTED, observed(job, *pods))
+    after = apply_transitions(read_context(job, ADMITTED, observed(job, *pods))).status
     assert (after.phase, after.message) == (Phase.RUNNING, message)
 
 
@@ -81,7 +82,7 @@ def test_a_container_that_crashes_again_and_again_is_not_running() -> None:
     job = v1_job()
     down = waiting("CrashLoopBackOff", phase="Running")
     pods = [pod(job, "ps-0", down), pod(job, "worker-0", running()), pod(job, "worker-1", running())]
-    after, _ = apply_transitions(job, ADMITTED, observed(job, *pods))
+    after = apply_transitions(read_context(job, ADMITTED, observed(job, *pods))).status
     assert (after.phase, after.message) == (
         Phase.RUNNING,
         "2 of 3 replicas are running; ps-0 waits: CrashLoopBackOff",
@@ -98,7 +99,7 @@ def test_a_crash_loop_ends_with_who_how_and_how_often(waits: bool) -> None:
     ps["containerStatuses"][0]["lastState"]["terminated"]["message"] = "cannot bind\nAPI_TOKEN=abc"
     pods = [pod(job, "ps-0", ps), *(pod(job, f"worker-{n}", done) for n in (0, 1))]
     status = Status(phase=Phase.RUNNING, admission=Admission(START), start_time=START)
-    after, _ = apply_transitions(job, status, observed(job, *pods))
+    after = apply_transitions(read_context(job, status, observed(job, *pods))).status
     assert (after.phase, after.reason) == (Phase.FAILED, "BackoffLimitExceeded")
     assert after.message == f"ps-0 exited with code 3, {3 if waits else 2} times; no restart is left (spent 2)"
     assert after.failure == Failure(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, volcano_job, written_status
 from tests.core.world import WAIT, World
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Job, Rule
 from tf_dist.core.api.status import Admission, Counts, Phase, Status, display_phase, outcome_kind
 from tf_dist.core.api.status_codec import dump_status
-from tf_dist.core.reconciler.status_writer import build_conditions, build_status, ready_text
+from tf_dist.core.reconciler.status_writer import build_conditions, ready_text
 
 JOB = v1_job()
 
@@ -159,7 +159,7 @@ def test_v1_counts_pods_of_each_type_under_its_own_name() -> None:
     ],
 )
 def test_v1alpha1_phases_and_states(phase: Phase, expected: tuple[str, str]) -> None:
-    told = build_status(v1alpha1_job(), Status(phase=phase), {}, START)
+    told = written_status(v1alpha1_job(), Status(phase=phase))
     assert (told["phase"], told["state"]) == expected
 
 
@@ -167,7 +167,7 @@ def test_v1alpha1_phases_and_states(phase: Phase, expected: tuple[str, str]) -> 
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
 def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None:
     status = Status(phase=phase, reason="why", message="because", since=START)
-    told = build_status(make(), status, {}, START)
+    told = written_status(make(), status)
     job = make()
     shown = {
         "state": display_phase(status),

@@ -14,6 +14,7 @@ from tf_dist.core.api.context import Observed, ReconcileContext, WriteStatus
 from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
 from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
 from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
+from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
 from tf_dist.core.reconciler.transitions import TRANSITION_RULES, TransitionCycle, TransitionRule, apply_transitions
 
@@ -56,7 +57,7 @@ def test_rules_that_undo_each_other_are_an_error_that_names_them() -> None:
         TransitionRule(wait, frozenset({Phase.RUNNING}), frozenset({Phase.PENDING})),
     )
     with pytest.raises(TransitionCycle, match=r"mnist.*run: Pending to Running, wait: Running to Pending"):
-        apply_transitions(mnist(), Status(), Observed(now=START), rules)
+        apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
 
 
 def test_a_rule_that_changes_the_status_each_time_without_a_change_of_phase_is_a_cycle_too() -> None:
@@ -64,7 +65,7 @@ def test_a_rule_that_changes_the_status_each_time_without_a_change_of_phase_is_a
         return replace(s.status, requeues=s.status.requeues + 1)
 
     with pytest.raises(TransitionCycle, match="count: Pending to Pending"):
-        apply_transitions(mnist(), Status(), Observed(now=START), (TransitionRule(count, LIVE),))
+        apply_transitions(read_context(mnist(), Status(), Observed(now=START)), (TransitionRule(count, LIVE),))
 
 
 def test_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> None:
@@ -75,8 +76,8 @@ def test_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> None:
         return TransitionRule(once, LIVE)
 
     rules = tuple(step(number) for number in range(len(Phase)))
-    status, _ = apply_transitions(mnist(), Status(), Observed(now=START), rules)
-    assert status.requeues == len(Phase)
+    after = apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
+    assert after.status.requeues == len(Phase)
 
 
 def test_a_rule_that_leads_to_a_phase_which_its_row_does_not_name_is_an_error() -> None:
@@ -85,7 +86,7 @@ def test_a_rule_that_leads_to_a_phase_which_its_row_does_not_name_is_an_error() 
 
     rules = (TransitionRule(fail, LIVE, frozenset({Phase.RUNNING})),)
     with pytest.raises(ValueError, match="fail leads to Failed"):
-        apply_transitions(mnist(), Status(), Observed(now=START), rules)
+        apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
 
 
 # -- which of two rules decides -----------------------------------------------------------------------------------

@@ -142,11 +142,11 @@ def planned(job: Job) -> list[dict[str, Any]]:
     from tf_dist.core.integrations import dispatch
     from tf_dist.core.podbuilder import replica_pod, services
 
-    attempt, consultation = Attempts(), dispatch.planned_pass(job)
+    attempt, s = Attempts(), dispatch.planned_context(job)
     pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica)) for replica in job.replicas}
     for replica, body in pods.items():
-        consultation.decorate(replica, body)
-    return [_ownerless(body) for body in (*consultation.wanted(), *services.build_objects(job), *pods.values())]
+        dispatch.decorate_pod(s, replica, body)
+    return [_ownerless(body) for body in (*dispatch.wanted_objects(s), *services.build_objects(job), *pods.values())]
 
 
 def unsupported_security(job: Job) -> list[str]:

@@ -29,13 +29,12 @@ from tf_dist.controller.informers.integration_informers import IntegrationInform
 from tf_dist.controller.informers.scoped_informers import ScopedInformers, WatchScope
 from tf_dist.controller.observability.metrics_recorder import InformerStats
 from tf_dist.core.api import names
-from tf_dist.core.api.context import ServedApis
+from tf_dist.core.api.context import Integration, ServedApis
 from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
-from tf_dist.core.integrations.interface import Integration
 from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 

@@ -13,8 +13,7 @@ from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.core.api import names
-from tf_dist.core.api.context import ApiResource, ServedApis
-from tf_dist.core.integrations.interface import Integration
+from tf_dist.core.api.context import ApiResource, Integration, ServedApis
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 _LOG = logging.getLogger(__name__)

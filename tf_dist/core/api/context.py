@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.core.api.assignment import Verdict
+from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Document, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import next_policy_timeout
 from tf_dist.core.api.pod_events import PodClassification
@@ -49,19 +50,22 @@ class ServedApis:
     assume_served: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileContext:
-    """What a rule decides on: the job, its status, its pods, and everything else that is observed of it.
+    """The snapshot that one pass decides on: the job, its status, its pods, and everything else observed of it.
 
-    ``job`` has the numbers of replicas that it was granted, ``requested_job`` those of its document, or
-    of the fallback that it was admitted with.
+    ``submitted_job``: as its document says; ``requested_job``: as the fallback says that it was admitted with;
+    ``job``: that one with the numbers of replicas that it was granted. ``integration``: the gang scheduler that decides
+    about it (None: tf-dist itself).
     """
 
+    submitted_job: Job
+    requested_job: Job
     job: Job
     status: Status
     facts: PodClassification
     observed: Observed
-    requested_job: Job
+    integration: Integration | None = None
 
     @property
     def now(self) -> float:
@@ -76,6 +80,30 @@ class ReconcileContext:
     def policy_pending(self) -> bool:
         """Whether a policy waits for its timeout: other rules must not anticipate what it will do then."""
         return next_policy_timeout(self.job, self.status, self.facts, self.now) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integration:
+    """One gang scheduler, as data. All functions are pure; ``ServedApis`` is never one with something ``missing``.
+
+    ``apis``: its kinds; of several alternatives the first that is served is used. ``pods_first``: it binds pods, and so
+    the gang waits as pods without nodes (else it is asked before there is any pod).
+
+    ``wanted``: the objects that should exist while a job lives. ``updates``: what to change in one that is there.
+    ``verdict``: what it says of a job that lives (None: nothing new, or nothing yet). ``takes_pods``: whether pods may
+    be created now. ``decorate``: what a pod must carry so that the scheduler knows it. ``scheduler_name``: of pods
+    whose template names none ("": as Kubernetes has it).
+    """
+
+    name: GangScheduler
+    apis: tuple[tuple[ApiResource, ...], ...]
+    pods_first: bool
+    wanted: Callable[[ReconcileContext, ServedApis], Iterable[dict[str, Any]]]
+    updates: Callable[[ReconcileContext, ServedApis, Document, dict[str, Any]], Iterable[Update]]
+    verdict: Callable[[ReconcileContext, ServedApis], Verdict | None]
+    takes_pods: Callable[[ReconcileContext, ServedApis], bool]
+    decorate: Callable[[ReconcileContext, ServedApis, ReplicaId, dict[str, Any]], None]
+    scheduler_name: str = ""
 
 
 def matching_replicas(job: Job, type_: str, index: int | None) -> tuple[ReplicaId, ...]:

@@ -114,12 +114,19 @@ def next_policy_timeout(job: Job, status: Status, facts: PodClassification, now:
     return min((due for due in dues if due is not None), default=None)
 
 
+def _every_rule(job: Job) -> Iterator[tuple[Rule, ...]]:
+    yield job.rules
+    yield from (spec.rules for spec in job.replica_specs)
+
+
 def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: float) -> dict[str, float]:
     """Since when the events last that a policy answers after its timeout, where nothing else says since when.
 
     A pod that was taken away is created anew meanwhile; what was due is off once that one runs (``derive_events``).
     """
     known, found = status.policy_timeouts, {}
+    if not known and not any(rule.timeout > 0 for rules in _every_rule(job) for rule in rules):
+        return {}
     for one in derive_events(job, status, facts):
         key = event_key(one, status.attempts)
         if key in known:

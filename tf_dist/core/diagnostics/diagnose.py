@@ -12,18 +12,19 @@ from typing import Final
 
 from tf_dist.core.api.assignment import (
     PendingReason,
-    granted_job,
     pending_reason,
     replica_difference_text,
     room_text,
 )
+from tf_dist.core.api.context import Observed, ReconcileContext
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
-from tf_dist.core.api.pod_events import PodClassification, classify_pods, exit_text, signal_name
+from tf_dist.core.api.pod_events import exit_text, signal_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
 from tf_dist.core.api.status import LIVE, PREEMPTED, START_TIMEOUT, STOPPED, SUSPENDED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
 from tf_dist.core.reconciler.sync import backoff_until, creatable_replicas
 from tf_dist.errors import InvalidJob
@@ -223,11 +224,10 @@ _MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate acc
 
 def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
     """The diagnoses of a job at this moment, most important first; never empty."""
-    asked, job = job, granted_job(job, status)
-    facts = classify_pods(job, status, pods)
-    of_phase = _of_end(status) if status.phase not in LIVE else _of_life(job, status, facts, now)
+    s = read_context(job, status, Observed(now=now, pods=pods))
+    of_phase = _of_end(status) if status.phase not in LIVE else _of_life(s)
     found = [*_of_last_error(status), *_of_refusal(status), *of_phase]
-    return (*(found or [_all_well(asked, job, status, facts)]), *_of_disruptions(status))
+    return (*(found or [_all_well(s)]), *_of_disruptions(status))
 
 
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
@@ -247,12 +247,13 @@ def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
 _REST_WAITS: Final = "it has more as room appears; gangs that have waited longer go first"
 
 
-def _all_well(asked: Job, job: Job, status: Status, facts: PodClassification) -> Diagnosis:
+def _all_well(s: ReconcileContext) -> Diagnosis:
+    job, status = s.job, s.status
     if status.phase is Phase.RUNNING:
         waiting = room_text(job, status)
-        if len(job.replicas) < len(asked.replicas):
-            waiting += f"; {replica_difference_text(asked, job)} until there is room for more"
-        text = f"{facts.total().running} of {len(job.replicas)} replicas are running{waiting}"
+        if len(job.replicas) < len(s.submitted_job.replicas):
+            waiting += f"; {replica_difference_text(s.submitted_job, job)} until there is room for more"
+        text = f"{s.facts.total().running} of {len(job.replicas)} replicas are running{waiting}"
         return Diagnosis(Level.INFO, Category.RUNNING, text, resolution=_REST_WAITS if waiting else "")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
 
@@ -345,7 +346,8 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
     return Category.FAILURE, f"it died of {name}" if name else "the end of its log says why"
 
 
-def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[Diagnosis]:
+def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
+    job, status, facts = s.job, s.status, s.facts
     if status.admission is None:
         yield from pending_reasons(status)
     elif not status.has_place:
@@ -353,7 +355,7 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
-            yield from _of_pod(pod, now)
+            yield from _of_pod(pod, s.now)
         if pod.replica not in facts.succeeded:
             yield from _of_sidecar(job, pod)
     if facts.stale:
@@ -365,8 +367,8 @@ def _of_life(job: Job, status: Status, facts: PodClassification, now: float) -> 
             resolution="they get their grace period",
         )
     if status.admission is not None:
-        yield from _of_overdue(facts, now)
-    yield from _of_missing(job, status, facts, now)
+        yield from _of_overdue(s)
+    yield from _of_missing(s)
 
 
 _WAITS_FOR_NODES: Final = (
@@ -375,8 +377,8 @@ _WAITS_FOR_NODES: Final = (
 )
 
 
-def _of_overdue(facts: PodClassification, now: float) -> Iterator[Diagnosis]:
-    for pod in overdue_pods(facts, now):
+def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
+    for pod in overdue_pods(s):
         stopped = f" since {format_time(pod.stops_at)}" if pod.stops_at is not None else ""
         text = f"waits for pod {pod.name} on node {pod.node}, which should have stopped{stopped} and may still run"
         advice = f"see whether the node is up; if it is surely down, delete it, or taint it {OUT_OF_SERVICE}"
@@ -454,17 +456,17 @@ def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {stable_reason(reason)}", evidence, advice)
 
 
-def _of_missing(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[Diagnosis]:
-    if status.admission is None:
+def _of_missing(s: ReconcileContext) -> Iterator[Diagnosis]:
+    if s.status.admission is None:
         return
-    due = creatable_replicas(job, status, facts, now)
-    for replica in job.replicas:
-        if replica in facts.current or replica in facts.succeeded or replica in due:
+    due = creatable_replicas(s)
+    for replica in s.job.replicas:
+        if replica in s.facts.current or replica in s.facts.succeeded or replica in due:
             continue
-        wait = backoff_until(status, replica) - now
-        spec = job.spec(replica.type)
+        wait = backoff_until(s.status, replica) - s.now
+        spec = s.job.spec(replica.type)
         if wait > 0:
-            yield Diagnosis(Level.INFO, Category.BACKOFF, f"{replica} is restarted in {wait:.0f} s", status.message)
-        elif spec is not None and spec.depends is not None and not facts.stale:
+            yield Diagnosis(Level.INFO, Category.BACKOFF, f"{replica} is restarted in {wait:.0f} s", s.status.message)
+        elif spec is not None and spec.depends is not None and not s.facts.stale:
             others = (" or " if spec.depends.any else " and ").join(spec.depends.on)
             yield Diagnosis(Level.INFO, Category.DEPENDENCY, f"{replica} waits until {others} is up (dependsOn)")

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from tf_dist.core.api.assignment import Verdict
-from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
+from tf_dist.core.api.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Document, ReplicaId
 from tf_dist.core.integrations import interface
-from tf_dist.core.integrations.interface import Body, Integration
+from tf_dist.core.integrations.interface import Body
 
 POD_GROUP: Final = ApiResource(group="scheduling.x-k8s.io", kind="PodGroup", plural="podgroups", versions=("v1alpha1",))
 

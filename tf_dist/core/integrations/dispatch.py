@@ -1,4 +1,4 @@
-"""The integrations by name, and one reconcile pass with one of them: its verdict, its objects, its pods."""
+"""The integrations by name, and what a pass asks of that of a job: its verdict, its objects, its pods."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason, Verdict, Wait, granted_job
-from tf_dist.core.api.context import Action, ApiResource, Create, Delete, Observed, ReconcileContext, ServedApis
+from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.api.context import (
+    Action,
+    ApiResource,
+    Create,
+    Delete,
+    Integration,
+    Observed,
+    ReconcileContext,
+    ServedApis,
+)
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId
-from tf_dist.core.api.pod_events import PodClassification, classify_pods
+from tf_dist.core.api.pod_events import classify_pods
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import LIVE, Status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.coscheduling import COSCHEDULING
-from tf_dist.core.integrations.interface import Body, Integration
+from tf_dist.core.integrations.interface import Body
 from tf_dist.core.integrations.kueue import KUEUE
 from tf_dist.core.integrations.volcano_pod_group import VOLCANO
 from tf_dist.core.integrations.workload_api import WORKLOAD_API
@@ -65,102 +74,107 @@ _RETRY_INTERVAL: Final = 30.0
 _SHORT_RETRY_INTERVAL: Final = 1.0
 
 
-def with_verdict(job: Job, status: Status, observed: Observed) -> Observed:
-    """The observation with the verdict of the job's gang scheduler; unchanged where that is tf-dist itself."""
-    scheduler = integration_of(job, status)
-    return observed if scheduler is None else replace(observed, verdict=_verdict(scheduler, job, status, observed))
+def with_verdict(s: ReconcileContext) -> ReconcileContext:
+    """The context with the verdict of the job's gang scheduler; unchanged where that is tf-dist itself."""
+    return s if s.integration is None else replace(s, observed=replace(s.observed, verdict=_verdict(s, s.integration)))
 
 
-def _verdict(scheduler: Integration, job: Job, status: Status, observed: Observed) -> Verdict | None:
-    served = observed.served
-    if status.phase not in LIVE or served is None:
+def _verdict(s: ReconcileContext, scheduler: Integration) -> Verdict | None:
+    served = s.observed.served
+    if s.status.phase not in LIVE or served is None:
         return None
     if served.missing:
         waits = Wait(reason=PendingReason.SCHEDULER_MISSING, message=served.missing)
-        return waits if status.admission is None else None
-    sized = granted_job(job, status)
-    return scheduler.verdict(
-        ReconcileContext(sized, status, classify_pods(sized, status, observed.pods), observed, job), served
+        return waits if s.status.admission is None else None
+    return scheduler.verdict(s, served)
+
+
+def _served(s: ReconcileContext) -> ServedApis | None:
+    """What the cluster has of the job's gang scheduler; None where that is not known, or cannot be used."""
+    return s.observed.served if s.observed.served is not None and not s.observed.served.missing else None
+
+
+def takes_pods(s: ReconcileContext) -> bool:
+    """Whether pods may be created now: tf-dist itself has admitted the job, or its gang scheduler wants them."""
+    if s.integration is None:
+        return s.status.admission is not None
+    served = _served(s)
+    return served is not None and s.integration.takes_pods(s, served)
+
+
+def decorate_pod(s: ReconcileContext, replica: ReplicaId, pod: Body) -> None:
+    """Add to a pod what its gang scheduler needs; without one, leave it to the cluster's default scheduler."""
+    if s.integration is None and names_idle_scheduler(s.job, pod["spec"]):
+        del pod["spec"]["schedulerName"]
+    served = _served(s)
+    if s.integration is not None and served is not None:
+        s.integration.decorate(s, served, replica, pod)
+        if s.integration.scheduler_name:
+            pod["spec"].setdefault("schedulerName", s.integration.scheduler_name)
+
+
+def integration_actions(s: ReconcileContext) -> Iterator[Action]:
+    """Actions that bring the objects of gang schedulers to their desired state."""
+    there = {key: body for key, body in s.observed.objects.items() if key[0] in APIS}
+    if s.integration is None and not there:
+        return
+    wanted = {(kind_key(body), body["metadata"]["name"]): body for body in wanted_objects(s)}
+    served = _served(s)
+    for key, body in there.items():
+        if "deletionTimestamp" in body["metadata"]:
+            continue
+        if key in wanted and s.integration is not None and served is not None:
+            yield from s.integration.updates(s, served, body, wanted[key])
+        elif key not in wanted and not _in_use(s):
+            yield Delete(*key, body["metadata"]["uid"])
+    for key, body in wanted.items():
+        if key not in there and not _lives(s.facts.stale):
+            yield Create(body)
+
+
+def wanted_objects(s: ReconcileContext) -> tuple[Body, ...]:
+    """The objects of the job's gang scheduler that should exist now."""
+    status, served = s.status, _served(s)
+    pausing = status.admission is None and s.now < status.not_before
+    if s.integration is None or served is None or status.phase not in LIVE or pausing:
+        return ()
+    return tuple(s.integration.wanted(s, served))
+
+
+def _in_use(s: ReconcileContext) -> bool:
+    """Whether pods of the gang may still run: what they hold is not free before."""
+    if s.integration is not None and _served(s) is None:
+        return True  # the desired objects are not known
+    return _lives(s.facts.stale) or (s.status.phase not in LIVE and _lives(s.facts.current.values()))
+
+
+def _lives(pods: Iterable[PodView]) -> bool:
+    return any(not pod.finished for pod in pods)
+
+
+def planned_context(job: Job) -> ReconcileContext:
+    """The context of a job that is still to be submitted, assuming that its gang scheduler is served."""
+    status, scheduler = Status(), integration_of(job, Status())
+    apis = scheduler.apis[0] if scheduler is not None else ()
+    served = ServedApis(versions={api.key: api.versions[0] for api in apis}, assume_served=True)
+    return ReconcileContext(
+        submitted_job=job,
+        requested_job=job,
+        job=job,
+        status=status,
+        facts=classify_pods(job, status, ()),
+        observed=Observed(now=0.0, served=served),
+        integration=scheduler,
     )
 
 
-class IntegrationPass:
-    """The part of an integration in a reconcile pass; for tf-dist's own admission only whether the job is admitted."""
-
-    def __init__(self, job: Job, status: Status, facts: PodClassification, observed: Observed) -> None:
-        self._scheduler = integration_of(job, status)
-        self._s = ReconcileContext(job, status, facts, observed, job)
-        self._served = observed.served if observed.served is not None and not observed.served.missing else None
-
-    def takes_pods(self) -> bool:
-        """Whether pods may be created now."""
-        if self._scheduler is None:
-            return self._s.status.admission is not None
-        return self._served is not None and self._scheduler.takes_pods(self._s, self._served)
-
-    def decorate(self, replica: ReplicaId, pod: Body) -> None:
-        """Add to a pod what its gang scheduler needs; without one, leave it to the cluster's default scheduler."""
-        if self._scheduler is None and names_idle_scheduler(self._s.job, pod["spec"]):
-            del pod["spec"]["schedulerName"]
-        if self._scheduler is not None and self._served is not None:
-            self._scheduler.decorate(self._s, self._served, replica, pod)
-            if self._scheduler.scheduler_name:
-                pod["spec"].setdefault("schedulerName", self._scheduler.scheduler_name)
-
-    def objects(self) -> Iterator[Action]:
-        """Actions that bring the objects of gang schedulers to their desired state."""
-        wanted = {self._key(body): body for body in self.wanted()}
-        there = {key: body for key, body in self._s.observed.objects.items() if key[0] in APIS}
-        for key, body in there.items():
-            if "deletionTimestamp" in body["metadata"]:
-                continue
-            if key in wanted and self._scheduler is not None and self._served is not None:
-                yield from self._scheduler.updates(self._s, self._served, body, wanted[key])
-            elif key not in wanted and not self._in_use():
-                yield Delete(*key, body["metadata"]["uid"])
-        for key, body in wanted.items():
-            if key not in there and not self._lives(self._s.facts.stale):
-                yield Create(body)
-
-    @staticmethod
-    def _key(body: Body) -> tuple[str, str]:
-        return f"{body['kind']}.{body['apiVersion'].rpartition('/')[0]}", body["metadata"]["name"]
-
-    def wanted(self) -> tuple[Body, ...]:
-        """The objects that should exist now."""
-        status = self._s.status
-        pausing = status.admission is None and self._s.now < status.not_before
-        if self._scheduler is None or self._served is None or status.phase not in LIVE or pausing:
-            return ()
-        return tuple(self._scheduler.wanted(self._s, self._served))
-
-    def _in_use(self) -> bool:
-        """Whether pods of its gang may still run: what they hold is not free before."""
-        if self._scheduler is not None and self._served is None:
-            return True  # the desired objects are not known
-        facts = self._s.facts
-        return self._lives(facts.stale) or (self._s.status.phase not in LIVE and self._lives(facts.current.values()))
-
-    @staticmethod
-    def _lives(pods: Iterable[PodView]) -> bool:
-        return any(not pod.finished for pod in pods)
-
-
-def planned_pass(job: Job) -> IntegrationPass:
-    """The pass of a job that is still to be submitted, assuming that its gang scheduler is served."""
-    scheduler, status = integration_of(job, Status()), Status()
-    apis = scheduler.apis[0] if scheduler is not None else ()
-    served = ServedApis(versions={api.key: api.versions[0] for api in apis}, assume_served=True)
-    return IntegrationPass(job, status, classify_pods(job, status, ()), Observed(now=0.0, served=served))
-
-
-def retry_at(job: Job, status: Status, observed: Observed) -> float | None:
+def retry_at(s: ReconcileContext) -> float | None:
     """When to look again for a missing gang scheduler; None if nothing waits for it."""
-    if integration_of(job, status) is None:
+    if s.integration is None:
         return None
-    if observed.served is None:
-        return round_time(observed.now + _SHORT_RETRY_INTERVAL)
-    verdict = observed.verdict
+    if s.observed.served is None:
+        return round_time(s.now + _SHORT_RETRY_INTERVAL)
+    verdict = s.observed.verdict
     refused = isinstance(verdict, Wait) and verdict.reason == PendingReason.QUEUE_REFUSED
-    waits = status.phase in LIVE and (observed.served.missing or refused)
-    return round_time(observed.now + _RETRY_INTERVAL) if waits else None
+    waits = s.status.phase in LIVE and (s.observed.served.missing or refused)
+    return round_time(s.now + _RETRY_INTERVAL) if waits else None

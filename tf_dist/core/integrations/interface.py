@@ -1,12 +1,11 @@
-"""The interface of a gang scheduler integration; objects, minimum sizes and verdicts that all of them share.
+"""What gang scheduler integrations share: names and minimums of gangs, objects, conditions, verdicts.
 
 Verdicts come from pods: the object's status may be of the attempt before, or a second late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from tf_dist.core.api.assignment import (
     Admit,
     PendingReason,
     Resize,
-    Verdict,
     Wait,
     replica_change_text,
     replica_counts,
@@ -23,38 +21,13 @@ from tf_dist.core.api.assignment import (
 )
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, mappings
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Document, Job, ReplicaId, minimum_met
+from tf_dist.core.api.job import Document, Job, minimum_met
 from tf_dist.core.api.pod_events import join_names, placed_counts
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.podbuilder import replica_pod
 
 Body = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Integration:
-    """One gang scheduler, as data. All functions are pure; ``ServedApis`` is never one with something ``missing``.
-
-    ``apis``: its kinds; of several alternatives the first that is served is used. ``pods_first``: it binds pods, and so
-    the gang waits as pods without nodes (else it is asked before there is any pod).
-
-    ``wanted``: the objects that should exist while a job lives. ``updates``: what to change in one that is there.
-    ``verdict``: what it says of a job that lives (None: nothing new, or nothing yet). ``takes_pods``: whether pods may
-    be created now. ``decorate``: what a pod must carry so that the scheduler knows it. ``scheduler_name``: of pods
-    whose template names none ("": as Kubernetes has it).
-    """
-
-    name: GangScheduler
-    apis: tuple[tuple[ApiResource, ...], ...]
-    pods_first: bool
-    wanted: Callable[[ReconcileContext, ServedApis], Iterable[Body]]
-    updates: Callable[[ReconcileContext, ServedApis, Document, Body], Iterable[Update]]
-    verdict: Callable[[ReconcileContext, ServedApis], Verdict | None]
-    takes_pods: Callable[[ReconcileContext, ServedApis], bool]
-    decorate: Callable[[ReconcileContext, ServedApis, ReplicaId, Body], None]
-    scheduler_name: str = ""
 
 
 # The name of a gang is the value of a label, too: 63 characters, of which the hash takes six.

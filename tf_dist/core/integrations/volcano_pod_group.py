@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
-from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
+from tf_dist.core.api.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.integrations import interface
-from tf_dist.core.integrations.interface import Body, Integration
+from tf_dist.core.integrations.interface import Body
 
 POD_GROUP: Final = ApiResource(
     group="scheduling.volcano.sh", kind="PodGroup", plural="podgroups", versions=("v1beta1",)

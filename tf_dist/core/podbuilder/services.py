@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tf_dist.core.api import names
@@ -16,28 +17,35 @@ if TYPE_CHECKING:
 BUDGET: Final = "PodDisruptionBudget"
 
 
-def build_services(job: Job) -> dict[str, Body]:
-    """The headless services of a job, by name."""
+ObjectKey = tuple[str, str]
+"""Kind and name."""
+
+
+def job_objects(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
+    """How each object of the job but pods is made, in the order of creation: what is there already costs its name."""
+    plugins = volcano_plugins.plugin_objects(job, object_metadata) if job.dialect is Dialect.VOLCANO else {}
+    return {**plugins, **_services(job)}
+
+
+def build_objects(job: Job) -> list[Body]:
+    """Everything but pods, in the order of creation."""
+    return [make() for make in job_objects(job).values()]
+
+
+def _services(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
     match job.services:
         case ServiceStyle.NONE:
             return {}
         case ServiceStyle.PER_JOB:
-            return {job.key.name: _job_service(job)}
+            return {("Service", job.key.name): partial(_job_service, job)}
         case ServiceStyle.PER_REPLICA:
-            replicas = ((spec, index) for spec in job.replica_specs for index in range(spec.replicas))
-            bodies = (_replica_service(job, spec, index) for spec, index in replicas)
-            return {body["metadata"]["name"]: body for body in bodies}
-
-
-def service_names(job: Job) -> tuple[str, ...]:
-    """The names of ``build_services``, without the cost of making them."""
-    match job.services:
-        case ServiceStyle.NONE:
-            return ()
-        case ServiceStyle.PER_JOB:
-            return (job.key.name,)
-        case ServiceStyle.PER_REPLICA:
-            return tuple(names.replica_name(job, replica) for replica in job.replicas)
+            return {
+                ("Service", names.replica_name(job, ReplicaId(spec.type, index))): partial(
+                    _replica_service, job, spec, index
+                )
+                for spec in job.replica_specs
+                for index in range(spec.replicas)
+            }
 
 
 def _replica_service(job: Job, spec: ReplicaSpec, index: int) -> Body:
@@ -102,15 +110,3 @@ def build_budgets(job: Job) -> list[Body]:
         }
         for name in budget_names(job)
     ]
-
-
-def build_objects(job: Job) -> list[Body]:
-    """Everything but pods, in the order of creation."""
-    extra = volcano_plugins.plugin_objects(job, object_metadata) if job.dialect is Dialect.VOLCANO else []
-    return [*extra, *build_services(job).values()]
-
-
-def object_names(job: Job) -> tuple[tuple[str, str], ...]:
-    """(kind, name) of ``build_objects``, cheaply: looked at in every pass."""
-    extra = volcano_plugins.plugin_object_names(job) if job.dialect is Dialect.VOLCANO else ()
-    return (*extra, *(("Service", name) for name in service_names(job)))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from tf_dist.core.api import names
@@ -19,7 +20,8 @@ _MOUNT_PATH: Final = "/etc/volcano"
 _INDEX_VARIABLES: Final = ("VK_TASK_INDEX", "VC_TASK_INDEX")
 
 
-def _config_map_name(job: Job) -> str:
+def config_map_name(job: Job) -> str:
+    """The name of the ConfigMap with the host files."""
     return f"{job.key.name}-svc"
 
 
@@ -44,33 +46,29 @@ def host_file_data(job: Job) -> dict[str, str]:
     return data
 
 
-def plugin_objects(job: Job, metadata: Metadata) -> list[Body]:
-    """The ConfigMap and NetworkPolicy of the svc plugin."""
-    return [_BODIES[kind](job, metadata(job, name, names.job_labels(job))) for kind, name in plugin_object_names(job)]
+def plugin_objects(job: Job, metadata: Metadata) -> dict[tuple[str, str], Callable[[], Body]]:
+    """How the ConfigMap and the NetworkPolicy of the svc plugin are made, by kind and name."""
+    makers: dict[tuple[str, str], Callable[[], Body]] = {}
+    if job.plugins.svc:
+        makers["ConfigMap", config_map_name(job)] = partial(_config_map, job, metadata)
+    if job.plugins.svc and job.plugins.network_policy:
+        makers["NetworkPolicy", job.key.name] = partial(_network_policy, job, metadata)
+    return makers
 
 
-def plugin_object_names(job: Job) -> tuple[tuple[str, str], ...]:
-    """(kind, name) of ``plugin_objects``."""
-    if not job.plugins.svc:
-        return ()
-    policy = (("NetworkPolicy", job.key.name),) if job.plugins.network_policy else ()
-    return (("ConfigMap", _config_map_name(job)), *policy)
+def _config_map(job: Job, metadata: Metadata) -> Body:
+    own = metadata(job, config_map_name(job), names.job_labels(job))
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": own, "data": host_file_data(job)}
 
 
-def _config_map(job: Job, metadata: Body) -> Body:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": host_file_data(job)}
-
-
-def _network_policy(job: Job, metadata: Body) -> Body:
+def _network_policy(job: Job, metadata: Metadata) -> Body:
     own = {"matchLabels": {names.JOB_UID: job.uid}}
-    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
-
-
-_BODIES: Final[Mapping[str, Callable[[Job, Body], Body]]] = {
-    "ConfigMap": _config_map,
-    "NetworkPolicy": _network_policy,
-}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(job, job.key.name, names.job_labels(job)),
+        "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]},
+    }
 
 
 def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
@@ -79,7 +77,7 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
         index = [{"name": name, "value": str(replica.index)} for name in _INDEX_VARIABLES]
         _each_container(body, "env", index, init=True)
     if job.plugins.svc:
-        volume = _config_map_name(job)
+        volume = config_map_name(job)
         body["volumes"] = [*(body.get("volumes") or []), {"name": volume, "configMap": {"name": volume}}]
         _each_container(body, "volumeMounts", [{"name": volume, "mountPath": _MOUNT_PATH}], init=True)
         if job.plugins.hosts_env:
@@ -92,7 +90,7 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
 
 def _host_variables(job: Job) -> list[Body]:
     keys = (key for spec in job.replica_specs for key in (f"VC_{_variable(spec)}_HOSTS", f"VC_{_variable(spec)}_NUM"))
-    source = _config_map_name(job)
+    source = config_map_name(job)
     return [{"name": key, "valueFrom": {"configMapKeyRef": {"name": source, "key": key}}} for key in keys]
 
 

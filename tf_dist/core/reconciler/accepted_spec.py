@@ -2,6 +2,9 @@
 
 It is written with the first status, before any pod exists, and anew with every spec that is accepted after. So an edit
 that was made while no driver ran, or that only a newer release can read, takes nothing from what runs.
+
+A job that never had a valid one got into the cluster past the checks (``kubectl apply`` where there are none): its
+status says so, because its owner will look there, and nothing else is done (``plan_for_invalid_spec``).
 """
 
 from __future__ import annotations
@@ -16,12 +19,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, value_at
+from tf_dist.core.api.context import Plan, WriteStatus
+from tf_dist.core.api.fieldpath import list_items, mapping, value_at
 from tf_dist.core.api.job import Document, Job
-from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status
+from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status, display_phase
+from tf_dist.core.api.status_codec import FIELD, dump_status, stored_status
+from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.dialects import as_written, parse, read, update_problems
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import SLA
+from tf_dist.core.reconciler.job_context import with_accepted_spec
+from tf_dist.core.reconciler.job_events import spec_events
+from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED, spec_condition
 from tf_dist.errors import InvalidJob
 
 # Beside the spec these say what a job is. Others of ours are commands and marks, which hold as they are now.
@@ -176,3 +185,51 @@ def _in_force(stored: Document, status: Status) -> Job | None:
         return read({**stored, "metadata": {**metadata, **merged}, "spec": kept.get("spec")})
     except InvalidJob:
         return None
+
+
+def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
+    """The plan for a job without any valid spec: its status says so, and its pods are left as they are.
+
+    It names no driver: one of another release may be able to parse the spec.
+    """
+    if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
+        return Plan(before)
+    now = round_time(now)
+    after = with_accepted_spec(replace(before, since=now if before.since is None else before.since), None, refused)
+    if after == before:
+        return Plan(before)
+    after = replace(after, reported=now)
+    return Plan(after, (WriteStatus(_held(document, after, now)), *spec_events(before, after)))
+
+
+def _held(document: Document, status: Status, now: float) -> dict[str, Any]:
+    stored, spec = stored_status(document), mapping(document.get("spec"))
+    shown = mapping(stored.get(FIELD))
+    kept = {key: shown.get(key, "") for key in ("ready", "selector")}
+    memory = {**dump_status(status), **kept, "state": display_phase(status), "why": status.display_reason}
+    return {**stored, **_shown(document.get("kind"), spec, stored, status, now), FIELD: memory}
+
+
+def _shown(kind: object, spec: Document, stored: Document, status: Status, now: float) -> dict[str, Any]:
+    if kind == "Job":
+        fresh = {"phase": status.phase.value, "lastTransitionTime": format_time(now)}
+        return {
+            "state": {
+                **fresh,
+                **mapping(stored.get("state")),
+                "reason": status.display_reason,
+                "message": status.display_message,
+            }
+        }
+    if isinstance(spec.get("replicaSpecs"), list):
+        return {
+            "phase": "Creating",
+            "state": "Running",
+            "replicaStatuses": [],
+            **stored,
+            "reason": status.display_message,
+        }
+    listed = [dict(one) for one in list_items(stored.get("conditions")) if isinstance(one, Mapping)]
+    before = next((one for one in listed if one.get("type") == SPEC_ACCEPTED), None)
+    others = [one for one in listed if one.get("type") != SPEC_ACCEPTED]
+    return {"replicaStatuses": {}, **stored, "conditions": [*spec_condition(status, before, now), *others]}

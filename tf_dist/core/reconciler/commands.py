@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.context import Action, Delete, EmitEvent, Observed, ReconcileContext
+from tf_dist.core.api.context import Action, Delete, EmitEvent, ReconcileContext
 from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.job import Action as PolicyAction
 from tf_dist.core.api.job import Document
@@ -36,7 +36,7 @@ _LIVE_ACTIONS: Final[Mapping[str, Callable[[ReconcileContext], Status]]] = {
     PolicyAction.ABORT_JOB.value: _stop(Phase.ABORTING, PolicyAction.ABORT_JOB),
     PolicyAction.TERMINATE_JOB.value: _stop(Phase.TERMINATING, PolicyAction.TERMINATE_JOB),
     PolicyAction.COMPLETE_JOB.value: _stop(Phase.COMPLETING, PolicyAction.COMPLETE_JOB),
-    PolicyAction.RESTART_JOB.value: lambda s: restarts.restart_by_command(s.job, s.status, s.facts, s.now),
+    PolicyAction.RESTART_JOB.value: restarts.restart_by_command,
 }
 
 
@@ -55,7 +55,7 @@ def resume_by_command(s: ReconcileContext) -> Status | None:
     if command is None:
         return None
     resumes = _action(command) == PolicyAction.RESUME_JOB.value and not s.job.run_policy.suspend
-    return _remember(restarts.resume(s.job, s.status, s.now) if resumes else s.status, command)
+    return _remember(restarts.next_run(s) if resumes else s.status, command)
 
 
 def ignore_command(s: ReconcileContext) -> Status | None:
@@ -64,16 +64,16 @@ def ignore_command(s: ReconcileContext) -> Status | None:
     return None if command is None else _remember(s.status, command)
 
 
-def command_actions(before: Status, after: Status, observed: Observed) -> Iterator[Action]:
+def command_actions(before: Status, s: ReconcileContext) -> Iterator[Action]:
     """Delete the Commands that have been carried out, and say so; to a job that is over none does anything."""
-    if observed.verdict_only:
+    if s.observed.verdict_only:
         return
-    for command in _commands(observed):
+    for command in _commands(s):
         uid = _uid(command)
-        if not (uid in after.commands or after.finished) or "deletionTimestamp" in command["metadata"]:
+        if not (uid in s.status.commands or s.status.finished) or "deletionTimestamp" in command["metadata"]:
             continue
         if uid not in before.commands:
-            yield _event(command, before, after)
+            yield _event(command, before, s.status)
         yield Delete(COMMAND, command["metadata"]["name"], uid)
 
 
@@ -88,14 +88,14 @@ def _event(command: Document, before: Status, after: Status) -> EmitEvent:
 
 def _next(s: ReconcileContext) -> Document | None:
     """The oldest, once those before it are deleted."""
-    commands = _commands(s.observed)
+    commands = _commands(s)
     if not commands or any(_uid(one) in s.status.commands for one in commands):
         return None
     return commands[0]
 
 
-def _commands(observed: Observed) -> list[Document]:
-    found = [body for (kind, _), body in observed.objects.items() if kind == COMMAND]
+def _commands(s: ReconcileContext) -> list[Document]:
+    found = [body for (kind, _), body in s.observed.objects.items() if kind == COMMAND]
     return sorted(found, key=lambda one: (text(one["metadata"].get("creationTimestamp")), one["metadata"]["name"]))
 
 

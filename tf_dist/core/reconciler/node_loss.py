@@ -15,9 +15,9 @@ starts before Kubernetes itself has confirmed that such a pod is gone (its node 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tf_dist.core.api.assignment import (
     PendingReason,
@@ -29,71 +29,14 @@ from tf_dist.core.api.assignment import (
     resize_restarts,
     startable_replicas,
 )
-from tf_dist.core.api.context import Observed, ReconcileContext
-from tf_dist.core.api.fieldpath import mappings, number
-from tf_dist.core.api.job import DisruptionPolicy, Event, Job, ReplicaId, minimum_met
-from tf_dist.core.api.pod_events import PodClassification, join_names, placed_counts
-from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView, UnreadyNode
+from tf_dist.core.api.context import ReconcileContext
+from tf_dist.core.api.job import DisruptionPolicy, Event, ReplicaId, minimum_met
+from tf_dist.core.api.pod_events import join_names, placed_counts
+from tf_dist.core.api.pods import PodView, UnreadyNode
 from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
 from tf_dist.core.api.timestamps import format_time, round_time
-from tf_dist.core.integrations.dispatch import integration_of
-from tf_dist.core.reconciler import sync
 from tf_dist.core.reconciler.requeue import requeue, with_size
-from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until
-
-_TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-# What an API server adds to pods without a toleration (DefaultTolerationSeconds).
-_TOLERATED: Final = 300.0
-# Seconds that a taint manager has to delete the pod itself.
-_LATER: Final = 10.0
-
-
-def mark_lost_pods(job: Job, observed: Observed) -> tuple[PodView, ...]:
-    """The pods of the job; those that are lost with their node by now are marked as such."""
-    if not observed.unready:
-        return observed.pods
-    return tuple(_marked(job, observed, pod) for pod in observed.pods)
-
-
-def node_loss_times(job: Job, observed: Observed) -> Iterator[float]:
-    """When pods will be lost if their nodes do not come back."""
-    for pod in observed.pods if observed.unready else ():
-        due = _lost_at(job, observed, pod)
-        if due is not None:
-            yield due
-
-
-def _marked(job: Job, observed: Observed, pod: PodView) -> PodView:
-    due = _lost_at(job, observed, pod)
-    if due is None or observed.now < due:
-        return pod
-    since = observed.unready[pod.node].since
-    said = f"not ready since {format_time(since)}" if since is not None else ""
-    return replace(pod, node_lost=True, disruption=Disruption(NODE_LOST, said, pod.node))
-
-
-def _lost_at(job: Job, observed: Observed, pod: PodView) -> float | None:
-    node, spec = observed.unready.get(pod.node), job.spec(pod.replica.type)
-    if node is None or node.since is None or spec is None or pod.finished or pod.deleting or pod.node_lost:
-        return None
-    tolerated = _tolerated((spec.template.get("spec") or {}).get("tolerations"))
-    return None if tolerated is None else round_time(node.since + tolerated + _LATER)
-
-
-def _tolerated(tolerations: object) -> float | None:
-    """Seconds that a pod stays on a node which is not ready; None: for ever."""
-    found = [one for one in mappings(tolerations) if _speaks_of_it(one)]
-    if not found:
-        return _TOLERATED
-    limits = [seconds for one in found if (seconds := number(one.get("tolerationSeconds"))) is not None]
-    return float(max(0, min(limits))) if limits else None
-
-
-def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
-    key, effect = toleration.get("key"), toleration.get("effect")
-    every = not key and toleration.get("operator") == "Exists"
-    return (every or key in _TAINTS) and effect in (None, "", "NoExecute")
-
+from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until, dependencies_met
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
@@ -103,9 +46,9 @@ _LATE: Final = 60.0
 _CLEARING: Final = 30.0
 
 
-def recovery_timeout(job: Job, observed: Observed) -> float:
+def recovery_timeout(s: ReconcileContext) -> float:
     """Seconds that a gang may be without a part of its pods' nodes: as the job says, else its queue."""
-    return job.scheduling.recovery_timeout or observed.recovery_timeout or DEFAULT_RECOVERY_TIMEOUT
+    return s.job.scheduling.recovery_timeout or s.observed.recovery_timeout or DEFAULT_RECOVERY_TIMEOUT
 
 
 # What is missing
@@ -116,29 +59,28 @@ def pod_overdue_at(pod: PodView) -> float | None:
     return None if pod.stops_at is None else round_time(pod.stops_at + _CLEARING)
 
 
-def overdue_pods(facts: PodClassification, now: float) -> tuple[PodView, ...]:
+def overdue_pods(s: ReconcileContext) -> tuple[PodView, ...]:
     """Pods of older attempts that should have stopped by now, and may still run."""
-    return tuple(pod for pod in facts.stale if (due := pod_overdue_at(pod)) is not None and due <= now)
+    return tuple(pod for pod in s.facts.stale if (due := pod_overdue_at(pod)) is not None and due <= s.now)
 
 
-def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> Iterator[ReplicaId]:
+def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     """The replicas that wait for a node, or for an old pod that does not stop.
 
     A back-off, a dependency and a running grace period are no reasons to be requeued. Where a gang has never been
     complete, ``requeue_unplaced`` covers the replicas that wait for a node.
     """
-    if _runs_without(job, facts):
+    if _runs_without(s):
         return
-    startable = startable_replicas(job, status)
-    late = overdue_pods(facts, now)
-    blocked = AttemptBarrier.of(status, replace(facts, stale=late))
-    stopping = AttemptBarrier.of(status, facts)
-    complete = status.admission is not None and status.admission.complete is not None
-    for spec in job.replica_specs:
-        ready = sync.dependencies_met(job, spec, facts)
+    startable = startable_replicas(s.job, s.status)
+    blocked = AttemptBarrier.of(s.status, overdue_pods(s))
+    stopping = AttemptBarrier.of(s.status, s.facts.stale)
+    complete = s.status.admission is not None and s.status.admission.complete is not None
+    for spec in s.job.replica_specs:
+        ready = dependencies_met(s, spec)
         for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
-            pod = facts.current.get(replica)
-            if replica in facts.succeeded or replica not in startable or backoff_until(status, replica) > now:
+            pod = s.facts.current.get(replica)
+            if replica in s.facts.succeeded or replica not in startable or backoff_until(s.status, replica) > s.now:
                 continue
             if pod is not None:
                 waits = complete and not pod.has_node and not pod.deleting
@@ -148,39 +90,42 @@ def _lacking(job: Job, status: Status, facts: PodClassification, now: float) -> 
                 yield replica
 
 
-def _runs_without(job: Job, facts: PodClassification) -> bool:
+def _runs_without(s: ReconcileContext) -> bool:
     """Whether what has nodes is the gang's minimum, and the others may wait for theirs as long as it takes."""
-    elastic = any(low < spec.replicas for spec in job.replica_specs for low in replica_bounds(job)[spec.type][:1])
-    return not elastic and minimum_met(job, placed_counts(facts))
+    least = replica_bounds(s.job)
+    elastic = any(least[spec.type][0] < spec.replicas for spec in s.job.replica_specs)
+    return not elastic and minimum_met(s.job, placed_counts(s.facts))
 
 
-def track_completeness(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
+def track_completeness(s: ReconcileContext) -> Status:
     """The status with since when the gang has been incomplete, and with the pods that keep it from starting."""
-    place, now = status.admission, observed.now
-    if status.phase not in LIVE or integration_of(job, status) is not None:
+    status, place = s.status, s.status.admission
+    if status.phase not in LIVE or s.integration is not None:
         return status if not status.unconfirmed else replace(status, unconfirmed="")
     if place is None:
-        late = sorted(overdue_pods(facts, now), key=lambda pod: pod.name)
+        late = sorted(overdue_pods(s), key=lambda pod: pod.name)
         return replace(status, unconfirmed=join_names([f"{pod.name} on {pod.node or 'no node'}" for pod in late]))
-    lacks = next(_lacking(job, status, facts, now), None) is not None
-    since = (_since(job, place, observed) or now) if lacks else None
+    lacks = next(_lacking(s), None) is not None
+    since = (_since(s, place) or s.now) if lacks else None
+    if since == place.incomplete and not status.unconfirmed:
+        return status
     return replace(status, unconfirmed="", admission=replace(place, incomplete=since))
 
 
 def recovery_due_at(s: ReconcileContext) -> float | None:
     """When the gang stops waiting for what it lacks, if nothing changes; None if it lacks nothing."""
-    since = _since(s.job, s.status.admission, s.observed) if s.status.admission is not None else None
-    return None if since is None else round_time(since + recovery_timeout(s.job, s.observed))
+    since = _since(s, s.status.admission) if s.status.admission is not None else None
+    return None if since is None else round_time(since + recovery_timeout(s))
 
 
-def _since(job: Job, place: Admission, observed: Observed) -> float | None:
+def _since(s: ReconcileContext, place: Admission) -> float | None:
     """Since when the gang has been incomplete; None: it is not.
 
     Time in which no driver ran does not count: pods could not be created then, even where they had nodes.
     """
     since = place.incomplete
-    late = since is not None and observed.now > since + recovery_timeout(job, observed) + _LATE
-    return observed.now if late else since
+    late = since is not None and s.now > since + recovery_timeout(s) + _LATE
+    return s.now if late else since
 
 
 def next_overdue_at(s: ReconcileContext) -> float | None:
@@ -196,17 +141,17 @@ def recover_from_node_loss(s: ReconcileContext) -> Status | None:
     due = recovery_due_at(s)
     if due is None or s.now < due:
         return None
-    lacking = list(_lacking(s.job, s.status, s.facts, s.now))
+    lacking = list(_lacking(s))
     if not lacking:
         return None
-    limit = recovery_timeout(s.job, s.observed)
+    limit = recovery_timeout(s)
     what = f"{_lacks_text(s, lacking)} for {limit:g} s"
     return _smaller(s, lacking, what) or _given_back(s, lacking, what)
 
 
 def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status:
     message = f"{what}; the gang gave its place back and waits for another one"
-    if late := overdue_pods(s.facts, s.now):
+    if late := overdue_pods(s):
         message = f"{what}; the gang gave its place back; it {_waits_text(s, late)}"
     node = _node(s, lacking[0])
     failure = Failure(event=RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
@@ -225,7 +170,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
         return None
     before, missing = {**replica_counts(s.job), **place.granted}, Counter(replica.type for replica in lacking)
     # A replica whose old pod may still run cannot be started: only replicas with lower indexes remain.
-    late = overdue_pods(s.facts, s.now)
+    late = overdue_pods(s)
     first = {pod.replica.type: pod.replica.index for pod in sorted(late, key=lambda pod: -pod.replica.index)}
     after = {type_: min(count - missing[type_], first.get(type_, count)) for type_, count in before.items()}
     least = {type_: low for type_, (low, _) in replica_bounds(s.requested_job).items()}
@@ -247,8 +192,8 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
 
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
     """A job without an admission whose old pods may still run says so, and is not admitted until they are gone."""
-    late = overdue_pods(s.facts, s.now)
-    if s.status.admission is not None or not late or integration_of(s.job, s.status) is not None:
+    late = overdue_pods(s)
+    if s.status.admission is not None or not late or s.integration is not None:
         return None
     text = _waits_text(s, late)
     if text in s.status.message:
@@ -280,7 +225,7 @@ def _lacks_text(s: ReconcileContext, lacking: list[ReplicaId]) -> str:
     words = next(
         (pod.unschedulable for replica in lacking if (pod := s.facts.current.get(replica)) and pod.unschedulable), ""
     )
-    late = [f"{pod.name} on {pod.node}" for pod in overdue_pods(s.facts, s.now)]
+    late = [f"{pod.name} on {pod.node}" for pod in overdue_pods(s)]
     text = f"{join_names(lacking)} {'have' if len(lacking) > 1 else 'has'} had no node"
     if words:
         return f"{text} ({words})"
@@ -289,6 +234,6 @@ def _lacks_text(s: ReconcileContext, lacking: list[ReplicaId]) -> str:
 
 def _node(s: ReconcileContext, replica: ReplicaId) -> str:
     """The node on which a replica was, as far as it is known."""
-    late = next((pod.node for pod in overdue_pods(s.facts, s.now) if pod.replica == replica), "")
+    late = next((pod.node for pod in overdue_pods(s) if pod.replica == replica), "")
     failure = s.status.failure
     return late or (failure.node if failure is not None and failure.replica == str(replica) else "")

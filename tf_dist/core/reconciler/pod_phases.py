@@ -156,7 +156,7 @@ def start_policy_timeouts(s: ReconcileContext) -> Status | None:
         if one.event is Event.POD_EVICTED and event_key(one, s.status.attempts) in timeouts
     ]
     if any(event_key(one, s.status.attempts) not in before for one in evicted):
-        over = restarts.fail_over_disruptions(s.job, s.status, evicted, s.now, describe_events(s.job, evicted))
+        over = restarts.fail_over_disruptions(s, evicted, describe_events(s.job, evicted))
         if over:
             return over
     taken = {one.replica for one in evicted}

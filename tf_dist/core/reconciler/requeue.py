@@ -14,7 +14,6 @@ that have succeeded stay so.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -41,7 +40,7 @@ from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.job import Action, Event, Job, ReplicaId, minimum_met
 from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.api.names import short_hash
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, describe_events, join_names, placed_counts
+from tf_dist.core.api.pod_events import PodEvent, describe_events, join_names, placed_counts
 from tf_dist.core.api.pods import Disruption, PodPhase, PodView
 from tf_dist.core.api.status import (
     LIVE,
@@ -55,7 +54,6 @@ from tf_dist.core.api.status import (
     Status,
 )
 from tf_dist.core.api.timestamps import format_time, round_time
-from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts
 
 
@@ -98,9 +96,9 @@ def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str
     after = place.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not resize_restarts(s.requested_job, before, after):
-        status = restarts.keep_container_restarts(s.job, s.status, leaving, s.facts)
+        status = restarts.keep_container_restarts(s, s.status, leaving)
         return replace(status, admission=place, reason=RESIZED, message=message)
-    status = restarts.keep_container_restarts(s.job, s.status, s.facts.current, s.facts)
+    status = restarts.keep_container_restarts(s, s.status, s.facts.current)
     message += "; all replicas start again, because TF_CONFIG names every one of them"
     return status.next_attempt(place).with_restart(RESIZED).with_phase(Phase.RESTARTING, s.now, RESIZED, message)
 
@@ -134,7 +132,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
         admission=replace(place, placement=_without(place.placement, lost)),
         attempts=attempts,
         observed_replicas=s.status.observed_replicas - lost.keys(),
-        refused_nodes=exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
+        refused_nodes=_exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
         reason=UNPINNED,
         message=message,
     )
@@ -155,15 +153,15 @@ def _may_unpin(job: Job, place: Admission) -> bool:
     return bool(place.placement) and (place.complete is not None or not required)
 
 
-def unschedulable_nodes(job: Job, status: Status, facts: PodClassification) -> Collection[str]:
+def _unschedulable_nodes(s: ReconcileContext) -> Collection[str]:
     """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
-    place = status.admission
-    stuck = {replica: pod for replica, pod in facts.current.items() if _since(pod) < float("inf")}
-    lost = assign_nodes(job, place.placement, facts, stuck) if place is not None else {}
+    place = s.status.admission
+    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) < float("inf")}
+    lost = assign_nodes(s.job, place.placement, s.facts, stuck) if place is not None else {}
     return [stuck[replica].pinned or node for replica, node in lost.items()]
 
 
-def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
+def _exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
     """The excluded nodes, with these from ``now`` on for a while."""
     until = {**refused, **dict.fromkeys(sorted(nodes), round_time(now + NODE_EXCLUDED_FOR))}
     latest = sorted(until, key=lambda node: -until[node])[:_MOST_REFUSED]
@@ -229,7 +227,7 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
 
 def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: bool = False) -> Status:
     """Pods were taken away, and the job's policy for that is to give the whole place back and to wait again."""
-    status = restarts.charge_disruption(s.job, s.status, s.facts, answered, s.now)
+    status = restarts.charge_disruption(s, answered)
     if status.phase not in LIVE:
         return status
     what = describe_events(s.job, [occurrence for occurrence, _ in answered])
@@ -283,8 +281,8 @@ def requeue_incomplete(s: ReconcileContext) -> Status | None:
 
 def refused_pods(s: ReconcileContext) -> list[PodView]:
     """The pods to which the cluster's scheduler refuses nodes, where the gang has not been complete without them."""
-    place, scheduler = s.status.admission, integration_of(s.job, s.status)
-    if place is None or place.complete is not None or (scheduler is not None and scheduler.pods_first):
+    place = s.status.admission
+    if place is None or place.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
     refused = [pod for pod in s.facts.current.values() if pod.unschedulable and not pod.has_node and not pod.deleting]
     short = bool(refused) and not minimum_met(s.job, placed_counts(s.facts))
@@ -305,12 +303,12 @@ def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -
         f"falls back to {fallback_text(s.job, following)}" if following else f"tries again at {format_time(not_before)}"
     )
     message = f"{why}{when}; the gang gave its place back and {then}"
-    stuck = {*s.status.refused_nodes, *unschedulable_nodes(s.job, s.status, s.facts)}
+    stuck = {*s.status.refused_nodes, *_unschedulable_nodes(s)}
     status = replace(
         s.status,
         requeues=requeues,
         not_before=not_before,
-        refused_nodes=exclude_nodes(s.status.refused_nodes, stuck, not_before),
+        refused_nodes=_exclude_nodes(s.status.refused_nodes, stuck, not_before),
         failure=Failure(event=reason.value, message=why, at=s.now),
     )
     return requeue(s, status, reason.value, message, fall_back=True)
@@ -321,14 +319,14 @@ def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, f
 
     ``fall_back``: the next of its fallbacks comes first then; after the last one, its document's size.
     """
-    status = restarts.keep_container_restarts(s.job, status, s.facts.current, s.facts)
+    status = restarts.keep_container_restarts(s, status, s.facts.current)
     status = replace(status, fallback_from=_next_fallback(s) if fall_back else 0)
     return status.next_attempt(None).with_phase(Phase.PENDING, s.now, reason, message)
 
 
 def _next_fallback(s: ReconcileContext) -> int:
     """The one after that which it ran as; 0 after the last, and where another gang scheduler decides."""
-    if integration_of(s.job, s.status) is not None:
+    if s.integration is not None:
         return 0
     return (s.status.fallback + 1) % (len(s.job.fallbacks) + 1)
 
@@ -351,26 +349,6 @@ def schedule_timeout(job: Job) -> float:
     return timeout if limit is None else min(timeout, limit)
 
 
-# Seconds by which a pod's deadline is later than its job's: a driver that lives decides first, and says why.
-_AFTER_JOB_DEADLINE: Final = 60.0
-_LONGEST_DEADLINE: Final = 2**31 - 1
-
-
-def pod_deadline(job: Job, status: Status, now: float) -> int | None:
-    """What is left of the job's deadline for a pod that is created now, so that a job without a driver frees its nodes.
-
-    A pod's time counts from its start on a node. The job's begins anew once a gang that was admitted without nodes has
-    them (``follow_pod_phases``): as much is added. None without a deadline.
-    """
-    limit, start = job.run_policy.active_deadline, status.start_time
-    if limit is None or start is None:
-        return None
-    place = status.admission
-    may_begin_anew = place is not None and not place.placement and place.complete is None
-    left = start + limit - now + _AFTER_JOB_DEADLINE + (schedule_timeout(job) if may_begin_anew else 0.0)
-    return min(_LONGEST_DEADLINE, max(1, math.ceil(left)))
-
-
 def unplaced_due_at(s: ReconcileContext) -> float | None:
     """When the gang is requeued if nothing changes; None if every pod has its node, or once had.
 
@@ -378,41 +356,34 @@ def unplaced_due_at(s: ReconcileContext) -> float | None:
     """
     if s.status.admission is None or s.status.admission.complete is not None:
         return None
-    scheduler = integration_of(s.job, s.status)
-    if scheduler is not None and scheduler.pods_first:
+    if s.integration is not None and s.integration.pods_first:
         return None
-    since = min((since for _, since in _unplaced(s.job, s.status, s.facts)), default=None)
+    since = min((since for _, since in _unplaced(s)), default=None)
     return None if since is None else round_time(since + schedule_timeout(s.job))
 
 
-def _unplaced(job: Job, status: Status, facts: PodClassification) -> Iterator[tuple[ReplicaId, float]]:
+def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
     """The replicas without a node, and since when they could have one.
 
     One without a pod counts only where nothing but a refusal can have kept the pod from being created.
     """
-    admission = status.admission
-    at = admission.at if admission is not None else 0.0
-    expected = not facts.stale and not status.backoffs
-    startable = startable_replicas(job, status)
-    for spec in job.replica_specs:
+    at = s.status.admission.at if s.status.admission is not None else 0.0
+    expected = not s.facts.stale and not s.status.backoffs
+    startable = startable_replicas(s.job, s.status)
+    for spec in s.job.replica_specs:
         for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
-            pod = facts.current.get(replica)
-            if replica in facts.succeeded or replica not in startable:
+            pod = s.facts.current.get(replica)
+            if replica in s.facts.succeeded or replica not in startable:
                 continue
             if pod is None:
-                if expected and spec.depends is None and replica not in status.observed_replicas:
+                if expected and spec.depends is None and replica not in s.status.observed_replicas:
                     yield replica, at
             elif not pod.has_node and not pod.deleting:
                 yield replica, max(at, pod.created_at or at)
 
 
-def is_complete(job: Job, facts: PodClassification) -> bool:
-    """Whether the gang's minimum has nodes or has succeeded."""
-    return minimum_met(job, placed_counts(facts))
-
-
 def _unplaced_text(s: ReconcileContext) -> str:
-    replicas = [replica for replica, _ in _unplaced(s.job, s.status, s.facts)]
+    replicas = [replica for replica, _ in _unplaced(s)]
     pods = (s.facts.current.get(replica) for replica in replicas)
     words = next((pod.unschedulable for pod in pods if pod is not None and pod.unschedulable), "")
     return f"{join_names(replicas)} got no node" + (f" ({words})" if words else "")

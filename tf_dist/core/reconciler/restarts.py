@@ -6,120 +6,115 @@ from that. There are two budgets: one for failures, and one for disruptions (``c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from tf_dist.core.api import pods
-from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.job import Action, Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
-from tf_dist.core.api.pod_events import PodClassification, PodEvent, derive_events, describe_events, exit_text
-from tf_dist.core.api.status import COMMAND_ISSUED, LIVE, NO_PODS, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.api.pod_events import PodEvent, derive_events, describe_events, exit_text
+from tf_dist.core.api.status import COMMAND_ISSUED, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
-from tf_dist.core.reconciler.log_excerpt import log_excerpt
 
 
-def restart_job(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
+def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart every pod: one restart however many replicas have failed, none if they were disrupted."""
-    first = _costs(job, status, facts, answered, [_gravest(answered)])
-    if over := _unaffordable(job, status, facts, answered, first, now):
+    first = _costs(s, answered, [_gravest(answered)])
+    if over := _unaffordable(s, answered, first):
         return over
-    status = keep_container_restarts(job, _spend(status, answered, first), {**facts.departed, **facts.current}, facts)
+    status = keep_container_restarts(s, _spend(s.status, answered, first), {**s.facts.departed, **s.facts.current})
     anew = replace(
         status,
         attempts=status.attempts.next_job(),
         observed_replicas=frozenset(),
         succeeded=frozenset(),
-        failure=_failure(answered, now),
+        failure=_failure(answered, s.now),
     )
-    return _with_backoff(job, anew, {"": _ran_for(facts, facts.current, now)}, now, _sentence(job, answered), first)
+    return _with_backoff(s, anew, {"": _ran_for(s, s.facts.current)}, answered, first)
 
 
-def restart_tasks(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
+def restart_tasks(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart every pod of the affected tasks: one restart a task, or one in all (``failures_count_together``)."""
     types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
     by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
-    spent = _costs(job, status, facts, answered, by_task.values())
-    if over := _unaffordable(job, status, facts, answered, spent, now):
+    spent = _costs(s, answered, by_task.values())
+    if over := _unaffordable(s, answered, spent):
         return over
-    status = replace(_spend(status, answered, spent), failure=_failure(answered, now))
+    status = replace(_spend(s.status, answered, spent), failure=_failure(answered, s.now))
     ran: dict[str, float | None] = {}
     for type_ in by_task:
-        replicas = [replica for replica in facts.current if replica.type == type_]
-        gone = [replica for replica in facts.departed if replica.type == type_]
-        status = keep_container_restarts(job, status, [*replicas, *gone], facts)
+        replicas = [replica for replica in s.facts.current if replica.type == type_]
+        gone = [replica for replica in s.facts.departed if replica.type == type_]
+        status = keep_container_restarts(s, status, [*replicas, *gone])
         status = replace(status, attempts=status.attempts.next_task(type_))
-        ran[type_] = _ran_for(facts, replicas, now)
+        ran[type_] = _ran_for(s, replicas)
     seen, succeeded = (
         frozenset(replica for replica in group if replica.type not in by_task)
         for group in (status.observed_replicas, status.succeeded)
     )
-    return _with_backoff(
-        job, replace(status, observed_replicas=seen, succeeded=succeeded), ran, now, _sentence(job, answered), spent
-    )
+    return _with_backoff(s, replace(status, observed_replicas=seen, succeeded=succeeded), ran, answered, spent)
 
 
-def restart_pods(job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float) -> Status:
+def restart_pods(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart the affected replicas: one restart a replica, or one in all (``failures_count_together``)."""
     by_replica = {
         occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
     }
-    spent = _costs(job, status, facts, answered, by_replica.values())
-    if over := _unaffordable(job, status, facts, answered, spent, now):
+    spent = _costs(s, answered, by_replica.values())
+    if over := _unaffordable(s, answered, spent):
         return over
-    status = replace(_spend(status, answered, spent), failure=_failure(answered, now))
-    ran: dict[str, float | None] = {}
+    status = replace(_spend(s.status, answered, spent), failure=_failure(answered, s.now))
+    status = keep_container_restarts(s, status, by_replica)
+    attempts = status.attempts
     for replica in by_replica:
-        status = keep_container_restarts(job, status, [replica], facts)
-        status = replace(
-            status, attempts=status.attempts.next_pod(replica), observed_replicas=status.observed_replicas - {replica}
-        )
-        ran[str(replica)] = _ran_for(facts, [replica], now)
-    return _with_backoff(job, status, ran, now, _sentence(job, answered), spent)
+        attempts = attempts.next_pod(replica)
+    status = replace(status, attempts=attempts, observed_replicas=status.observed_replicas - by_replica.keys())
+    ran = {str(replica): _ran_for(s, [replica]) for replica in by_replica}
+    return _with_backoff(s, status, ran, answered, spent)
 
 
-def charge_disruption(
-    job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, now: float
-) -> Status:
+def charge_disruption(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """The status with the disruption that the whole job waits again for: one, however many pods; Failed over budget."""
-    first = _costs(job, status, facts, answered, [_gravest(answered)])
-    over = _unaffordable(job, status, facts, answered, first, now)
-    return over or replace(_spend(status, answered, first), failure=_failure(answered, now))
+    first = _costs(s, answered, [_gravest(answered)])
+    over = _unaffordable(s, answered, first)
+    return over or replace(_spend(s.status, answered, first), failure=_failure(answered, s.now))
 
 
-def restart_by_command(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
+def restart_by_command(s: ReconcileContext) -> Status:
     """Restart every pod because a Command says so: one restart, none while one is under way, and no back-off."""
-    again = status.phase is Phase.RESTARTING
-    spent = spent_restarts(job, status, facts)
-    limit = job.run_policy.max_restarts
-    if not again and limit is not None and spent + 1 > limit:
-        return fail_over_budget(job, status, now, "the Command RestartJob was issued", spent=spent)
-    kept = keep_container_restarts(job, status, facts.current, facts)
+    again = s.status.phase is Phase.RESTARTING
+    limit = s.job.run_policy.max_restarts
+    if not again and limit is not None and spent_restarts(s) + 1 > limit:
+        return _fail_over_budget(s, "the Command RestartJob was issued")
+    kept = keep_container_restarts(s, s.status, s.facts.current)
     if not again:
         kept = replace(kept.with_restart(COMMAND_ISSUED), retries=kept.retries + 1)
     anew = replace(kept.next_attempt(kept.admission), start_time=kept.start_time, succeeded=frozenset())
     phase = Phase.PENDING if anew.admission is None else Phase.RESTARTING
-    return anew.with_phase(phase, now, COMMAND_ISSUED, "restarted by the Command RestartJob")
+    return anew.with_phase(phase, s.now, COMMAND_ISSUED, "restarted by the Command RestartJob")
 
 
-def resume(job: Job, status: Status, now: float) -> Status:
+def next_run(s: ReconcileContext) -> Status:
     """The next attempt of a job that was stopped: it waits for its place again, and no restart is charged.
 
     Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
     Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
     """
-    waits = status.next_attempt(None)
+    waits = s.status.next_attempt(None)
     fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
-    if not job.run_policy.resume_keeps_succeeded:
+    if not s.job.run_policy.resume_keeps_succeeded:
         fresh = replace(fresh, succeeded=frozenset())
-    return fresh.with_phase(Phase.PENDING, now, "Resumed", "resumed; waits for its place")
+    return fresh.with_phase(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
 
 
-def fail_by_container_restarts(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
+def fail_by_container_restarts(s: ReconcileContext) -> Status:
     """The status of a job whose budget the kubelet has spent by restarting containers: Failed, by the worst of them."""
-    counted = _counted_types(job)
-    listed = (pod for replica, pod in facts.current.items() if replica.type in counted)
+    counted = _counted_types(s.job)
+    listed = (pod for replica, pod in s.facts.current.items() if replica.type in counted)
     worst = max(sorted(listed, key=lambda pod: pod.replica), key=lambda pod: pod.restarts)
     exit_ = worst.exit or worst.last_exit
     times = f", {worst.ends} times" if worst.ends > 1 else ""
@@ -129,32 +124,28 @@ def fail_by_container_restarts(job: Job, status: Status, facts: PodClassificatio
         code=exit_.code if exit_ else None,
         reason=exit_.reason if exit_ else "",
         message=log_excerpt(exit_.message) if exit_ else "",
-        at=now,
+        at=s.now,
     )
     what = f"{worst.replica} {exit_text(exit_)}{times}"
-    return fail_over_budget(job, status, now, what, failure, spent=spent_restarts(job, status, facts))
+    return _fail_over_budget(s, what, failure)
 
 
-def fail_over_budget(
-    job: Job, status: Status, now: float, what: str, failure: Failure | None = None, *, spent: int
-) -> Status:
+def _fail_over_budget(s: ReconcileContext, what: str, failure: Failure | None = None) -> Status:
     """The status of a job that needs one restart more than its budget has: Failed."""
-    message = f"{what}; no restart is left (spent {spent})"
+    message = f"{what}; no restart is left (spent {spent_restarts(s)})"
     # The retry that is refused is counted, as Volcano does it: a job with maxRetry 2 ends with retryCount 2.
-    failed = replace(status, failure=failure or status.failure, retries=status.retries + 1)
-    return failed.with_phase(Phase.FAILED, now, "BackoffLimitExceeded", message)
+    failed = replace(s.status, failure=failure or s.status.failure, retries=s.status.retries + 1)
+    return failed.with_phase(Phase.FAILED, s.now, "BackoffLimitExceeded", message)
 
 
-def fail_unhandled(
-    job: Job, status: Status, facts: PodClassification, failed: Collection[ReplicaId], now: float, message: str
-) -> Status:
+def fail_unhandled(s: ReconcileContext, failed: Collection[ReplicaId], message: str) -> Status:
     """Failed, because of replicas about which no policy does anything: of the first failure, else of an eviction."""
-    events = [one for one in derive_events(job, status, facts) if one.replica in failed and one.exit is not None]
+    events = [one for one in derive_events(s.job, s.status, s.facts) if one.replica in failed and one.exit is not None]
     if not events:
-        return status.with_phase(Phase.FAILED, now, Event.POD_FAILED.value, message)
+        return s.status.with_phase(Phase.FAILED, s.now, Event.POD_FAILED.value, message)
     gravest = next((one for one in events if one.disruption is None), events[0])
-    ended = replace(status, failure=failure_of(gravest, now))
-    return ended.with_phase(Phase.FAILED, now, gravest.event.value, message)
+    ended = replace(s.status, failure=failure_of(gravest, s.now))
+    return ended.with_phase(Phase.FAILED, s.now, gravest.event.value, message)
 
 
 def failure_of(occurrence: PodEvent, now: float) -> Failure:
@@ -182,72 +173,62 @@ def _gravest(answered: DecidedEvents) -> PodEvent:
     return next((one for one in occurrences if one.disruption is None), occurrences[0])
 
 
-def _costs(
-    job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, each: Iterable[PodEvent]
-) -> list[PodEvent]:
+def _costs(s: ReconcileContext, answered: DecidedEvents, each: Iterable[PodEvent]) -> list[PodEvent]:
     """The events that these restarts are charged for.
 
     Where failures of the same moment count together, one restart is charged, and none for a pod of before the restart
     that is under way: Volcano's controller charges the first event that leads to Restarting, and those that come
     before it has left that state are free.
     """
-    if not job.run_policy.failures_count_together:
+    if not s.job.run_policy.failures_count_together:
         return list(each)
-    if status.phase is not Phase.RESTARTING:
+    if s.status.phase is not Phase.RESTARTING:
         return [_gravest(answered)]
-    later = [(one, decision) for one, decision in answered if not _is_of_before(status, facts, one)]
+    later = [(one, decision) for one, decision in answered if not _is_of_before(s, one)]
     return [_gravest(later)] if later else []
 
 
-def _is_of_before(status: Status, facts: PodClassification, occurrence: PodEvent) -> bool:
+def _is_of_before(s: ReconcileContext, occurrence: PodEvent) -> bool:
     """Whether it happened to a pod that was there when the present restart was decided."""
-    replica, since = occurrence.replica, status.since
+    replica, since = occurrence.replica, s.status.since
     if replica is None or since is None:
         return False
-    pod = facts.current.get(replica) or facts.departed.get(replica)
+    pod = s.facts.current.get(replica) or s.facts.departed.get(replica)
     return pod is not None and pod.created_at is not None and pod.created_at <= since
 
 
-def spent_restarts(job: Job, status: Status, facts: PodClassification) -> int:
+def spent_restarts(s: ReconcileContext) -> int:
     """Restarts that count against the budget: with those by the kubelet in living pods where the job counts them."""
-    return charged_restarts(job, status) + (_by_kubelet(job, facts, facts.current) if _counts_containers(job) else 0)
+    living = _by_kubelet(s, s.facts.current) if s.job.run_policy.container_restarts_count else 0
+    return charged_restarts(s.job, s.status) + living
 
 
 def charged_restarts(job: Job, status: Status) -> int:
     """The part of ``spent_restarts`` that is in the status already."""
-    return status.charged_restarts + (status.container_restarts if _counts_containers(job) else 0)
+    return status.charged_restarts + (status.container_restarts if job.run_policy.container_restarts_count else 0)
 
 
-def _counts_containers(job: Job) -> bool:
-    return job.run_policy.container_restarts_count
-
-
-def _unaffordable(
-    job: Job, status: Status, facts: PodClassification, answered: DecidedEvents, costs: Iterable[PodEvent], now: float
-) -> Status | None:
+def _unaffordable(s: ReconcileContext, answered: DecidedEvents, costs: Collection[PodEvent]) -> Status | None:
     """Failed, where one of the two budgets does not have what these restarts cost."""
-    costs, limit = list(costs), job.run_policy.max_restarts
+    limit = s.job.run_policy.max_restarts
     failures = sum(one.disruption is None for one in costs)
-    if limit is not None and failures and spent_restarts(job, status, facts) + failures > limit:
-        spent = spent_restarts(job, status, facts)
-        return fail_over_budget(job, status, now, _sentence(job, answered), _failure(answered, now), spent=spent)
+    if limit is not None and failures and spent_restarts(s) + failures > limit:
+        return _fail_over_budget(s, _sentence(s, answered), _failure(answered, s.now))
     disrupted = [one for one in costs if one.disruption is not None]
-    return fail_over_disruptions(job, status, disrupted, now, _sentence(job, answered))
+    return fail_over_disruptions(s, disrupted, _sentence(s, answered))
 
 
-def fail_over_disruptions(
-    job: Job, status: Status, disrupted: Collection[PodEvent], now: float, what: str
-) -> Status | None:
+def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], what: str) -> Status | None:
     """Failed, where the bound on disruptions does not have room for these."""
-    most = pods.disruption_limit(job)
+    status, most = s.status, pods.disruption_limit(s.job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:
         return None
     before = f"disrupted {status.total_disruptions} times before"
     if status.disruptions:
         before += f" ({pods.disruption_counts(status.disruptions)})"
     message = f"{what}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
-    failed = replace(status, failure=failure_of(next(iter(disrupted)), now))
-    return failed.with_phase(Phase.FAILED, now, pods.DISRUPTIONS_EXCEEDED, message)
+    failed = replace(status, failure=failure_of(next(iter(disrupted)), s.now))
+    return failed.with_phase(Phase.FAILED, s.now, pods.DISRUPTIONS_EXCEEDED, message)
 
 
 def charge_disruptions(job: Job, status: Status, count: int) -> Status:
@@ -259,8 +240,7 @@ def charge_disruptions(job: Job, status: Status, count: int) -> Status:
     return replace(status, disruptions=taken)
 
 
-def _spend(status: Status, answered: DecidedEvents, costs: Iterable[PodEvent]) -> Status:
-    costs = list(costs)
+def _spend(status: Status, answered: DecidedEvents, costs: Collection[PodEvent]) -> Status:
     by_policy = {id(one) for one, decision in answered if decision.by_policy}
     restarts, taken = dict(status.restarts), dict(status.disruptions)
     for one in costs:
@@ -270,20 +250,18 @@ def _spend(status: Status, answered: DecidedEvents, costs: Iterable[PodEvent]) -
     return replace(status, restarts=restarts, disruptions=taken, retries=retries)
 
 
-def keep_container_restarts(
-    job: Job, status: Status, replicas: Iterable[ReplicaId], facts: PodClassification
-) -> Status:
-    """The status with the container restarts of these pods, whose own counters go with them."""
-    return replace(status, container_restarts=status.container_restarts + _by_kubelet(job, facts, replicas))
+def keep_container_restarts(s: ReconcileContext, status: Status, replicas: Iterable[ReplicaId]) -> Status:
+    """``status`` with the container restarts of these pods, whose own counters go with them."""
+    return replace(status, container_restarts=status.container_restarts + _by_kubelet(s, replicas))
 
 
-def _by_kubelet(job: Job, facts: PodClassification, replicas: Iterable[ReplicaId]) -> int:
+def _by_kubelet(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> int:
     """Restarts of containers, but not in pods of a TFJob's replicas that a failure never restarts: what restarts there
     are sidecars (training-operator 1.9, ``PastBackoffLimit``).
     """
-    pods = {**facts.departed, **facts.current}
-    counted = _counted_types(job)
-    return sum(pods[replica].restarts for replica in replicas if replica in pods and replica.type in counted)
+    counted = _counted_types(s.job)
+    found = (s.facts.current.get(replica) or s.facts.departed.get(replica) for replica in replicas)
+    return sum(pod.restarts for pod in found if pod is not None and pod.replica.type in counted)
 
 
 def _counted_types(job: Job) -> frozenset[str]:
@@ -295,37 +273,22 @@ def _never_restarts(spec: ReplicaSpec) -> bool:
     return bool(answers) and answers <= {Action.FAIL_JOB, Action.IGNORE}
 
 
-def container_events(before: Status, after: Status, facts: PodClassification) -> Iterator[EmitEvent]:
-    """An Event of each type of which the kubelet has restarted a container in its pod since ``before``."""
-    if after.phase not in LIVE or after.attempts != before.attempts:
-        return
-    for type_, counts in after.counts.items():
-        if counts.restarts <= before.counts.get(type_, NO_PODS).restarts:
-            continue
-        ended = ((pod, pod.last_exit) for pod in facts.current.values() if pod.last_exit and pod.replica.type == type_)
-        latest = max(ended, key=lambda one: (one[1].finished_at or 0.0, one[0].replica), default=None)
-        if latest is not None:
-            pod, exit_ = latest
-            text = f"{pod.replica} {exit_text(exit_)}; its container was restarted in its pod (restart {pod.restarts})"
-            yield EmitEvent("Warning", "ContainerRestarted", text, routine=True)
-
-
-def _ran_for(facts: PodClassification, replicas: Iterable[ReplicaId], now: float) -> float | None:
+def _ran_for(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> float | None:
     """How long the longest-lived of the pods has run, in seconds; None if no pod is left to tell."""
-    starts = [facts.current[replica].started_at for replica in replicas if replica in facts.current]
-    return max((now - start for start in starts if start is not None), default=None)
+    starts = [s.facts.current[replica].started_at for replica in replicas if replica in s.facts.current]
+    return max((s.now - start for start in starts if start is not None), default=None)
 
 
 def _with_backoff(
-    job: Job,
+    s: ReconcileContext,
     status: Status,
     ran: Mapping[str, float | None],
-    now: float,
-    what: str,
+    answered: DecidedEvents,
     costs: Iterable[PodEvent],
 ) -> Status:
-    backoffs = dict(status.backoffs)
-    backoff = job.run_policy.backoff
+    """``status``, Restarting after a pause; ``ran``: how long what starts again has run, by its key in ``backoffs``."""
+    backoffs, now = dict(status.backoffs), s.now
+    backoff = s.job.run_policy.backoff
     for key, seconds in ran.items():
         before = backoffs.get(key)
         # A pod that is gone is taken to have run since its last restart.
@@ -335,8 +298,9 @@ def _with_backoff(
     wait = max(backoffs[key].until for key in ran) - now
     later = f" in {wait:.0f} s" if wait > 0 else ""
     event = status.failure.event if status.failure else ""
-    spent = " and ".join(_counts(job, status, costs)) or "part of the restart under way"
-    return replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, f"{what}; {spent}{later}")
+    spent = " and ".join(_counts(s.job, status, costs)) or "part of the restart under way"
+    message = f"{_sentence(s, answered)}; {spent}{later}"
+    return replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, message)
 
 
 def _counts(job: Job, status: Status, costs: Iterable[PodEvent]) -> Iterator[str]:
@@ -349,5 +313,39 @@ def _counts(job: Job, status: Status, costs: Iterable[PodEvent]) -> Iterator[str
         yield f"disruption {status.total_disruptions} of {pods.disruption_limit(job)}"
 
 
-def _sentence(job: Job, answered: DecidedEvents) -> str:
-    return describe_events(job, [occurrence for occurrence, _ in answered])
+def _sentence(s: ReconcileContext, answered: DecidedEvents) -> str:
+    return describe_events(s.job, [occurrence for occurrence, _ in answered])
+
+
+# What a container said last, for the status of its job: those who may read a job may not always read its pods' logs.
+MAX_LENGTH: Final = 1_000
+MAX_LINES: Final = 20
+_READ: Final = 8_192  # characters that are looked at: a kubelet keeps no more than 4096 bytes
+_HIDDEN: Final = "***"
+_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+# What is a secret by its form, or by the name that stands before it.
+_SECRETS: Final = (
+    (re.compile(r"-----BEGIN [A-Z ]{1,40}-----.*?(-----END [A-Z ]{1,40}-----|\Z)", re.DOTALL), _HIDDEN),
+    (re.compile(r"(://)[^/\s@]{1,200}@"), rf"\1{_HIDDEN}@"),
+    (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {_HIDDEN}"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"), _HIDDEN),
+    (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), _HIDDEN),
+    (
+        re.compile(
+            r"((?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)"
+            r"[\w-]{0,40}[\"']?\s{0,3}[=:]\s{0,3})(\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;&\"']+)",
+            re.IGNORECASE,
+        ),
+        rf"\1{_HIDDEN}",
+    ),
+)
+
+
+def log_excerpt(text: str) -> str:
+    """The last lines of a text, at most ``MAX_LINES`` and ``MAX_LENGTH`` characters, with credentials hidden."""
+    shown = _CONTROLS.sub("", text[-_READ:].replace("\r", "\n"))
+    for pattern, instead in _SECRETS:
+        shown = pattern.sub(instead, shown)
+    lines = [line.rstrip() for line in shown.strip().splitlines() if line.strip()]
+    kept = "\n".join(lines[-MAX_LINES:])
+    return kept if len(kept) <= MAX_LENGTH else f"…{kept[1 - MAX_LENGTH :]}"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import granted_job
+from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.fieldpath import mapping, mappings, number
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.api.status import (
@@ -155,10 +155,10 @@ def spec_condition(status: Status, before: Condition | None, now: float) -> list
 RawStatus = dict[str, Any]
 
 
-def build_status(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
+def build_status(s: ReconcileContext) -> RawStatus:
     """The raw status to store, given the one stored before (conditions keep their history)."""
-    job = granted_job(job, status)
-    return {**_REPORTS[job.dialect](job, status, stored, now), FIELD: {**dump_status(status), **_shown(job, status)}}
+    report = _REPORTS[s.job.dialect](s.job, s.status, s.observed.stored_status, s.now)
+    return {**report, FIELD: {**dump_status(s.status), **_shown(s.job, s.status)}}
 
 
 def _shown(job: Job, status: Status) -> RawStatus:
@@ -191,7 +191,6 @@ def _outcome(status: Status) -> RawStatus:
 
 def ready_text(job: Job, status: Status) -> str:
     """``2/3``: workers that run and are ready, or are done, of those wanted (all replicas where there is no worker)."""
-    job = granted_job(job, status)
     workers = [spec for spec in job.replica_specs if spec.role is Role.WORKER] or list(job.replica_specs)
     counts = [status.counts.get(spec.type, NO_PODS) for spec in workers]
     return f"{sum(c.ready + c.succeeded for c in counts)}/{sum(spec.replicas for spec in workers)}"

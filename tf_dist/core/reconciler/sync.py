@@ -7,20 +7,21 @@ names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.api.assignment import PendingReason, assign_nodes, startable_replicas, waiting_for_leaving_pods
-from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, Observed, Update
+from tf_dist.core.api.context import Action, Create, Delete, EnsureKeys, ReconcileContext, Update
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.api.names import replica_name
-from tf_dist.core.api.pod_events import PodClassification
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
 from tf_dist.core.api.status import LIVE, START_TIMEOUT, STOPPED, Status
-from tf_dist.core.integrations.dispatch import IntegrationPass
+from tf_dist.core.integrations.dispatch import decorate_pod, integration_actions, takes_pods
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, volcano_plugins
+from tf_dist.core.reconciler.requeue import schedule_timeout
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
 _CUT_SHORT: Final = frozenset(
@@ -44,51 +45,51 @@ def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
     return policy
 
 
-def pods_to_delete(job: Job, status: Status, facts: PodClassification) -> tuple[PodView, ...]:
+def pods_to_delete(s: ReconcileContext) -> tuple[PodView, ...]:
     """The pods that must go, those that are being deleted already included."""
-    if status.phase in LIVE:
-        return facts.stale
-    match effective_clean_pod_policy(job, status):
+    if s.status.phase in LIVE:
+        return s.facts.stale
+    match effective_clean_pod_policy(s.job, s.status):
         case CleanPodPolicy.ALL:
-            return (*facts.stale, *facts.current.values())
+            return (*s.facts.stale, *s.facts.current.values())
         case CleanPodPolicy.RUNNING:
-            kept = _crashing_pod(job, status, facts)
-            running = (pod for pod in (*facts.stale, *facts.current.values()) if not pod.finished)
+            kept = _crashing_pod(s)
+            running = (pod for pod in (*s.facts.stale, *s.facts.current.values()) if not pod.finished)
             return tuple(pod for pod in running if pod is not kept)
         case CleanPodPolicy.NONE:
             return ()
 
 
-def _crashing_pod(job: Job, status: Status, facts: PodClassification) -> PodView | None:
+def _crashing_pod(s: ReconcileContext) -> PodView | None:
     """The pod whose container the kubelet restarted until the budget was spent; None if all pods are to be kept or go.
 
     It is never finished. A job that wants its pods kept wants it for the log of this one.
     """
-    if job.run_policy.clean_pods is not CleanPodPolicy.NONE or status.reason != "BackoffLimitExceeded":
+    if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != "BackoffLimitExceeded":
         return None
-    culprit = status.failure.replica if status.failure is not None else ""
-    return next((pod for replica, pod in facts.current.items() if str(replica) == culprit and pod.ends), None)
+    culprit = s.status.failure.replica if s.status.failure is not None else ""
+    return next((pod for replica, pod in s.facts.current.items() if str(replica) == culprit and pod.ends), None)
 
 
-def dependencies_met(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:
+def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     """Whether the tasks that this one depends on are up: as many of their pods as they need are ready or succeeded."""
     if spec.depends is None:
         return True
-    up = [_is_up(job, type_, facts) for type_ in spec.depends.on]
+    up = [_is_up(s, type_) for type_ in spec.depends.on]
     return any(up) if spec.depends.any else all(up)
 
 
-def dependencies_unreachable(job: Job, spec: ReplicaSpec, facts: PodClassification) -> bool:
+def dependencies_unreachable(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     """Whether the tasks that this one depends on can never be up: too many of their pods have failed for good."""
-    if spec.depends is None or dependencies_met(job, spec, facts):
+    if spec.depends is None or dependencies_met(s, spec):
         return False
-    lost = [_is_lost(job, type_, facts) for type_ in spec.depends.on]
+    lost = [_is_lost(s, type_) for type_ in spec.depends.on]
     return all(lost) if spec.depends.any else any(lost)
 
 
-def _is_up(job: Job, type_: str, facts: PodClassification) -> bool:
-    other = job.spec(type_)
-    counts = facts.count(type_)
+def _is_up(s: ReconcileContext, type_: str) -> bool:
+    other = s.job.spec(type_)
+    counts = s.facts.count(type_)
     return other is None or counts.ready + counts.succeeded >= _needed(other)
 
 
@@ -97,56 +98,58 @@ def _needed(spec: ReplicaSpec) -> int:
     return spec.min_replicas if spec.min_available is None else spec.min_available
 
 
-def _is_lost(job: Job, type_: str, facts: PodClassification) -> bool:
-    other = job.spec(type_)
+def _is_lost(s: ReconcileContext, type_: str) -> bool:
+    other = s.job.spec(type_)
     if other is None:
         return False
-    return other.replicas - facts.count(type_).failed < _needed(other) or dependencies_unreachable(job, other, facts)
+    return other.replicas - s.facts.count(type_).failed < _needed(other) or dependencies_unreachable(s, other)
 
 
-def sync_job(
-    job: Job, status: Status, facts: PodClassification, observed: Observed, deadline: int | None = None
-) -> Iterator[Action]:
-    """The actions, in order: pods to delete, objects, pods to create; ``deadline``: seconds that these may run."""
-    for pod in pods_to_delete(job, status, facts):
+def sync_job(s: ReconcileContext) -> Iterator[Action]:
+    """The actions, in order: pods to delete, objects, pods to create."""
+    for pod in pods_to_delete(s):
         if not pod.deleting:
             yield Delete("Pod", pod.name, pod.uid)
-    yield from _unwanted_services(job, status, facts, observed)
-    consultation = IntegrationPass(job, status, facts, observed)
-    yield from consultation.objects()
-    if status.phase in LIVE and consultation.takes_pods():
-        yield from _objects(job, observed)
-        due = creatable_replicas(job, status, facts, observed.now)
-        if due and job.plugins.ssh is not None:
-            yield EnsureKeys(ssh_plugin.key_secret(job, replica_pod.object_metadata))
-        nodes = assign_nodes(job, status.admission.placement, facts, due) if status.admission is not None else {}
-        for replica in due:
-            label = status.attempts.label(replica)
-            body = replica_pod.build_pod(
-                job,
-                replica,
-                label,
-                observed.addresses,
-                nodes.get(replica, ""),
-                retries=status.retries,
-                deadline=deadline,
-            )
-            consultation.decorate(replica, body)
-            yield Create(body)
+    yield from _unwanted_services(s)
+    yield from integration_actions(s)
+    if s.status.phase in LIVE and takes_pods(s):
+        yield from _missing_objects(s)
+        yield from _missing_pods(s)
     # Last, so that a cluster that refuses a budget does not keep the pods from being made.
-    yield from _budgets(job, status, observed)
+    yield from _budgets(s)
 
 
-def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: float) -> tuple[ReplicaId, ...]:
+def _missing_pods(s: ReconcileContext) -> Iterator[Action]:
+    due = creatable_replicas(s)
+    if due and s.job.plugins.ssh is not None:
+        yield EnsureKeys(ssh_plugin.key_secret(s.job, replica_pod.object_metadata))
+    nodes = assign_nodes(s.job, s.status.admission.placement, s.facts, due) if s.status.admission is not None else {}
+    deadline = _pod_deadline(s)
+    for replica in due:
+        body = replica_pod.build_pod(
+            s.job,
+            replica,
+            s.status.attempts.label(replica),
+            s.observed.addresses,
+            nodes.get(replica, ""),
+            retries=s.status.retries,
+            deadline=deadline,
+        )
+        decorate_pod(s, replica, body)
+        yield Create(body)
+
+
+def creatable_replicas(s: ReconcileContext) -> tuple[ReplicaId, ...]:
     """The replicas whose pods may be created at this moment."""
-    missing = [r for r in job.replicas if r not in facts.current and r not in facts.succeeded]
+    status, facts = s.status, s.facts
+    missing = [r for r in s.job.replicas if r not in facts.current and r not in facts.succeeded]
     if not missing:
         return ()
-    barrier = AttemptBarrier.of(status, facts)
-    startable = startable_replicas(job, status)
+    barrier = AttemptBarrier.of(status, facts.stale)
+    startable = startable_replicas(s.job, status)
     placement = status.admission.placement if status.admission is not None else {}
-    waiting = waiting_for_leaving_pods(job, placement, facts, missing)
-    ready = {spec.type for spec in job.replica_specs if dependencies_met(job, spec, facts)}
+    waiting = waiting_for_leaving_pods(s.job, placement, facts, missing)
+    ready = {spec.type for spec in s.job.replica_specs if dependencies_met(s, spec)}
     return tuple(
         replica
         for replica in missing
@@ -155,8 +158,28 @@ def creatable_replicas(job: Job, status: Status, facts: PodClassification, now: 
         and replica not in waiting
         and replica not in status.observed_replicas
         and not barrier.blocks(replica)
-        if backoff_until(status, replica) <= now
+        and backoff_until(status, replica) <= s.now
     )
+
+
+# Seconds by which a pod's deadline is later than its job's: a driver that lives decides first, and says why.
+_AFTER_JOB_DEADLINE: Final = 60.0
+_LONGEST_DEADLINE: Final = 2**31 - 1
+
+
+def _pod_deadline(s: ReconcileContext) -> int | None:
+    """What is left of the job's deadline for a pod that is created now, so that a job without a driver frees its nodes.
+
+    A pod's time counts from its start on a node. The job's begins anew once a gang that was admitted without nodes has
+    them (``follow_pod_phases``): as much is added. None without a deadline.
+    """
+    limit, start = s.job.run_policy.active_deadline, s.status.start_time
+    if limit is None or start is None:
+        return None
+    place = s.status.admission
+    may_begin_anew = place is not None and not place.placement and place.complete is None
+    left = start + limit - s.now + _AFTER_JOB_DEADLINE + (schedule_timeout(s.job) if may_begin_anew else 0.0)
+    return min(_LONGEST_DEADLINE, max(1, math.ceil(left)))
 
 
 def backoff_until(status: Status, replica: ReplicaId) -> float:
@@ -178,86 +201,80 @@ class AttemptBarrier:
     replicas: frozenset[ReplicaId]
 
     @classmethod
-    def of(cls, status: Status, facts: PodClassification) -> AttemptBarrier:
-        """The barrier of the stale pods that are still there."""
+    def of(cls, status: Status, stale: Collection[PodView]) -> AttemptBarrier:
+        """The barrier of these pods, which are stale and still there."""
         job, types = False, set()
-        for pod in facts.stale:
+        for pod in stale:
             present = status.attempts.label(pod.replica).split(".")
             made = pod.attempt.split(".")
             job = job or made[:1] != present[:1]
             if made[:2] != present[:2]:
                 types.add(pod.replica.type)
-        return cls(job, frozenset(types), frozenset(pod.replica for pod in facts.stale))
+        return cls(job, frozenset(types), frozenset(pod.replica for pod in stale))
 
     def blocks(self, replica: ReplicaId) -> bool:
         """Whether the pod of a replica may not come yet."""
         return self.job or replica.type in self.types or replica in self.replicas
 
 
-def _objects(job: Job, observed: Observed) -> Iterator[Action]:
-    wanted = services.object_names(job)
-    if any(key not in observed.objects for key in wanted):
-        for body in services.build_objects(job):
-            if (body["kind"], body["metadata"]["name"]) not in observed.objects:
-                yield Create(body)
-    if job.plugins.svc:
-        yield from _host_files(job, observed)
-
-
-def _host_files(job: Job, observed: Observed) -> Iterator[Action]:
-    """The host files follow the number of replicas."""
-    for key in volcano_plugins.plugin_object_names(job):
-        there = observed.objects.get(key)
-        data = volcano_plugins.host_file_data(job)
-        if key[0] == "ConfigMap" and there is not None and there.get("data") != data:
+def _missing_objects(s: ReconcileContext) -> Iterator[Action]:
+    """The job's services and companions of its plugins; host files follow the number of replicas."""
+    for key, make in services.job_objects(s.job).items():
+        if key not in s.observed.objects:
+            yield Create(make())
+    name = volcano_plugins.config_map_name(s.job)
+    if s.job.plugins.svc and (there := s.observed.objects.get(("ConfigMap", name))) is not None:
+        data = volcano_plugins.host_file_data(s.job)
+        if there.get("data") != data:
             removed = dict.fromkeys(there.get("data") or {})
-            yield Update(*key, {"data": {**removed, **data}})
+            yield Update("ConfigMap", name, {"data": {**removed, **data}})
 
 
-def _unwanted_services(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Iterator[Action]:
+def _unwanted_services(s: ReconcileContext) -> Iterator[Action]:
     """Delete services of replicas that were scaled away, or whose pods were cleaned up. A job's own service stays.
 
     While a TFJob is suspended it has none, as with the training operator.
     """
-    if job.services is not ServiceStyle.PER_REPLICA and not _sleeps(job, status):
+    if s.job.services is not ServiceStyle.PER_REPLICA and not _sleeps(s):
         return
-    wanted = _wanted_services(job, status, facts)
-    for (kind, name), body in observed.objects.items():
-        metadata = body.get("metadata") or {}
-        if kind == "Service" and name not in wanted and "deletionTimestamp" not in metadata:
-            yield Delete(kind, name, metadata.get("uid", ""))
+    there = {key: body["metadata"] for key, body in s.observed.objects.items() if key[0] == "Service"}
+    wanted = _wanted_services(s) if there else ()
+    for key, metadata in there.items():
+        if key not in wanted and "deletionTimestamp" not in metadata:
+            yield Delete(*key, metadata.get("uid", ""))
 
 
-def _budgets(job: Job, status: Status, observed: Observed) -> Iterator[Action]:
+def _budgets(s: ReconcileContext) -> Iterator[Action]:
     """A disruption budget comes with the pods, follows the size of the gang, and goes when the job stops or ends."""
-    if status.phase in LIVE and status.admission is not None:
-        for budget in services.build_budgets(job):
-            if (services.BUDGET, budget["metadata"]["name"]) not in observed.objects:
+    objects, live = s.observed.objects, s.status.phase in LIVE
+    if live and s.status.admission is not None:
+        for budget in services.build_budgets(s.job):
+            if (services.BUDGET, budget["metadata"]["name"]) not in objects:
                 yield Create(budget)
-    for (kind, name), body in observed.objects.items():
+    for (kind, name), body in objects.items():
         metadata = body["metadata"]
         if kind != services.BUDGET or "deletionTimestamp" in metadata:
             continue
-        if status.phase not in LIVE or name not in services.budget_names(job):
+        if not live or name not in services.budget_names(s.job):
             yield Delete(kind, name, metadata.get("uid", ""))
-        elif mapping(body.get("spec")).get("minAvailable") != len(job.replicas):
-            yield Update(kind, name, {"spec": {"minAvailable": len(job.replicas)}})
+        elif mapping(body.get("spec")).get("minAvailable") != len(s.job.replicas):
+            yield Update(kind, name, {"spec": {"minAvailable": len(s.job.replicas)}})
 
 
-def _sleeps(job: Job, status: Status) -> bool:
-    return job.dialect is not Dialect.VOLCANO and status.phase in STOPPED
+def _sleeps(s: ReconcileContext) -> bool:
+    return s.job.dialect is not Dialect.VOLCANO and s.status.phase in STOPPED
 
 
-def _wanted_services(job: Job, status: Status, facts: PodClassification) -> frozenset[str]:
-    if _sleeps(job, status):
-        return frozenset()
-    if status.phase in LIVE or status.phase in STOPPED:
-        return frozenset(services.service_names(job))
-    match effective_clean_pod_policy(job, status):
+def _wanted_services(s: ReconcileContext) -> Collection[services.ObjectKey]:
+    if _sleeps(s):
+        return ()
+    if s.status.phase in LIVE or s.status.phase in STOPPED:
+        return services.job_objects(s.job).keys()
+    match effective_clean_pod_policy(s.job, s.status):
         case CleanPodPolicy.NONE:
-            return frozenset(services.service_names(job))
+            return services.job_objects(s.job).keys()
         case CleanPodPolicy.ALL:
-            return frozenset()
+            return ()
         case CleanPodPolicy.RUNNING:
-            kept = (replica for replica, pod in facts.current.items() if pod.finished)
-            return frozenset(replica_name(job, replica) for replica in kept)
+            kept = (replica for replica, pod in s.facts.current.items() if pod.finished)
+            return {("Service", replica_name(s.job, replica)) for replica in kept}

@@ -7,18 +7,13 @@ them stands in events of its own and in ``status.tfDist``.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.api.context import Create, Delete, EmitEvent
-from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Action, Dialect, Event, Job, ReplicaSpec
-from tf_dist.core.api.pod_events import held_text
-from tf_dist.core.api.pods import PodPhase, PodView
-from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, UNCHARGED_REASONS, Phase, Status
-from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.api.status import NO_PODS, UNCHARGED_REASONS, Phase, Status
 
 # In this order the operator looks at the types of a job: the first that has failures is named.
 _ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
@@ -27,10 +22,6 @@ _LIMITS: Final[Mapping[str, str]] = {
     "DeadlineExceeded": "it was active longer than specified deadline",
 }
 _ENDED_BY_PODS: Final = frozenset({Event.POD_FAILED.value, Event.POD_EVICTED.value, Event.NODE_LOST.value})
-_FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
-
-# Reasons of our events for which the operator has an event of its own that says as much.
-SAID_BY_OPERATOR: Final = frozenset({"JobSucceeded", "Suspended", "Resumed"})
 
 
 def created_text(job: Job) -> str:
@@ -90,87 +81,6 @@ def _judges_exit_codes(spec: ReplicaSpec) -> bool:
     """Whether some failures of it are restarted and others are not: the restart policy ExitCode."""
     answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
     return {Action.RESTART_POD, Action.FAIL_JOB} <= answers
-
-
-def operator_events(job: Job, before: Status, after: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
-    """The operator's events about what became of the job between two statuses; none for other dialects.
-
-    ``pods``: of the job, as this pass has seen them.
-    """
-    if job.dialect is Dialect.TFJOB_V1:
-        seen = tuple(pods)
-        yield from _exit_events(job, before, seen)
-        yield from _waiting_events(job, before, after, seen)
-        yield from _phase_events(job, before, after)
-
-
-def _exit_events(job: Job, before: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
-    """Of the pods that have ended since ``before``: the operator repeats them in every pass.
-
-    What ends in a stopped job was stopped; no status says that it was seen, so it would be an event in every pass.
-    """
-    if before.phase not in LIVE:
-        return
-    ended = [
-        (pod, pod.exit.code)
-        for pod in pods
-        if pod.finished and not pod.deleting and pod.exit is not None and pod.exit.code is not None
-        if pod.replica not in before.succeeded and pod.attempt == before.attempts.label(pod.replica)
-    ]
-    failed = Counter(pod.replica.type for pod, _ in ended if pod.phase is PodPhase.FAILED)
-    for pod, code in ended:
-        type_ = pod.replica.type
-        if pod.phase is PodPhase.SUCCEEDED or failed[type_] > before.counts.get(type_, NO_PODS).failed:
-            text = f"Pod: {job.key.namespace}.{pod.name} exited with code {code}"
-            yield EmitEvent("Normal", "ExitedWithCode", text, routine=True)
-
-
-def _waiting_events(job: Job, before: Status, after: Status, pods: Iterable[PodView]) -> Iterator[EmitEvent]:
-    """Of the containers that the kubelet cannot start, when the job's message begins to say so: the operator repeats
-    them in every pass (``RecordAbnormalPods``).
-    """
-    held = [pod for pod in pods if pod.held_by and pod.attempt == after.attempts.label(pod.replica)]
-    if not held or after.phase not in LIVE:
-        return
-    said = held_text(sorted(held, key=lambda pod: pod.replica))
-    if said not in after.message or said in before.message:
-        return
-    for pod in held:
-        spec, (reason, message) = job.spec(pod.replica.type), pod.waiting or ("", "")
-        name, found, rest = message.removeprefix("container ").partition(": ")
-        if not (found and message.startswith("container ")):  # else it is another one that it waits for
-            name, rest = spec.container if spec else "", message
-        if rest:
-            text = f"Error pod {pod.name} container {name} waiting message: {rest}"
-            yield EmitEvent("Warning", reason, text, routine=True)
-
-
-def _phase_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
-    if before.phase in STOPPED and after.phase in LIVE:
-        yield EmitEvent("Normal", "TFJobResumed", resumed_text(job))
-    if after.phase in STOPPED and before.phase in LIVE:
-        yield EmitEvent("Normal", "TFJobSuspended", phase_text(job, after, after.phase))
-    if after.phase is Phase.RESTARTING and after.attempts != before.attempts:
-        yield EmitEvent("Warning", "TFJobRestarting", phase_text(job, after, after.phase))
-    if after.phase in SUCCESSFUL and before.phase in LIVE:
-        yield EmitEvent("Normal", "TFJobSucceeded", phase_text(job, after, after.phase))
-    if after.phase in _FAILED and before.phase in LIVE:
-        yield EmitEvent("Warning", "TFJobFailed", phase_text(job, after, after.phase))
-    if before.created is None and after.created is not None:
-        yield from _template_events(job, after)
-
-
-def _template_events(job: Job, status: Status) -> Iterator[EmitEvent]:
-    """What the operator says of fields of the templates when it makes their pods."""
-    pods = [mapping(spec.template.get("spec")) for spec in job.replica_specs]
-    if any(pod.get("restartPolicy") for pod in pods):
-        text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
-        yield EmitEvent("Warning", "SetPodTemplateRestartPolicy", text)
-    gang = integration_of(job, status)
-    ours = gang.scheduler_name if gang is not None else ""
-    if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
-        text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
-        yield EmitEvent("Warning", "SetPodTemplateSchedulerName", text)
 
 
 _REPORTED: Final = frozenset({"Pod", "Service"})

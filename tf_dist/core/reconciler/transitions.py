@@ -8,12 +8,12 @@ by which an admitted gang is resized or waits again.
 ``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
 no rule changes it any more. So one pass, and one write, takes a job as far as what is observed allows.
 
-Rules see the job with the number of replicas that it was granted, as if its document said so (``granted_job``).
+Rules see the job with the number of replicas that it was granted, as if its document said so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -25,13 +25,11 @@ from tf_dist.core.api.assignment import (
     Wait,
     admitted_text,
     admitted_with,
-    chosen_job,
     fallback_job,
     fallback_text,
-    granted_job,
 )
-from tf_dist.core.api.context import Observed, ReconcileContext, matching_replicas
-from tf_dist.core.api.job import Action, CompletionByCounts, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.api.context import ReconcileContext, matching_replicas
+from tf_dist.core.api.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec, minimum_met
 from tf_dist.core.api.lifecycle_policy import (
     END_PHASES,
     DecidedEvents,
@@ -39,24 +37,21 @@ from tf_dist.core.api.lifecycle_policy import (
     next_policy_timeout,
 )
 from tf_dist.core.api.pod_events import (
-    PodClassification,
-    classify_pods,
     derive_events,
     describe_event,
     describe_events,
+    placed_counts,
     training_specs,
 )
 from tf_dist.core.api.pods import PodPhase
 from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
 from tf_dist.core.api.status_codec import runs_under_other_controller
 from tf_dist.core.api.timestamps import parse_time, round_time
-from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler import restarts, sync
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
+from tf_dist.core.reconciler.job_context import node_loss_times, with_status
 from tf_dist.core.reconciler.node_loss import (
-    mark_lost_pods,
     next_overdue_at,
-    node_loss_times,
     overdue_pods,
     recover_from_node_loss,
     recovery_due_at,
@@ -71,7 +66,6 @@ from tf_dist.core.reconciler.pod_phases import (
 )
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_pods,
-    is_complete,
     requeue_evicted,
     requeue_incomplete,
     requeue_preempted,
@@ -82,7 +76,6 @@ from tf_dist.core.reconciler.requeue import (
     unpin_pods,
     unplaced_due_at,
 )
-from tf_dist.core.reconciler.sync import pods_to_delete
 from tf_dist.errors import TFDistError
 
 
@@ -127,7 +120,7 @@ _STOPPED_AS: Final[Mapping[Phase, Phase]] = {
 
 def finish_stopping(s: ReconcileContext) -> Status | None:
     """Completing, Terminating and Aborting end when every pod that had to go is gone."""
-    if pods_to_delete(s.job, s.status, s.facts):
+    if sync.pods_to_delete(s):
         return None
     return s.status.with_phase(_STOPPED_AS[s.status.phase], s.now, s.status.reason, s.status.message)
 
@@ -146,7 +139,7 @@ def resume(s: ReconcileContext) -> Status | None:
     by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
     if s.status.reason != SUSPENDED and not by_command:
         return None
-    return restarts.resume(s.job, s.status, s.now)
+    return restarts.next_run(s)
 
 
 def exceed_active_deadline(s: ReconcileContext) -> Status | None:
@@ -185,7 +178,7 @@ def policy_due_at(s: ReconcileContext) -> float | None:
     """When the next timeout of a policy expires, or the next pod is lost with its node."""
     timed = s.status.policy_timeouts or any(counts.pending or counts.failed for counts in s.facts.counts.values())
     timeout = next_policy_timeout(s.job, s.status, s.facts, s.now) if timed else None
-    return s.next_of(timeout, *node_loss_times(s.job, s.observed))
+    return s.next_of(timeout, *node_loss_times(s))
 
 
 def _end(phase: Phase) -> Callable[[ReconcileContext, DecidedEvents], Status]:
@@ -206,9 +199,9 @@ def _complete(s: ReconcileContext, answered: DecidedEvents) -> Status:
 _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]]] = {
     **{action: _end(phase) for action, phase in END_PHASES.items()},
     Action.COMPLETE_JOB: _complete,
-    Action.RESTART_JOB: lambda s, answered: restarts.restart_job(s.job, s.status, s.facts, answered, s.now),
-    Action.RESTART_TASK: lambda s, answered: restarts.restart_tasks(s.job, s.status, s.facts, answered, s.now),
-    Action.RESTART_POD: lambda s, answered: restarts.restart_pods(s.job, s.status, s.facts, answered, s.now),
+    Action.RESTART_JOB: restarts.restart_job,
+    Action.RESTART_TASK: restarts.restart_tasks,
+    Action.RESTART_POD: restarts.restart_pods,
     Action.REQUEUE_JOB: requeue_evicted,
     Action.FALL_BACK: lambda s, answered: requeue_evicted(s, answered, fall_back=True),
 }
@@ -232,7 +225,7 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
     if counting.min_success is None and _enough(s, counting):
         return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{succeeded} replicas succeeded")
     failed = {replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.FAILED}
-    return restarts.fail_unhandled(s.job, s.status, s.facts, failed, s.now, _ended_badly(s))
+    return restarts.fail_unhandled(s, failed, _ended_badly(s))
 
 
 def _all_ended(s: ReconcileContext) -> bool:
@@ -246,7 +239,7 @@ def _has_ended(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     if ended == spec.replicas:
         return True
     there = counts.pending + counts.running + counts.terminating
-    return not there and sync.dependencies_unreachable(s.job, spec, s.facts)
+    return not there and sync.dependencies_unreachable(s, spec)
 
 
 def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:
@@ -281,7 +274,7 @@ def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
         return None
     message = f"{lost[0]} has failed, no policy restarts it, and without it the job cannot succeed"
     failed = {replica for replica in lost if replica is not None}
-    return restarts.fail_unhandled(s.job, s.status, s.facts, failed, s.now, message)
+    return restarts.fail_unhandled(s, failed, message)
 
 
 def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | None:
@@ -297,17 +290,17 @@ def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
     limit = s.job.run_policy.max_restarts
     if limit is None:
         return None
-    spent = restarts.spent_restarts(s.job, s.status, s.facts)
+    spent = restarts.spent_restarts(s)
     if spent <= limit or spent == restarts.charged_restarts(s.job, s.status):
         return None
-    return restarts.fail_by_container_restarts(s.job, s.status, s.facts, s.now)
+    return restarts.fail_by_container_restarts(s)
 
 
 def take_admission(s: ReconcileContext) -> Status | None:
     """Record the verdict of admission on a job that waits for it; no pod is created before that is written."""
-    if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s.facts, s.now):
+    if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s):
         return None
-    other = integration_of(s.requested_job, s.status)
+    other = s.integration
     if other is None and runs_under_other_controller(s.observed.stored_status):
         # Its own pods have the room that it would wait for.
         begun = parse_time(s.observed.stored_status.get("startTime"))
@@ -384,42 +377,31 @@ class TransitionCycle(TFDistError):
     """The rules of a job undo each other, so that they never come to an end: a defect in them."""
 
 
-def apply_transitions(
-    job: Job, status: Status, observed: Observed, rules: tuple[TransitionRule, ...] = TRANSITION_RULES
-) -> tuple[Status, PodClassification]:
-    """The status after all transitions of this moment, with the pods it was decided on; the same object if unchanged.
+def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> ReconcileContext:
+    """The context after all transitions of this moment, with the status that they lead to.
 
     TransitionCycle if there is no such status, because the rules undo each other.
     """
-    before = status
-    if status.created is None and status.phase is Phase.PENDING:
-        now = observed.now
-        status = replace(status, created=now, since=now, reason="JobCreated", message="the job has been accepted")
-    granted = granted_job(job, status)
-    pods = mark_lost_pods(job, observed)
-    facts = classify_pods(granted, status, pods, observed.departed)
+    before = s.status
+    if before.created is None and before.phase is Phase.PENDING:
+        new = replace(before, created=s.now, since=s.now, reason="JobCreated", message="the job has been accepted")
+        s = replace(s, status=new)
     steps: list[str] = []
-    while (found := _next_transition(_context(job, granted, status, facts, observed), rules)) is not None:
+    while (found := _next_transition(s, rules)) is not None:
         rule, following = found
-        steps.append(f"{rule.name}: {status.phase} to {following.phase}")
+        steps.append(f"{rule.name}: {s.status.phase} to {following.phase}")
         if len(steps) > _MAX_STEPS:
-            raise TransitionCycle(f"the transitions of {job.key} do not end: …, {', '.join(steps[-_STEPS_SHOWN:])}")
-        if status.phase in LIVE and following.phase not in LIVE:
+            cycle = f"…, {', '.join(steps[-_STEPS_SHOWN:])}"
+            raise TransitionCycle(f"the transitions of {s.job.key} do not end: {cycle}")
+        if s.status.phase in LIVE and following.phase not in LIVE:
             # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
-            following = restarts.keep_container_restarts(granted, following, facts.current, facts)
-        if status.succeeded - following.succeeded and isinstance(observed.verdict, Resize):
+            following = restarts.keep_container_restarts(s, following, s.facts.current)
+        if s.status.succeeded - following.succeeded and isinstance(s.observed.verdict, Resize):
             # The verdict counted on the room of replicas that had succeeded, and now run again.
-            observed = replace(observed, verdict=None)
-        if (following.attempts, following.admission) != (status.attempts, status.admission):
-            granted = granted_job(job, following)
-            facts = classify_pods(granted, following, pods, observed.departed)
-        status = following
-    status = _without_removed(granted, status) if observed.verdict_only else _record(granted, status, facts, observed)
-    return (before if status == before else status), facts
-
-
-def _context(job: Job, granted: Job, status: Status, facts: PodClassification, observed: Observed) -> ReconcileContext:
-    return ReconcileContext(granted, status, facts, observed, chosen_job(job, status))
+            s = replace(s, observed=replace(s.observed, verdict=None))
+        s = with_status(s, following)
+    after = _without_removed(s) if s.observed.verdict_only else _record(s)
+    return replace(s, status=before if after == before else after)
 
 
 def next_transition_at(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> float | None:
@@ -447,34 +429,42 @@ def _left_to_own_driver(rule: TransitionRule, waits: bool) -> bool:
     return rule.verdict_only is VerdictOnly.SKIP or (waits and rule.verdict_only is VerdictOnly.DEFER)
 
 
-def _without_removed(job: Job, status: Status) -> Status:
+def _without_removed(s: ReconcileContext) -> Status:
     """The status without replicas that the job has no more: that their pods are missing is no disruption."""
-    sizes = {spec.type: spec.replicas for spec in job.replica_specs}
-    seen = frozenset(replica for replica in status.observed_replicas if replica.index < sizes.get(replica.type, 0))
-    return status if seen == status.observed_replicas else replace(status, observed_replicas=seen)
+    seen = _existing(s, s.status.observed_replicas)
+    return s.status if seen == s.status.observed_replicas else replace(s.status, observed_replicas=seen)
 
 
-def _record(job: Job, status: Status, facts: PodClassification, observed: Observed) -> Status:
+def _existing(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
+    sizes = {spec.type: spec.replicas for spec in s.job.replica_specs}
+    return frozenset(replica for replica in replicas if replica.index < sizes.get(replica.type, 0))
+
+
+def _record(s: ReconcileContext) -> Status:
     """The status with what is observed now, so that a pod which is missing later is known to be missing."""
-    sizes = {spec.type: spec.replicas for spec in job.replica_specs}
+    status, facts = s.status, s.facts
     # A pod that was being deleted when it was first observed (scaled away, and wanted again) is no disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
-    known = status.observed_replicas | staying if status.phase in LIVE else status.observed_replicas
-    seen = frozenset(replica for replica in known if replica.index < sizes.get(replica.type, 0))
-    counts = facts.counts if status.phase in LIVE else _kept_failures(status.counts, facts.counts)
-    refused = unexpired_exclusions(status.refused_nodes, observed.now)
+    live = status.phase in LIVE
     remembered = replace(
-        status, observed_replicas=seen, succeeded=facts.succeeded, counts=counts, refused_nodes=refused
+        status,
+        observed_replicas=_existing(s, status.observed_replicas | staying if live else status.observed_replicas),
+        succeeded=facts.succeeded,
+        counts=facts.counts if live else _kept_failures(status.counts, facts.counts),
+        refused_nodes=unexpired_exclusions(status.refused_nodes, s.now),
+        admission=_admission(s),
     )
-    return track_completeness(job, _completed(job, remembered, facts, observed.now), facts, observed)
+    if remembered.admission is not status.admission:
+        remembered = replace(remembered, requeues=0, not_before=0.0)
+    return track_completeness(replace(s, status=remembered))
 
 
-def _completed(job: Job, status: Status, facts: PodClassification, now: float) -> Status:
-    """The status with the moment since when every pod has had its node: the gang keeps its admission from then on."""
-    place = status.admission
-    if status.phase not in LIVE or place is None or place.complete is not None or not is_complete(job, facts):
-        return status
-    return replace(status, admission=replace(place, complete=now), requeues=0, not_before=0.0)
+def _admission(s: ReconcileContext) -> Admission | None:
+    """The admission with the moment since when every pod has had its node: the gang keeps it from then on."""
+    place = s.status.admission
+    if s.status.phase not in LIVE or place is None or place.complete is not None:
+        return place
+    return replace(place, complete=s.now) if minimum_met(s.job, placed_counts(s.facts)) else place
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:

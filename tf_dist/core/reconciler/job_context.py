@@ -1,0 +1,188 @@
+"""Reads one job for a pass: the ``ReconcileContext``, from what is stored and observed of it.
+
+It is made once, and again after each transition that changes which pods are the job's present ones (``with_status``).
+
+Times in a stored status are bounded first (``without_clock_skew``): none of the past lies in the future, and no wait is
+longer than it would be if it began now. So a driver whose clock was an hour ahead costs a job one write and no waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, overload
+
+from tf_dist.core.api.assignment import chosen_job, granted_job
+from tf_dist.core.api.context import Observed, ReconcileContext
+from tf_dist.core.api.fieldpath import mappings, number
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.pod_events import classify_pods
+from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView
+from tf_dist.core.api.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
+from tf_dist.core.api.timestamps import format_time, round_time
+from tf_dist.core.integrations.dispatch import integration_of, with_default_scheduler, with_verdict
+from tf_dist.core.reconciler.requeue import NODE_EXCLUDED_FOR, requeue_backoff
+
+
+def read_context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
+    """The context of a pass: the job with its status, and what is observed of it.
+
+    The status has what does not depend on pods: the driver, the scheduler, the last error, the accepted spec.
+    """
+    status = with_default_scheduler(job, _with_driver(status, observed.driver), observed.gang)
+    if observed.last_error not in (None, status.last_error):
+        status = replace(status, last_error=observed.last_error)
+    status = with_accepted_spec(status, observed.accepted, observed.refused)
+    if observed.unready:
+        observed = replace(observed, pods=tuple(_marked(job, observed, pod) for pod in observed.pods))
+    return with_verdict(_context(job, status, observed))
+
+
+def with_status(s: ReconcileContext, status: Status) -> ReconcileContext:
+    """The context with the next status; the job and its pods are read again where that changes what they are."""
+    was = s.status
+    if (status.attempts, status.admission) == (was.attempts, was.admission) and (status.phase in LIVE) == (
+        was.phase in LIVE
+    ):
+        return replace(s, status=status)
+    return _context(s.submitted_job, status, s.observed)
+
+
+def _context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
+    granted = granted_job(job, status)
+    return ReconcileContext(
+        submitted_job=job,
+        requested_job=chosen_job(job, status),
+        job=granted,
+        status=status,
+        facts=classify_pods(granted, status, observed.pods, observed.departed),
+        observed=observed,
+        integration=integration_of(job, status),
+    )
+
+
+def _with_driver(status: Status, driver: str) -> Status:
+    """The status with the driver, which other drivers respect; a job that is over keeps the one it had."""
+    if not driver or status.finished or status.driver == driver:
+        return status
+    return replace(status, driver=driver)
+
+
+def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
+    """The status with the accepted and the refused spec; unchanged if neither is known, or the job is over."""
+    if status.finished or (accepted is None and refused is None):
+        return status
+    # The message of a refusal stays as long as the spec does: else drivers of two releases would exchange it for ever.
+    same = status.refused is not None and status.refused == refused
+    following = replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
+    before = status.accepted
+    if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
+        return following
+    # What the cluster refused was another spec: the back-off ends.
+    return replace(following, requeues=0, not_before=0.0)
+
+
+# Pods that are lost with their node
+
+_TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+# What an API server adds to pods without a toleration (DefaultTolerationSeconds).
+_TOLERATED: Final = 300.0
+# Seconds that a taint manager has to delete the pod itself.
+_LATER: Final = 10.0
+
+
+def node_loss_times(s: ReconcileContext) -> Iterator[float]:
+    """When pods will be lost if their nodes do not come back."""
+    for pod in s.observed.pods if s.observed.unready else ():
+        due = _lost_at(s.job, s.observed, pod)
+        if due is not None:
+            yield due
+
+
+def _marked(job: Job, observed: Observed, pod: PodView) -> PodView:
+    """The pod, marked as lost if it is lost with its node by now."""
+    due = _lost_at(job, observed, pod)
+    if due is None or observed.now < due:
+        return pod
+    since = observed.unready[pod.node].since
+    said = f"not ready since {format_time(since)}" if since is not None else ""
+    return replace(pod, node_lost=True, disruption=Disruption(NODE_LOST, said, pod.node))
+
+
+def _lost_at(job: Job, observed: Observed, pod: PodView) -> float | None:
+    node, spec = observed.unready.get(pod.node), job.spec(pod.replica.type)
+    if node is None or node.since is None or spec is None or pod.finished or pod.deleting or pod.node_lost:
+        return None
+    tolerated = _tolerated((spec.template.get("spec") or {}).get("tolerations"))
+    return None if tolerated is None else round_time(node.since + tolerated + _LATER)
+
+
+def _tolerated(tolerations: object) -> float | None:
+    """Seconds that a pod stays on a node which is not ready; None: for ever."""
+    found = [one for one in mappings(tolerations) if _speaks_of_it(one)]
+    if not found:
+        return _TOLERATED
+    limits = [seconds for one in found if (seconds := number(one.get("tolerationSeconds"))) is not None]
+    return float(max(0, min(limits))) if limits else None
+
+
+def _speaks_of_it(toleration: Mapping[str, Any]) -> bool:
+    key, effect = toleration.get("key"), toleration.get("effect")
+    every = not key and toleration.get("operator") == "Exists"
+    return (every or key in _TAINTS) and effect in (None, "", "NoExecute")
+
+
+# Seconds by which the clocks of a cluster may differ: less is not worth a write of every job at a fail-over.
+CLOCK_SKEW_TOLERANCE: Final = 5.0
+
+
+def is_in_future(moment: float, now: float) -> bool:
+    """Whether the time of a past event lies after ``now``."""
+    return moment > now + CLOCK_SKEW_TOLERANCE
+
+
+def without_clock_skew(job: Job, status: Status, now: float) -> Status:
+    """``status`` with its times bounded; the same object when none of them is ahead."""
+    pause = requeue_backoff(job.uid, max(1, status.requeues))
+    bounded = replace(
+        status,
+        since=_past(status.since, now),
+        created=_past(status.created, now),
+        start_time=_past(status.start_time, now),
+        completion_time=_past(status.completion_time, now),
+        admission=_admission(status.admission, now),
+        failure=status.failure and replace(status.failure, at=_past(status.failure.at, now)),
+        backoffs={key: _backoff(job, pause, now) for key, pause in status.backoffs.items()},
+        policy_timeouts={key: _past(since, now) for key, since in status.policy_timeouts.items()},
+        not_before=_within(status.not_before, pause, now),
+        refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
+    )
+    return status if bounded == status else bounded
+
+
+@overload
+def _past(moment: float, now: float) -> float: ...
+@overload
+def _past(moment: float | None, now: float) -> float | None: ...
+def _past(moment: float | None, now: float) -> float | None:
+    return now if moment is not None and is_in_future(moment, now) else moment
+
+
+def _within(until: float, longest: float, now: float) -> float:
+    return round_time(now + longest) if until > now + longest + CLOCK_SKEW_TOLERANCE else until
+
+
+def _backoff(job: Job, pause: RestartBackoff, now: float) -> RestartBackoff:
+    return replace(pause, until=_within(pause.until, job.run_policy.backoff.delay(pause.count), now))
+
+
+def _admission(place: Admission | None, now: float) -> Admission | None:
+    if place is None:
+        return None
+    return replace(
+        place,
+        at=_past(place.at, now),
+        resized=_past(place.resized, now),
+        complete=_past(place.complete, now),
+        incomplete=_past(place.incomplete, now),
+    )

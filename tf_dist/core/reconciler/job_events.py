@@ -1,0 +1,212 @@
+"""The Kubernetes Events of a job: what one pass records of it, between the status before and the one after.
+
+Those of a ``kubeflow.org/v1`` TFJob that the training operator has, too, are in its words (``tfjob_messages``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from tf_dist.core.api.assignment import PendingReason
+from tf_dist.core.api.context import EmitEvent, ReconcileContext
+from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.job import Dialect, Job
+from tf_dist.core.api.pod_events import exit_text, held_text
+from tf_dist.core.api.pods import PodPhase
+from tf_dist.core.api.status import (
+    COMMAND_ISSUED,
+    INVALID_SPEC,
+    LIVE,
+    NO_PODS,
+    RESIZED,
+    RUNNING,
+    STOPPED,
+    SUCCESSFUL,
+    SUSPENDED,
+    Phase,
+    Status,
+)
+from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
+from tf_dist.core.integrations.dispatch import names_idle_scheduler
+from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED
+from tf_dist.core.reconciler.tfjob_messages import phase_text, resumed_text
+
+_WARNINGS: Final = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED, *STOPPED})
+_SETBACKS: Final = frozenset(
+    {
+        PendingReason.PREEMPTED,
+        PendingReason.EVICTED,
+        PendingReason.SCHEDULE_TIMEOUT,
+        PendingReason.PODS_REJECTED,
+        PendingReason.RECOVERY_TIMEOUT,
+        PendingReason.WAITING_FOR_LOST_NODE,
+        PendingReason.UNREADABLE,
+    }
+)
+# A Command has its own event.
+_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING, COMMAND_ISSUED})
+_STARTED_AT_ONCE: Final = frozenset({"", "JobCreated", "Resumed"})
+
+UNKNOWN_FIELDS: Final = "UnknownFields"
+"""The reason of the event about keys of a stored spec that nothing reads."""
+
+
+# Reasons for which the training operator has an event of its own that says as much.
+_SAID_BY_OPERATOR: Final = frozenset({"JobSucceeded", "Suspended", "Resumed"})
+_FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
+
+
+def job_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    """The events of what has become of the job since ``before``.
+
+    What its new status says already no later pass says again.
+    """
+    yield from _transition_events(s.job, before, s.status)
+    if s.job.dialect is Dialect.TFJOB_V1:
+        yield from operator_events(before, s)
+    yield from spec_events(before, s.status)
+    yield from _container_events(before, s)
+
+
+def _transition_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
+    """The Kubernetes Event of the transition, if it deserves one."""
+    if _deserves_event(job, before, after):
+        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
+        yield EmitEvent("Warning" if grave else "Normal", after.reason, after.message)
+
+
+def _deserves_event(job: Job, before: Status, after: Status) -> bool:
+    """Whether a Kubernetes Event is recorded: what is expected of a job is in its conditions only."""
+    if job.dialect is Dialect.TFJOB_V1 and after.reason in _SAID_BY_OPERATOR:
+        return False
+    if _event_key(after) == _event_key(before) or after.reason in _EXPECTED:
+        return False
+    return after.reason != "Admitted" or before.reason not in _STARTED_AT_ONCE
+
+
+def _event_key(status: Status) -> tuple[object, ...]:
+    """What one Event is recorded for; each resize has its own, though the reason is the same."""
+    return status.reason, status.attempts, status.message if status.reason == RESIZED else ""
+
+
+def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
+    """What a user should know once of a document that was accepted; ``validate`` says the same."""
+    if s.integration is not None:
+        return
+    job = s.submitted_job
+    templates = [spec.template for spec in job.replica_specs] if job.dialect is Dialect.VOLCANO else []
+    job_level = {"spec": {"schedulerName": job.scheduling.scheduler_name}}
+    unused = [key for _, key in unused_annotations(job.annotations, templates)] if templates else []
+    if unused:
+        message = f"tf-dist does not use {', '.join(unused)}: tf-dist validate says what each is for"
+        yield EmitEvent("Warning", "AnnotationsNotUsed", message[:1000])
+    if any(names_idle_scheduler(job, mapping(one.get("spec"))) for one in (job_level, *templates)):
+        message = (
+            "tf-dist decides where the pods go, so they are left to the cluster's default scheduler, not to volcano"
+        )
+        yield EmitEvent("Normal", "SchedulerNameNotUsed", message)
+
+
+def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
+    """The events about a spec: refused, once for each; accepted again; accepted with keys that nothing reads."""
+    if after.accepted is not None and after.accepted != before.accepted and after.accepted.unknown:
+        yield EmitEvent("Warning", UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted.unknown}")
+    if after.refusal and after.refused != before.refused:
+        yield EmitEvent("Warning", INVALID_SPEC, after.refusal)
+    elif before.refusal and after.refused is None:
+        yield EmitEvent("Normal", SPEC_ACCEPTED, "the spec is accepted again")
+
+
+def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    """An Event of each type of which the kubelet has restarted a container in its pod since ``before``."""
+    after, pods = s.status, s.facts.current.values()
+    if after.phase not in LIVE or after.attempts != before.attempts:
+        return
+    for type_, counts in after.counts.items():
+        if counts.restarts <= before.counts.get(type_, NO_PODS).restarts:
+            continue
+        ended = ((pod, pod.last_exit) for pod in pods if pod.last_exit and pod.replica.type == type_)
+        latest = max(ended, key=lambda one: (one[1].finished_at or 0.0, one[0].replica), default=None)
+        if latest is not None:
+            pod, exit_ = latest
+            text = f"{pod.replica} {exit_text(exit_)}; its container was restarted in its pod (restart {pod.restarts})"
+            yield EmitEvent("Warning", "ContainerRestarted", text, routine=True)
+
+
+def operator_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    """The training operator's events about what has become of a TFJob since ``before``."""
+    yield from _exit_events(before, s)
+    yield from _waiting_events(before, s)
+    yield from _phase_events(before, s)
+
+
+def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    """Of the pods that have ended since ``before``: the operator repeats them in every pass.
+
+    What ends in a stopped job was stopped; no status says that it was seen, so it would be an event in every pass.
+    """
+    if before.phase not in LIVE:
+        return
+    ended = [
+        (pod, pod.exit.code)
+        for pod in s.observed.pods
+        if pod.finished and not pod.deleting and pod.exit is not None and pod.exit.code is not None
+        if pod.replica not in before.succeeded and pod.attempt == before.attempts.label(pod.replica)
+    ]
+    failed = Counter(pod.replica.type for pod, _ in ended if pod.phase is PodPhase.FAILED)
+    for pod, code in ended:
+        type_ = pod.replica.type
+        if pod.phase is PodPhase.SUCCEEDED or failed[type_] > before.counts.get(type_, NO_PODS).failed:
+            text = f"Pod: {s.job.key.namespace}.{pod.name} exited with code {code}"
+            yield EmitEvent("Normal", "ExitedWithCode", text, routine=True)
+
+
+def _waiting_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    """Of the containers that the kubelet cannot start, when the job's message begins to say so: the operator repeats
+    them in every pass (``RecordAbnormalPods``).
+    """
+    after = s.status
+    held = [pod for pod in s.observed.pods if pod.held_by and pod.attempt == after.attempts.label(pod.replica)]
+    if not held or after.phase not in LIVE:
+        return
+    said = held_text(sorted(held, key=lambda pod: pod.replica))
+    if said not in after.message or said in before.message:
+        return
+    for pod in held:
+        spec, (reason, message) = s.job.spec(pod.replica.type), pod.waiting or ("", "")
+        name, found, rest = message.removeprefix("container ").partition(": ")
+        if not (found and message.startswith("container ")):  # else it is another one that it waits for
+            name, rest = spec.container if spec else "", message
+        if rest:
+            text = f"Error pod {pod.name} container {name} waiting message: {rest}"
+            yield EmitEvent("Warning", reason, text, routine=True)
+
+
+def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    job, after = s.job, s.status
+    if before.phase in STOPPED and after.phase in LIVE:
+        yield EmitEvent("Normal", "TFJobResumed", resumed_text(job))
+    if after.phase in STOPPED and before.phase in LIVE:
+        yield EmitEvent("Normal", "TFJobSuspended", phase_text(job, after, after.phase))
+    if after.phase is Phase.RESTARTING and after.attempts != before.attempts:
+        yield EmitEvent("Warning", "TFJobRestarting", phase_text(job, after, after.phase))
+    if after.phase in SUCCESSFUL and before.phase in LIVE:
+        yield EmitEvent("Normal", "TFJobSucceeded", phase_text(job, after, after.phase))
+    if after.phase in _FAILED and before.phase in LIVE:
+        yield EmitEvent("Warning", "TFJobFailed", phase_text(job, after, after.phase))
+    if before.created is None and after.created is not None:
+        yield from _template_events(s)
+
+
+def _template_events(s: ReconcileContext) -> Iterator[EmitEvent]:
+    """What the operator says of fields of the templates when it makes their pods."""
+    pods = [mapping(spec.template.get("spec")) for spec in s.job.replica_specs]
+    if any(pod.get("restartPolicy") for pod in pods):
+        text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+        yield EmitEvent("Warning", "SetPodTemplateRestartPolicy", text)
+    ours = s.integration.scheduler_name if s.integration is not None else ""
+    if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
+        text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+        yield EmitEvent("Warning", "SetPodTemplateSchedulerName", text)
