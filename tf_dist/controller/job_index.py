@@ -20,8 +20,9 @@ from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators, with_accelerators
 from tf_dist.core.gang.snapshot import AdmissionRequest
-from tf_dist.core.integrations.dispatch import integration_of, with_default_scheduler
+from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
+from tf_dist.core.reconciler.job_context import with_default_scheduler
 from tf_dist.core.reconciler.ownership import driver_of
 
 

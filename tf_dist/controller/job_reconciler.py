@@ -56,10 +56,11 @@ from tf_dist.core.api.status_codec import (
     stored_status,
     with_embedded_memory,
 )
-from tf_dist.core.integrations.dispatch import integration_of, kind_key, with_default_scheduler
+from tf_dist.core.integrations.dispatch import integration_of, kind_key
 from tf_dist.core.podbuilder.ssh_plugin import lacks_keys, with_key_pair
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
+from tf_dist.core.reconciler.job_context import with_default_scheduler
 from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event

@@ -35,8 +35,8 @@ from tf_dist.core.api.assignment import (
     waiting_for_room,
 )
 from tf_dist.core.api.context import matching_replicas
-from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling, SuccessRule, TFConfigStyle, minimum_met
-from tf_dist.core.api.pod_events import PodClassification
+from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling, SuccessRule, TFConfigStyle
+from tf_dist.core.api.pod_events import PodClassification, minimum_met
 from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
 from tf_dist.core.podbuilder.tf_config import build_tf_config

@@ -279,7 +279,7 @@ class Plugins:
 class Scheduling:
     """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
 
-    ``min_available``: so many pods must have room before any starts (see ``minimum_met``); a minimum is not a size.
+    ``min_available``: so many pods must have room before any starts (``minimum_met``); a minimum is not a size.
     ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
     ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
     ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
@@ -388,19 +388,6 @@ class Job:
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Every replica the job wants, in document order."""
         return tuple(ReplicaId(spec.type, index) for spec in self.replica_specs for index in range(spec.replicas))
-
-
-def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
-    """Whether so many pods of each type are the gang's minimum.
-
-    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
-    job's is smaller than their sum: then any pods will do.
-    """
-    tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
-    total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
-    counted = job.scheduling.min_available >= sum(tasks.values())
-    short = any(have.get(type_, 0) < count for type_, count in tasks.items())
-    return total >= job.scheduling.min_available and not (counted and short)
 
 
 def priority_class(job: Job) -> str:

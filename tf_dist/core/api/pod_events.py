@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role, minimum_met
+from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.api.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView
 from tf_dist.core.api.status import NO_PODS, Attempts, Counts, Status
 from tf_dist.core.api.timestamps import end_of_second
@@ -245,12 +245,30 @@ def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:
 def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
     """Volcano's Unknown: a part of the gang runs that is less than its minimum, and another part cannot be placed."""
     stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
-    if stuck is None or minimum_met(job, placed_counts(facts)):
+    if stuck is None or gang_is_placed(job, facts):
         return
     if any(counts.running for counts in facts.counts.values()):
         spec = job.spec(stuck.replica.type)
         if spec is not None:
             yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica)
+
+
+def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
+    """Whether so many pods of each type are the gang's minimum.
+
+    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
+    job's is smaller than their sum: then any pods will do.
+    """
+    tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
+    total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
+    counted = job.scheduling.min_available >= sum(tasks.values())
+    short = any(have.get(type_, 0) < count for type_, count in tasks.items())
+    return total >= job.scheduling.min_available and not (counted and short)
+
+
+def gang_is_placed(job: Job, facts: PodClassification) -> bool:
+    """Whether the gang's minimum has nodes or has succeeded."""
+    return minimum_met(job, placed_counts(facts))
 
 
 def placed_counts(facts: PodClassification) -> Counter[str]:

@@ -51,17 +51,6 @@ def names_idle_scheduler(job: Job, pod_spec: Document) -> bool:
     return job.dialect is Dialect.VOLCANO and pod_spec.get("schedulerName") == VOLCANO.name
 
 
-def with_default_scheduler(job: Job, status: Status, gang: str | None) -> Status:
-    """The status of a job with the default gang scheduler of its driver (None: another driver has the job).
-
-    It is stored, so that every admission leader knows which jobs it does not decide about.
-    """
-    settled = status.finished or status.admission is not None or job.scheduling.gang is not None
-    if gang is None or settled or status.gang == gang:
-        return status
-    return replace(status, gang=gang)
-
-
 def kind_key(body: Document) -> str:
     """The kind of an object, with its group where it is a gang scheduler's: several have a PodGroup."""
     group, _, _ = body["apiVersion"].rpartition("/")

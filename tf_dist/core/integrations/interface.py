@@ -21,8 +21,8 @@ from tf_dist.core.api.assignment import (
 )
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, mappings
-from tf_dist.core.api.job import Document, Job, minimum_met
-from tf_dist.core.api.pod_events import join_names, placed_counts
+from tf_dist.core.api.job import Document, Job
+from tf_dist.core.api.pod_events import join_names, minimum_met, placed_counts
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.podbuilder import replica_pod

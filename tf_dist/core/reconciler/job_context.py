@@ -20,7 +20,7 @@ from tf_dist.core.api.pod_events import classify_pods
 from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView
 from tf_dist.core.api.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
 from tf_dist.core.api.timestamps import format_time, round_time
-from tf_dist.core.integrations.dispatch import integration_of, with_default_scheduler, with_verdict
+from tf_dist.core.integrations.dispatch import integration_of, with_verdict
 from tf_dist.core.reconciler.requeue import NODE_EXCLUDED_FOR, requeue_backoff
 
 
@@ -66,6 +66,17 @@ def _with_driver(status: Status, driver: str) -> Status:
     if not driver or status.finished or status.driver == driver:
         return status
     return replace(status, driver=driver)
+
+
+def with_default_scheduler(job: Job, status: Status, gang: str | None) -> Status:
+    """The status of a job with the default gang scheduler of its driver (None: another driver has the job).
+
+    It is stored, so that every admission leader knows which jobs it does not decide about.
+    """
+    settled = status.finished or status.admission is not None or job.scheduling.gang is not None
+    if gang is None or settled or status.gang == gang:
+        return status
+    return replace(status, gang=gang)
 
 
 def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:

@@ -30,8 +30,8 @@ from tf_dist.core.api.assignment import (
     startable_replicas,
 )
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import DisruptionPolicy, Event, ReplicaId, minimum_met
-from tf_dist.core.api.pod_events import join_names, placed_counts
+from tf_dist.core.api.job import DisruptionPolicy, Event, ReplicaId
+from tf_dist.core.api.pod_events import gang_is_placed, join_names
 from tf_dist.core.api.pods import PodView, UnreadyNode
 from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
 from tf_dist.core.api.timestamps import format_time, round_time
@@ -94,7 +94,7 @@ def _runs_without(s: ReconcileContext) -> bool:
     """Whether what has nodes is the gang's minimum, and the others may wait for theirs as long as it takes."""
     least = replica_bounds(s.job)
     elastic = any(least[spec.type][0] < spec.replicas for spec in s.job.replica_specs)
-    return not elastic and minimum_met(s.job, placed_counts(s.facts))
+    return not elastic and gang_is_placed(s.job, s.facts)
 
 
 def track_completeness(s: ReconcileContext) -> Status:

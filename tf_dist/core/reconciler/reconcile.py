@@ -51,7 +51,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if before.finished and before.reason == ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
 
-    s = apply_transitions(read_context(job, before, observed))
+    s = read_context(job, before, observed)
+    s = apply_transitions(s)
 
     write_at = _status_write_at(stored, s)
     written = write_at is not None and write_at <= s.now

@@ -37,10 +37,10 @@ from tf_dist.core.api.assignment import (
     startable_replicas,
 )
 from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import Action, Event, Job, ReplicaId, minimum_met
+from tf_dist.core.api.job import Action, Event, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.api.names import short_hash
-from tf_dist.core.api.pod_events import PodEvent, describe_events, join_names, placed_counts
+from tf_dist.core.api.pod_events import PodEvent, describe_events, gang_is_placed, join_names, minimum_met
 from tf_dist.core.api.pods import Disruption, PodPhase, PodView
 from tf_dist.core.api.status import (
     LIVE,
@@ -168,13 +168,6 @@ def _exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: fl
     return {node: until[node] for node in sorted(latest)}
 
 
-def unexpired_exclusions(refused: Mapping[str, float], now: float) -> Mapping[str, float]:
-    """The nodes that are still excluded."""
-    if all(until > now for until in refused.values()):
-        return refused
-    return {node: until for node, until in refused.items() if until > now}
-
-
 def _since(pod: PodView) -> float:
     """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
     looks = bool(pod.unschedulable) and not pod.has_node and not pod.deleting
@@ -285,7 +278,7 @@ def refused_pods(s: ReconcileContext) -> list[PodView]:
     if place is None or place.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
     refused = [pod for pod in s.facts.current.values() if pod.unschedulable and not pod.has_node and not pod.deleting]
-    short = bool(refused) and not minimum_met(s.job, placed_counts(s.facts))
+    short = bool(refused) and not gang_is_placed(s.job, s.facts)
     return sorted(refused, key=lambda pod: pod.replica) if short else []
 
 

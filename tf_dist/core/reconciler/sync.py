@@ -268,9 +268,8 @@ def _sleeps(s: ReconcileContext) -> bool:
 def _wanted_services(s: ReconcileContext) -> Collection[services.ObjectKey]:
     if _sleeps(s):
         return ()
-    if s.status.phase in LIVE or s.status.phase in STOPPED:
-        return services.job_objects(s.job).keys()
-    match effective_clean_pod_policy(s.job, s.status):
+    kept_all = s.status.phase in LIVE or s.status.phase in STOPPED
+    match CleanPodPolicy.NONE if kept_all else effective_clean_pod_policy(s.job, s.status):
         case CleanPodPolicy.NONE:
             return services.job_objects(s.job).keys()
         case CleanPodPolicy.ALL:

@@ -29,7 +29,7 @@ from tf_dist.core.api.assignment import (
     fallback_text,
 )
 from tf_dist.core.api.context import ReconcileContext, matching_replicas
-from tf_dist.core.api.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec, minimum_met
+from tf_dist.core.api.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import (
     END_PHASES,
     DecidedEvents,
@@ -40,7 +40,7 @@ from tf_dist.core.api.pod_events import (
     derive_events,
     describe_event,
     describe_events,
-    placed_counts,
+    gang_is_placed,
     training_specs,
 )
 from tf_dist.core.api.pods import PodPhase
@@ -71,7 +71,6 @@ from tf_dist.core.reconciler.requeue import (
     requeue_preempted,
     requeue_unplaced,
     resize,
-    unexpired_exclusions,
     unpin_due_at,
     unpin_pods,
     unplaced_due_at,
@@ -451,7 +450,7 @@ def _record(s: ReconcileContext) -> Status:
         observed_replicas=_existing(s, status.observed_replicas | staying if live else status.observed_replicas),
         succeeded=facts.succeeded,
         counts=facts.counts if live else _kept_failures(status.counts, facts.counts),
-        refused_nodes=unexpired_exclusions(status.refused_nodes, s.now),
+        refused_nodes=_still_excluded(s),
         admission=_admission(s),
     )
     if remembered.admission is not status.admission:
@@ -459,12 +458,16 @@ def _record(s: ReconcileContext) -> Status:
     return track_completeness(replace(s, status=remembered))
 
 
+def _still_excluded(s: ReconcileContext) -> Mapping[str, float]:
+    return {node: until for node, until in s.status.refused_nodes.items() if until > s.now}
+
+
 def _admission(s: ReconcileContext) -> Admission | None:
     """The admission with the moment since when every pod has had its node: the gang keeps it from then on."""
     place = s.status.admission
     if s.status.phase not in LIVE or place is None or place.complete is not None:
         return place
-    return replace(place, complete=s.now) if minimum_met(s.job, placed_counts(s.facts)) else place
+    return replace(place, complete=s.now) if gang_is_placed(s.job, s.facts) else place
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
