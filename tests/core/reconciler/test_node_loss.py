@@ -19,7 +19,7 @@ from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import pending_reasons
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.resources.queue_resource import parse_queue
-from tf_dist.core.reconciler.node_loss import node_loss_times
+from tf_dist.core.reconciler.job_context import node_loss_times, read_context
 from tf_dist.errors import InvalidJob, InvalidQueue
 
 WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
@@ -257,7 +257,7 @@ def test_pods_stay_on_a_node_that_is_not_ready_as_long_as_they_tolerate_it(toler
     world = started(job)
     pods = views(*world.pods.values())
     observed = Observed(now=START, pods=pods, unready={"n1": UnreadyNode(START)})
-    assert list(node_loss_times(job, observed)) == ([] if due is None else [START + due])
+    assert list(node_loss_times(read_context(job, world.memory, observed))) == ([] if due is None else [START + due])
 
 
 # -- what is said -------------------------------------------------------------------------------------------------
