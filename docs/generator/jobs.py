@@ -6,12 +6,12 @@ import re
 
 from docs.generator import source
 from docs.generator.markdown import code, prose, table
+from docs.generator.reasons import CONDITIONS, EVENTS, REASONS
 from docs.generator.source import Undocumented
 from tf_dist import errors
 from tf_dist.client.exit_codes import exit_code_of_error, exit_code_of_outcome
 from tf_dist.core.api.status import OutcomeKind
 from tf_dist.core.diagnostics.diagnose import ENDS, PENDING_REASONS
-from tf_dist.core.diagnostics.reasons import CONDITIONS, EVENTS, REASONS
 
 # Not a key: the group of an API, or the prefix alone.
 _NO_KEYS = re.compile(r"tf-dist\.dev/(?:v\d\w*)?")
