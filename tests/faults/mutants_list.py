@@ -323,7 +323,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "larger-than-asked-for",
-        "core/reconciler/requeue.py",
+        "core/api/assignment.py",
         "{spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}",
         "{spec.type: counts.get(spec.type, spec.replicas) for spec in job.replica_specs}",
         "a job that was scaled down keeps its place as it was",

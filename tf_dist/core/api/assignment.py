@@ -63,7 +63,7 @@ def granted_job(job: Job, status: Status) -> Job:
     A document that asks for less by now has less at once; a type that came into it since is not held back.
     """
     sizes, job = _granted_counts(status), chosen_job(job, status)
-    return _within(job, sizes) if sizes else job
+    return with_replica_counts(job, bounded_counts(job, sizes)) if sizes else job
 
 
 def _granted_counts(status: Status) -> Sizes:
@@ -72,9 +72,9 @@ def _granted_counts(status: Status) -> Sizes:
     return {} if status.phase in LIVE else status.last_sizes
 
 
-def _within(job: Job, sizes: Sizes) -> Job:
-    wanted = {spec.type: sizes.get(spec.type, spec.replicas) for spec in job.replica_specs}
-    return with_replica_counts(job, {spec.type: min(wanted[spec.type], spec.most) for spec in job.replica_specs})
+def bounded_counts(job: Job, counts: Sizes) -> dict[str, int]:
+    """These numbers of replicas, none above what the type may have; of a type without one, what the job says."""
+    return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
 
 
 def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
@@ -83,7 +83,7 @@ def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
     if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
         return granted_job(job, status)
     granted = admitted_with(status.admission or Admission(0.0), job, verdict.sizes)
-    return _within(job, {**_granted_counts(status), **granted.sizes})
+    return with_replica_counts(job, bounded_counts(job, {**_granted_counts(status), **granted.sizes}))
 
 
 def largest_job(job: Job) -> Job:
@@ -174,8 +174,7 @@ def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
         return frozenset(job.replicas)
     found: set[ReplicaId] = set()
     for spec in job.replica_specs:
-        listed = [ReplicaId(spec.type, index) for index in range(spec.replicas)]
-        listed.sort(key=lambda replica: (replica not in status.succeeded, replica.index))
+        listed = sorted(spec.ids, key=lambda replica: (replica not in status.succeeded, replica.index))
         found.update(listed[: started.get(spec.type, spec.replicas)])
     return frozenset(found)
 

@@ -226,6 +226,11 @@ class ReplicaSpec:
         """How many there may ever be at once."""
         return self.replicas if self.max_replicas is None else max(self.replicas, self.max_replicas)
 
+    @property
+    def ids(self) -> tuple[ReplicaId, ...]:
+        """The replicas, by index."""
+        return tuple(ReplicaId(self.type, index) for index in range(self.replicas))
+
 
 class TFConfigStyle(StrEnum):
     """How TF_CONFIG is made; NONE where the job makes its own."""
@@ -387,7 +392,7 @@ class Job:
     @property
     def replicas(self) -> tuple[ReplicaId, ...]:
         """Every replica the job wants, in document order."""
-        return tuple(ReplicaId(spec.type, index) for spec in self.replica_specs for index in range(spec.replicas))
+        return tuple(replica for spec in self.replica_specs for replica in spec.ids)
 
 
 def priority_class(job: Job) -> str:

@@ -174,7 +174,7 @@ def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterato
 def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
     """Evictions whose policy waits: the pod was created anew, and has not run yet."""
     for spec in job.replica_specs:
-        for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
+        for replica in spec.ids:
             pod = facts.current.get(replica)
             going = pod is None or pod.deleting
             back = replica in facts.succeeded or not (going or (pod and pod.phase is PodPhase.PENDING))
@@ -188,8 +188,7 @@ def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[
 
 def _present_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
     for spec in job.replica_specs:
-        for index in range(spec.replicas):
-            replica = ReplicaId(spec.type, index)
+        for replica in spec.ids:
             if replica not in facts.succeeded:
                 yield from _of_replica(job, spec, replica, facts, seen=replica in status.observed_replicas)
         yield from _of_task(spec, facts)

@@ -116,4 +116,4 @@ def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
         return 0 if spec.role.leads else 1 + order.index(spec.role)
 
     specs = sorted(job.replica_specs, key=rank)
-    return tuple(ReplicaId(spec.type, index) for spec in specs for index in range(spec.replicas))
+    return tuple(replica for spec in specs for replica in spec.ids)

@@ -40,19 +40,16 @@ def _services(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
             return {("Service", job.key.name): partial(_job_service, job)}
         case ServiceStyle.PER_REPLICA:
             return {
-                ("Service", names.replica_name(job, ReplicaId(spec.type, index))): partial(
-                    _replica_service, job, spec, index
-                )
+                ("Service", names.replica_name(job, replica)): partial(_replica_service, job, spec, replica)
                 for spec in job.replica_specs
-                for index in range(spec.replicas)
+                for replica in spec.ids
             }
 
 
-def _replica_service(job: Job, spec: ReplicaSpec, index: int) -> Body:
-    labels = names.replica_labels(job, spec, index)
+def _replica_service(job: Job, spec: ReplicaSpec, replica: ReplicaId) -> Body:
+    labels = names.replica_labels(job, spec, replica.index)
     selector = {key: labels[key] for key in (names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX)}
-    name = names.replica_name(job, ReplicaId(spec.type, index))
-    return _service(job, name, labels, selector, _ports(job, spec))
+    return _service(job, names.replica_name(job, replica), labels, selector, _ports(job, spec))
 
 
 def _job_service(job: Job) -> Body:

@@ -31,7 +31,7 @@ def _variable(spec: ReplicaSpec) -> str:
 
 def task_hosts(job: Job, spec: ReplicaSpec) -> list[str]:
     """The names of a task's pods, as in its host file; a template that fixes the host name has one for all."""
-    hosts = (".".join(names.pod_host(job, ReplicaId(spec.type, index))) for index in range(spec.replicas))
+    hosts = (".".join(names.pod_host(job, replica)) for replica in spec.ids)
     return list(dict.fromkeys(hosts))
 
 

@@ -78,7 +78,7 @@ def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     complete = s.status.admission is not None and s.status.admission.complete is not None
     for spec in s.job.replica_specs:
         ready = dependencies_met(s, spec)
-        for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
+        for replica in spec.ids:
             pod = s.facts.current.get(replica)
             if replica in s.facts.succeeded or replica not in startable or backoff_until(s.status, replica) > s.now:
                 continue

@@ -29,6 +29,7 @@ from tf_dist.core.api.assignment import (
     admitted_text,
     admitted_with,
     assign_nodes,
+    bounded_counts,
     fallback_text,
     placement_within,
     replica_change_text,
@@ -71,8 +72,8 @@ def resize(s: ReconcileContext) -> Status | None:
     if not place.sizes:
         return None
     before = {**replica_counts(s.job), **admission.sizes}
-    after = _bounded(job, place.sizes)
-    room = _bounded(job, place.granted)
+    after = bounded_counts(job, place.sizes)
+    room = bounded_counts(job, place.granted)
     placement = placement_within(job, place.placement, room)
     place = replace(place, sizes=after, started=room if room != after else {}, placement=placement)
     changed = any(before.get(type_) != count for type_, count in after.items())
@@ -85,10 +86,6 @@ def resize(s: ReconcileContext) -> Status | None:
     return with_size(
         s, place, before, why or f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
     )
-
-
-def _bounded(job: Job, counts: Sizes) -> dict[str, int]:
-    return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
 
 
 def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str) -> Status:
@@ -205,11 +202,11 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
         PodEvent(
             event=Event.POD_EVICTED,
             spec=spec,
-            replica=ReplicaId(spec.type, index),
+            replica=replica,
             disruption=Disruption(SCHEDULER_PREEMPTION),
         )
         for spec in s.job.replica_specs
-        for index in range(spec.replicas)
+        for replica in spec.ids
     )
     decided = most_severe_action(s.job, evictions, s.now)
     if decided is not None and decided[0] in END_PHASES:
@@ -364,7 +361,7 @@ def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
     expected = not s.facts.stale and not s.status.backoffs
     startable = startable_replicas(s.job, s.status)
     for spec in s.job.replica_specs:
-        for replica in (ReplicaId(spec.type, index) for index in range(spec.replicas)):
+        for replica in spec.ids:
             pod = s.facts.current.get(replica)
             if replica in s.facts.succeeded or replica not in startable:
                 continue

@@ -27,6 +27,7 @@ from tf_dist.core.api.assignment import (
     admitted_with,
     fallback_job,
     fallback_text,
+    replica_counts,
 )
 from tf_dist.core.api.context import ReconcileContext, matching_replicas
 from tf_dist.core.api.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
@@ -403,9 +404,11 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
     return replace(s, status=before if after == before else after)
 
 
-def next_transition_at(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> float | None:
+def next_transition_at(s: ReconcileContext) -> float | None:
     """The earliest moment at which time alone may lead to a transition."""
-    return s.next_of(*(rule.due(s) for rule in rules if rule.due is not None and s.status.phase in rule.phases))
+    return s.next_of(
+        *(rule.due(s) for rule in TRANSITION_RULES if rule.due is not None and s.status.phase in rule.phases)
+    )
 
 
 def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> tuple[TransitionRule, Status] | None:
@@ -435,7 +438,7 @@ def _without_removed(s: ReconcileContext) -> Status:
 
 
 def _existing(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
-    sizes = {spec.type: spec.replicas for spec in s.job.replica_specs}
+    sizes = replica_counts(s.job)
     return frozenset(replica for replica in replicas if replica.index < sizes.get(replica.type, 0))
 
 
