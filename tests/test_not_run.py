@@ -45,9 +45,9 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
     (folder / "test_these.py").write_text(TESTS)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.not_run", *arguments],
+        [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.not_run", *arguments],
         cwd=folder,
-        env=env | {"PYTHONPATH": str(ROOT)},
+        env=env | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

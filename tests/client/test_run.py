@@ -92,14 +92,16 @@ def test_ctrl_c_ends_the_job_and_is_raised_then(folder: Path) -> None:
         until((folder / "runs").exists, SECONDS)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before, thread = signal.getsignal(signal.SIGINT), threading.Thread(target=interrupt)
+    thread = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # below nohup it would be ignored
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             run(job(f"{FOREVER}"), show=False, timeout=SECONDS)
     finally:
         thread.join()
-    assert signal.getsignal(signal.SIGINT) is before
+        after = signal.signal(signal.SIGINT, before)
+    assert after is signal.default_int_handler
 
 
 def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
