@@ -97,6 +97,7 @@ def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give(volc
         for name in ("workflows", "workflowtaskresults")
         for verb in ("get", "create", "patch")
     }
+    argo |= {("argoproj.io", "workfloweventbindings", "list"), ("argoproj.io", "workflowtemplates", "get")}
     ours = granted(rbac.edit_rules(volcano=volcano))
     assert granted(step_rules(volcano=volcano)) <= kubernetes | argo | ours
     for one in step_roles("research", volcano=volcano):
@@ -111,6 +112,20 @@ def test_with_both_roles_a_step_may_what_a_driver_may_and_what_argo_needs() -> N
     assert {resource for group, resource, _ in granted(step_rules()) if group == "argoproj.io"} == {
         "workflowtaskresults",
         "workflows",
+    }
+
+
+def test_an_event_is_sent_with_the_rights_that_argos_server_uses() -> None:
+    """It reads the bindings and the template, and creates the workflow, by the token of the sender."""
+    (events,) = [
+        one
+        for one in step_roles("research")
+        if (one["kind"], one["metadata"]["name"]) == ("Role", "tf-dist-argo-events")
+    ]
+    assert granted(events["rules"]) == {
+        ("argoproj.io", "workfloweventbindings", "list"),
+        ("argoproj.io", "workflowtemplates", "get"),
+        ("argoproj.io", "workflows", "create"),
     }
 
 

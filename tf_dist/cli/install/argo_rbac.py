@@ -14,6 +14,17 @@ _API: Final = "rbac.authorization.k8s.io"
 _GROUP: Final = "argoproj.io"
 
 
+def _rule(group: str, resources: str, *verbs: str) -> Manifest:
+    return {"apiGroups": [group], "resources": [resources], "verbs": list(verbs)}
+
+
+_EVENT_RULES: Final = (
+    _rule(_GROUP, "workflows", "create"),
+    _rule(_GROUP, "workfloweventbindings", "list"),
+    _rule(_GROUP, "workflowtemplates", "get"),
+)
+
+
 def step_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a step needs where a controller drives its job, and Argo's executor beside it.
 
@@ -33,13 +44,15 @@ def step_rules(*, volcano: bool = False) -> list[Manifest]:
 
 
 def step_roles(namespace: str, *, volcano: bool = False) -> list[Manifest]:
-    """The account of steps with its role; and that of a Sensor, which creates workflows."""
+    """The account of steps with its role; and that of events: a Sensor, or who sends one to Argo's server, which then
+    reads bindings and templates and creates workflows with the rights of the sender.
+    """
     return [
         _account(ARGO_ACCOUNT, namespace),
         _role(ARGO_ACCOUNT, step_rules(volcano=volcano), namespace),
         _bound("Role", metadata(ARGO_ACCOUNT, namespace), ARGO_ACCOUNT, ARGO_ACCOUNT, namespace),
         _account(EVENTS_ACCOUNT, namespace),
-        _role(EVENTS_ACCOUNT, [_rule(_GROUP, "workflows", "create")], namespace),
+        _role(EVENTS_ACCOUNT, _EVENT_RULES, namespace),
         _bound("Role", metadata(EVENTS_ACCOUNT, namespace), EVENTS_ACCOUNT, EVENTS_ACCOUNT, namespace),
     ]
 
@@ -53,10 +66,6 @@ def driving_step_roles(namespace: str, *, volcano: bool = False) -> list[Manifes
         _bound("Role", metadata(DRIVING, namespace), DRIVING, ARGO_ACCOUNT, namespace),
         _bound("ClusterRole", metadata(f"{ARGO_ACCOUNT}-{namespace}"), QUEUES, ARGO_ACCOUNT, namespace),
     ]
-
-
-def _rule(group: str, resources: str, *verbs: str) -> Manifest:
-    return {"apiGroups": [group], "resources": [resources], "verbs": list(verbs)}
 
 
 def _account(name: str, namespace: str) -> Manifest:
