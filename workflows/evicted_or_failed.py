@@ -2,6 +2,9 @@
 
 The first step bears no disruption and is not tried again, so that the workflow decides what follows: `resume` trains on
 in the same folder, `page` runs for everything else and fails, and with it the workflow.
+
+`page` comes after `resume`, not beside it: a workflow ends as its last tasks do, and one that does not run counts as
+the one before it. After `train`, which has failed, the workflow would be Failed though `resume` has succeeded.
 """
 
 from pathlib import Path
@@ -69,15 +72,12 @@ with Workflow(
         steps = {"steps": "{{workflow.parameters.steps}}"}
         trained = train(arguments=steps)
         outcome = trained.get_parameter("outcome")
-        resumed = resume(
-            arguments=steps, depends="train.Failed", when=f"{outcome} == evicted || {outcome} == preempted"
-        )
-        paged = page(
+        resume(arguments=steps, depends="train.Failed", when=f"{outcome} == evicted || {outcome} == preempted")
+        page(
             arguments={
                 "outcome": outcome,
                 "replica": trained.get_parameter("replica"),
                 "message": trained.get_parameter("message"),
             },
-            depends="train.Failed",
-            when=f"{outcome} != evicted && {outcome} != preempted",
+            depends="resume.Skipped",
         )

@@ -9,7 +9,8 @@
                                    outcome admission_timeout; the retry goes on waiting with the old age
 
 An eviction brings the next entry of the list, in the same folder; a preemption has it wait again. The output `fallback`
-of `train` says which one ran (0: all that it asked for), and `which` prints it.
+of `train` says which one ran (0: all that it asked for), and `which` prints it. As the last task it also decides how
+the workflow ends, so it fails where the training has.
 """
 
 from pathlib import Path
@@ -52,8 +53,10 @@ train = TFJobStep(
 def which():
     """Say which entry of the list it ran as."""
     import os
+    import sys
 
     print(f"{os.environ['OUTCOME']}: fallback {os.environ['FALLBACK']}")
+    sys.exit(os.environ["OUTCOME"] != "succeeded")
 
 
 cleanup = cleanup_step()

@@ -1,8 +1,9 @@
 """Train once for the same data, image and settings: another run with them takes the result of the one before.
 
-Argo remembers the outputs of a step that succeeded, in a ConfigMap (its controller must be allowed to write those), and
-does not run it again for as long as they are young enough. The key holds all that the model depends on, and so does
-the folder: a run with other settings finds no checkpoint of these.
+Argo remembers the outputs of a step that succeeded, in a ConfigMap in the namespace of its controller, which must be
+allowed to write it there, and does not run the step again for as long as they are young enough. The key holds the
+namespace, as the model is on a volume of that, and all that the model depends on, and so does the folder: a run with
+other settings finds no checkpoint of these.
 
 `argo suspend` gives the job's place back until `argo resume`, from its last checkpoint on.
 """
@@ -38,7 +39,7 @@ train = TFJobStep(
     total_steps="{{inputs.parameters.steps}}",
     metric_outputs=["accuracy"],
     memoize=m.Memoize(
-        key=f"digits-{SETTINGS}",
+        key=f"{{{{workflow.namespace}}}}-digits-{SETTINGS}",
         max_age="720h",
         cache=m.Cache(config_map=m.LocalObjectReference(name="digits-trained")),
     ),

@@ -42,6 +42,18 @@ class Node:
     seconds: float = 0.0
 
 
+def dag_phase(before: Mapping[str, set[str]], phases: Mapping[str, str]) -> str:
+    """How a DAG ended: as its last tasks did. One that did not run counts as what is before it, failures first."""
+
+    def counted(name: str) -> bool:
+        if phases[name] in ("Skipped", "Omitted"):
+            return all(counted(one) for one in before[name])
+        return phases[name] == "Succeeded"
+
+    last = set(before) - {one for them in before.values() for one in them}
+    return "Succeeded" if all(counted(name) for name in last) else "Failed"
+
+
 @dataclass
 class Place:
     """Where workflows run. ``folder``: scratch; ``mounts``: a folder for the path where a claim is mounted;
@@ -177,8 +189,8 @@ class Runner:
                 name, future = next(iter(running.items()))
                 done[name] = future.result()
                 del running[name]
-        bad = [one for one in done.values() if one.phase in ("Failed", "Error")]
-        node.phase = "Failed" if bad else "Succeeded"
+        before = {task["name"]: depends_on(task.get("depends", "")) for task in tasks}
+        node.phase = dag_phase(before, {name: one.phase for name, one in done.items()})
 
     def _task(self, task: Object, scope: dict[str, str], done: Mapping[str, Node], above: str) -> Node:
         name = f"{above}.{task['name']}"

@@ -105,15 +105,20 @@ def test_what_is_trained_once_has_a_key_that_argo_takes_for_each_image_and_data(
     (train,) = [one for one in documents()["train-once.yaml"]["spec"]["templates"] if one["name"] == "train"]
     (folder,) = [word for word in train["container"]["args"] if word.startswith("--model-dir=")]
     usual = {
+        "workflow.namespace": "research",
         "workflow.parameters.image": "registry:5000/tf-dist/digits_2:v1.0@sha256:4f",
         "workflow.parameters.data": "2024.06",
         "inputs.parameters.steps": "4000",
         "inputs.parameters.learning-rate": "0.05",
     }
+    settings = usual.keys() - {"workflow.namespace"}
     for text in (train["memoize"]["key"], folder):
-        values = [usual, *({**usual, name: f"{value}1"} for name, value in usual.items())]
+        values = [usual, *({**usual, name: f"{usual[name]}1"} for name in settings)]
         assert len({substituted(text, scope) for scope in values}) == len(values)
         dashed = {**usual, "workflow.parameters.data": "2024-06"}
         assert substituted(text, dashed) != substituted(text, usual)
+    # Argo keeps it in a ConfigMap beside its controller, where all namespaces meet; the folder is on a volume of each.
+    other = substituted(train["memoize"]["key"], usual | {"workflow.namespace": "vision"})
+    assert other != substituted(train["memoize"]["key"], usual)
     # workflow/controller/cache/cache.go of Argo 4.1; a key of a ConfigMap has at most 253 characters.
     assert re.fullmatch(r"[a-zA-Z0-9][-a-zA-Z0-9]{,252}", substituted(train["memoize"]["key"], usual))
