@@ -54,7 +54,7 @@ class Counting(MemoryCluster):
     """Counts its requests; its pods write a few lines, and run until they are asked to end."""
 
     def __init__(self) -> None:
-        super().__init__(log_source=self)
+        super().__init__()
         self.asked: Counter[str] = Counter()
         self._ended = threading.Event()
 

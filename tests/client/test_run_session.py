@@ -70,7 +70,7 @@ class Notes:
 @pytest.mark.parametrize("timeout", [SECONDS, None])
 def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(timeout: float | None) -> None:
     with MemoryCluster() as memory:
-        memory.log_source = FixedLogs([b"here\n"])
+        memory.log_source = FixedLogs([b"here\n"]).logs
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
         behind, view, results = Behind(memory), Notes(), list[Result]()
         job, run_options = (
@@ -118,7 +118,7 @@ def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
     """The first stream ends while the container runs; the second when it has ended, a line too early."""
     source = RestartedKubelet()
     with MemoryCluster() as memory:
-        memory.log_source = source
+        memory.log_source = source.logs
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
         job, view, results = StoredJob(TFJOBS, stored), Notes(), list[Result]()
         memory.create(PODS, "default", owned_by(stored, worker(job)))

@@ -5,7 +5,6 @@ A quiet stream ends when its client goes, and only then.
 
 from __future__ import annotations
 
-import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tf_dist.cluster.http_server import ConnectionTrackingServer, DisconnectWatcher
+from tf_dist.cluster.http_server import ConnectionTrackingServer
 
 SECONDS = 60
 
@@ -60,60 +59,43 @@ def test_a_thread_that_has_let_go_of_its_connection_is_waited_for_too(server: Li
     assert not [thread for thread in threading.enumerate() if thread.name == "lingering"]
 
 
-class Late(selectors.DefaultSelector):
-    """Tells of a ready socket only after ``meanwhile`` has run, as when another thread gets the processor first."""
-
-    meanwhile = staticmethod(lambda: None)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(timeout)
-        if any(key.data for key, _ in found):
-            self.meanwhile()
-            # The selector looks a ready descriptor up in its map when it returns, not when it became ready.
-            found = [(self.get_map().get(key.fd, key), mask) for key, mask in found]
-        return found
-
-
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def stream(server: Lingering) -> Iterator[tuple[socket.socket, threading.Event]]:
+    """The client's end of a stream that says nothing, and whether the server has ended it."""
     ours, theirs = socket.socketpair()
+    ended = threading.Event()
+    with ours, theirs, server.streaming(ours, ended.set):
+        yield theirs, ended
+
+
+def test_a_quiet_stream_ends_with_its_client(stream: tuple[socket.socket, threading.Event]) -> None:
+    client, ended = stream
+    assert not ended.wait(0.6)  # the server looks several times meanwhile
+    client.close()
+    assert ended.wait(SECONDS)
+
+
+def test_the_next_request_on_a_kept_connection_ends_no_stream(server: Lingering) -> None:
+    """The first stream is done and the request for the second is there, before the server looks."""
+    ours, theirs = socket.socketpair()
+    first, second = threading.Event(), threading.Event()
     with ours, theirs:
-        yield ours, theirs
-
-
-def test_a_hangup_is_noticed(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    disconnects, gone = DisconnectWatcher(), threading.Event()
-    disconnects.watch(ours, gone.set)
-    theirs.close()
-    assert gone.wait(60)
-    disconnects.stop()
-
-
-def test_the_next_request_on_a_kept_connection_ends_no_stream(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    selector, moved, gone = Late(), threading.Event(), threading.Event()
-    disconnects = DisconnectWatcher(selector)
-
-    def next_stream() -> None:
-        """The first stream is done, the request for the second is read, and the second begins."""
-        disconnects.forget(ours)
+        with server.streaming(ours, first.set):
+            pass
+        assert first.is_set()
+        theirs.send(b"GET /next")
         ours.recv(100)
-        disconnects.watch(ours, gone.set)
-        moved.set()
-        selector.meanwhile = lambda: None
+        with server.streaming(ours, second.set):
+            assert not second.wait(0.6)
+            theirs.close()
+            assert second.wait(SECONDS)
 
-    selector.meanwhile = next_stream
-    disconnects.watch(ours, lambda: None)
-    theirs.send(b"GET /next")
-    assert moved.wait(60)
-    other, its_peer = socket.socketpair()
-    with other:
-        after = threading.Event()
-        disconnects.watch(other, after.set)
-        its_peer.close()
-        assert after.wait(60)  # the thread has been round once more
-        assert not gone.is_set()
-    theirs.close()
-    assert gone.wait(60)
-    disconnects.stop()
+
+def test_a_stream_that_begins_while_the_server_stops_ends_at_once() -> None:
+    server = Lingering()
+    server.go_on.set()
+    server.start()
+    server.stop()
+    ended = threading.Event()
+    with server.streaming(socket.socket(), ended.set):
+        assert ended.is_set()

@@ -1,31 +1,28 @@
-"""The threaded HTTP server under the API server and the controller's health endpoints; log options of a query.
+"""The threaded HTTP server under the API server and the controller's health endpoints.
 
 A connection *waits* while its server waits for the client: for a handshake, for the head of a request, for the next
 one. Waiting has a deadline, and when there are too many connections, the longest waiting one is closed for a new one:
-first those that have not been *trusted* yet, then idle ones. One that is being served is never closed.
+first those that have not been *trusted* yet, then idle ones. One that is being served is never closed. A *stream* that
+is written to a connection ends when its client goes, however quiet it is.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar, Final
 
-from tf_dist.cluster.api import LogOptions
-from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.core.api.timestamps import parse_time
-
 _LOG = logging.getLogger(__name__)
 _JOIN_TIMEOUT: Final = 30.0  # seconds for a thread whose connection was broken; on a busy machine it may take some
 _POLL: Final = 0.05  # seconds between two looks whether to stop
+_STREAM_POLL: Final = 0.25  # seconds between two looks whether the clients of streams are there
 _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -62,6 +59,9 @@ class ConnectionTrackingServer(HTTPServer):
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Connection] = {}
         self._serving: set[threading.Thread] = set()
+        self._streams: dict[socket.socket, Callable[[], None]] = {}
+        self._streams_due = 0.0
+        self._stopping = False
         self._pause = threading.Event()  # never set
         super().__init__(address, handler)
 
@@ -71,11 +71,14 @@ class ConnectionTrackingServer(HTTPServer):
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL,), name=name, daemon=True)
         self._thread.start()
 
-    def stop(self, closing: Callable[[], None] = lambda: None) -> None:
-        """End every connection and wait for all threads; ``closing`` ends what they may wait for."""
+    def stop(self) -> None:
+        """End every stream and connection, and wait for all threads."""
         self.shutdown()
         self._thread.join()
-        closing()
+        with self._lock:
+            self._stopping, streams = True, list(self._streams.values())
+        for close in streams:
+            close()
         self.end_connections()
         self.server_close()
 
@@ -108,6 +111,21 @@ class ConnectionTrackingServer(HTTPServer):
             if (connection := self._open.pop(sock, None)) is not None:
                 connection.deadline, connection.trusted = deadline, trusted
                 self._open[sock] = connection
+
+    @contextmanager
+    def streaming(self, sock: socket.socket, close: Callable[[], None]) -> Iterator[None]:
+        """Register a stream while it is written: ``close`` ends it when the client disconnects or the server stops."""
+        with self._lock:
+            self._streams[sock] = close
+            stopping = self._stopping
+        if stopping:
+            close()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams.pop(sock, None)
+            close()
 
     # Connections
 
@@ -160,22 +178,28 @@ class ConnectionTrackingServer(HTTPServer):
         abort_connection(sock)
 
     def service_actions(self) -> None:
-        """Close connections whose deadline has passed; called several times a second."""
+        """Close connections whose deadline has passed, and streams without a client; called several times a second."""
         now = time.monotonic()
         with self._lock:
             for sock, connection in list(self._open.items()):
                 if connection.deadline is not None and now >= connection.deadline:
                     self._break(sock)
+        if now >= self._streams_due:
+            self._streams_due = now + _STREAM_POLL
+            self._end_abandoned_streams()
+
+    def _end_abandoned_streams(self) -> None:
+        # Asked with the lock: what comes after a stream has ended is the next request of its connection.
+        with self._lock:
+            abandoned = [close for sock, close in self._streams.items() if _readable(sock)]
+        for close in abandoned:
+            try:
+                close()
+            except Exception:
+                _LOG.exception("failed to close stream after client disconnected")
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection to its end."""
-        try:
-            self.serve_connection(request, client_address)
-        finally:
-            self._forget(request)
-
-    def serve_connection(self, request: Any, client_address: Any) -> None:
-        """What is done for a connection, in its own thread, up to and with its closing."""
         try:
             self.finish_request(request, client_address)
         except OSError:
@@ -183,6 +207,7 @@ class ConnectionTrackingServer(HTTPServer):
         except Exception:
             _LOG.exception("failed to serve connection")
         finally:
+            self._forget(request)
             self.shutdown_request(request)
 
     def _forget(self, sock: socket.socket, thread: threading.Thread | None = None) -> None:
@@ -210,68 +235,6 @@ def abort_connection(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-class DisconnectWatcher:
-    """One thread over all quiet streams. ``watch`` a socket; when its peer closes, the callback runs once."""
-
-    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
-        self._selector = selector or selectors.DefaultSelector()
-        self._lock = threading.Lock()
-        self._bell, self._ear = socket.socketpair()
-        self._selector.register(self._ear, selectors.EVENT_READ, None)
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="tf-dist-disconnects", daemon=True)
-        self._thread.start()
-
-    def watch(self, sock: socket.socket, gone: Callable[[], None]) -> None:
-        """Call ``gone`` (from another thread) when the peer closes the socket or sends anything unasked."""
-        with self._lock:
-            if not self._stopped:
-                self._selector.register(sock, selectors.EVENT_READ, gone)
-                self._bell.send(b"!")
-
-    def forget(self, sock: socket.socket) -> None:
-        """Watch the socket no longer; call it before the socket is closed."""
-        with self._lock:
-            if not self._stopped and sock.fileno() in self._selector.get_map():
-                self._selector.unregister(sock)
-
-    def _run(self) -> None:
-        while not self._stopped:
-            for key, _ in self._selector.select():
-                if key.data is None:
-                    self._ear.recv(4096)
-                    continue
-                if not self._drop_if_gone(key):
-                    continue
-                try:
-                    key.data()
-                except Exception:
-                    _LOG.exception("failed to close stream after client disconnected")
-
-    def _drop_if_gone(self, key: selectors.SelectorKey) -> bool:
-        """Whether the peer has really gone; then the socket is watched no longer.
-
-        Between the kernel's word and this line the stream may have ended and the connection, which is kept alive, may
-        serve the next one: then the readiness was the next request, and this stream is not the one that was watched.
-        """
-        with self._lock:
-            watched = self._selector.get_map().get(key.fd) is key
-            if not watched or not _readable(key.fileobj):  # type: ignore[arg-type]  # only sockets are registered
-                return False
-            self._selector.unregister(key.fileobj)
-            return True
-
-    def stop(self) -> None:
-        """End the thread."""
-        with self._lock:
-            self._stopped = True
-        self._bell.send(b"!")
-        self._thread.join()
-        self._selector.close()
-        self._bell.close()
-        self._ear.close()
-
-
 def _readable(sock: socket.socket) -> bool:
     """Whether the socket has an end, an error or unexpected data, without consuming it."""
     try:
@@ -281,54 +244,3 @@ def _readable(sock: socket.socket) -> bool:
     except OSError:
         return True
     return True
-
-
-_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
-_FALSE: Final = ("", "0", "f", "F", "FALSE", "false", "False")
-
-
-def query_flag(query: Mapping[str, str], name: str) -> bool:
-    """A boolean of a query, as Go reads it; BadRequest."""
-    value = query.get(name, "")
-    if value not in _TRUE + _FALSE:
-        raise BadRequest(f"invalid value {value!r} for {name}: true or false")
-    return value in _TRUE
-
-
-def query_number(query: Mapping[str, str], name: str) -> int | None:
-    """A whole number of a query that is not negative; BadRequest."""
-    value = query.get(name, "")
-    if not value:
-        return None
-    if not (value.isascii() and value.isdecimal()):
-        raise BadRequest(f"invalid value {value!r} for {name}: a whole number, not negative")
-    return int(value)
-
-
-def query_log_options(query: Mapping[str, str], container: str, now: float) -> LogOptions:
-    """Which lines of a container's log a query asks for, ``now`` (epoch seconds); BadRequest."""
-    since: float | None = query_number(query, "sinceSeconds")
-    if text := query.get("sinceTime"):
-        begin = parse_time(text)
-        if begin is None:
-            raise BadRequest(f"invalid sinceTime {text!r}: an RFC 3339 time")
-        since = max(0.0, now - begin)
-    return LogOptions(
-        container=container,
-        follow=query_flag(query, "follow"),
-        tail=query_number(query, "tailLines"),
-        since_seconds=since,
-        timestamps=query_flag(query, "timestamps"),
-        previous=query_flag(query, "previous"),
-    )
-
-
-def limit_bytes(lines: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
-    """The lines up to so many bytes (None: all)."""
-    left = limit
-    for line in lines:
-        yield line if left is None else line[:left]
-        if left is not None:
-            left -= len(line)
-            if left <= 0:
-                return

@@ -80,9 +80,9 @@ class EmbeddedCluster:
         self.node = Kubelet(self.cluster, settings=_node_settings(settings))
         self.node.start()
         stack.callback(lambda: self.node.stop(kill=self._kill))
-        self.cluster.log_source = self.node
+        self.cluster.log_source = self.node.logs
         if self.network.mode is NetworkMode.SHARED:
-            self.cluster.port_allocator = PortAllocator(self.cluster)
+            self.cluster.endpoint_resolver = PortAllocator(self.cluster).addresses
         alone = DriverSettings(other_schedulers=False, accelerators=settings.accelerators)
         driver = Driver(self.cluster, settings=alone, leadership=Standalone("embedded"))
         for part in (Scheduler(self.cluster), driver):

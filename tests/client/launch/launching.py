@@ -63,7 +63,7 @@ class Site(World):
         self.clock.now = time.time()
         self.folder = folder
         self.memory.create(CRDS, None, definition("Workflow", "workflows"))
-        self.memory.log_source = FixedLogs([b"step=1 loss=0.5\n", b"checkpoint=/models/ckpt-1\n"])
+        self.memory.log_source = FixedLogs([b"step=1 loss=0.5\n", b"checkpoint=/models/ckpt-1\n"]).logs
         self.server = stack.enter_context(ApiServer(self.memory))
         self.kubeconfig = self.config(self.server.app.url)
         self.workflow = self.memory.create(WORKFLOWS, "default", {"metadata": {"name": "wf"}, "spec": {}, "status": {}})

@@ -121,7 +121,7 @@ def test_describe_shows_why_a_pod_waits(kubectl: Kubectl, memory: MemoryCluster)
 
 def test_logs(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(PODS, "default", pod("a"))
-    memory.log_source = FixedLogs([b"one\n", b"two\n"])
+    memory.log_source = FixedLogs([b"one\n", b"two\n"]).logs
     assert kubectl("logs", "a") == "one\ntwo\n"
     assert kubectl("logs", "-f", "--tail=5", "--timestamps", "--since=1h", "-c", "main", "a") == "one\ntwo\n"
     assert "not valid" in kubectl("logs", "a", "-c", "none", fails=True)

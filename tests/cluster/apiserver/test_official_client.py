@@ -100,7 +100,7 @@ def test_leases(api: Any) -> None:
 
 def test_logs(core: Any, memory: Any) -> None:
     core.create_namespaced_pod("default", typed(pod("a"), "Pod"))
-    memory.log_source = FixedLogs([b"one\n", b"two\n"])
+    memory.log_source = FixedLogs([b"one\n", b"two\n"]).logs
     assert core.read_namespaced_pod_log("a", "default") in ("one\ntwo\n", "b'one\\ntwo\\n'")
     raw = core.read_namespaced_pod_log("a", "default", follow=True, _preload_content=False)
     assert raw.read() == b"one\ntwo\n"

@@ -85,7 +85,7 @@ def test_a_port_that_someone_holds_is_not_given_out(memory: MemoryCluster) -> No
 def test_the_cluster_asks_its_book(memory: MemoryCluster) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     assert memory.addresses(owner, ENDPOINTS) == {}
-    memory.port_allocator = PortAllocator(memory)
+    memory.endpoint_resolver = PortAllocator(memory).addresses
     assert set(memory.addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
 
 
@@ -100,7 +100,7 @@ def client(server: ApiServer, folder: Path, path: str = ADDRESSES_PATH) -> Itera
 
 def test_a_client_gets_the_same_ones_if_its_kubeconfig_says_where(memory: MemoryCluster, tmp_path: Path) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
-    memory.port_allocator = PortAllocator(memory)
+    memory.endpoint_resolver = PortAllocator(memory).addresses
     with ApiServer(memory) as server:
         with client(server, tmp_path) as cluster:
             assert cluster.addresses(owner, ENDPOINTS) == memory.addresses(owner, ENDPOINTS)
@@ -110,7 +110,7 @@ def test_a_client_gets_the_same_ones_if_its_kubeconfig_says_where(memory: Memory
 
 def test_what_is_wrong_with_the_question_is_said_over_http(memory: MemoryCluster, tmp_path: Path) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
-    memory.port_allocator = PortAllocator(memory, ports=range(20_000, 20_001), free=lambda port: True)
+    memory.endpoint_resolver = PortAllocator(memory, ports=range(20_000, 20_001), free=lambda port: True).addresses
     with ApiServer(memory) as server, client(server, tmp_path) as cluster:
         with pytest.raises(ClusterError, match="no free port left"):
             cluster.addresses(owner, ENDPOINTS)

@@ -58,7 +58,7 @@ class Bench:
     def __init__(self, cluster: MemoryCluster, kubelet: Kubelet) -> None:
         self.cluster = cluster
         self.kubelet = kubelet
-        cluster.log_source = kubelet
+        cluster.log_source = kubelet.logs
 
     def create(self, pod: Object) -> Object:
         return self.cluster.create(PODS, "default", pod)

@@ -270,8 +270,8 @@ def test_two_containers_of_a_pod(bench: Bench) -> None:
     assert bench.log("one", container="b") == "from b\n"
     with pytest.raises(Rejected, match=r"a container name must be specified.*\[a b\]"):
         bench.log("one")
-    with pytest.raises(Rejected, match="choose one of"):
-        bench.kubelet.logs("default", "one", LogOptions(container="c"))
+    with pytest.raises(Rejected, match="container c is not valid for pod one"):
+        bench.log("one", container="c")
 
 
 def test_the_end_of_one_container_leaves_the_others_alone(bench: Bench) -> None:

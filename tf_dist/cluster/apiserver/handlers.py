@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_dist.cluster.api import Object, PatchType, Resource, Stream, WatchEvent
+from tf_dist.cluster.api import LogOptions, Object, PatchType, Resource, Stream, WatchEvent
 from tf_dist.cluster.api_errors import BadRequest, MethodNotAllowed, UnsupportedMediaType, status_from_error
 from tf_dist.cluster.apiserver.printing import ObjectFormat, negotiate_format
 from tf_dist.cluster.apiserver.requests import APPLY_PATCH, Request, ResourcePath, Response, StreamResponse, json_line
@@ -14,7 +14,7 @@ from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions
 from tf_dist.cluster.apiserver.storage.json_objects import with_metadata
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.http_server import limit_bytes, query_log_options, query_number
+from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound
 
 
@@ -78,10 +78,38 @@ def success_status(**more: Any) -> Object:
 
 
 def _log(call: ResourceRequest) -> StreamResponse:
-    query = call.request.query
-    options = query_log_options(query, query.get("container", ""), call.cluster.clock())
-    stream = call.cluster.logs(_require_namespace(call), call.route.name, options)
-    return StreamResponse(limit_bytes(stream, query_number(query, "limitBytes")), stream.close, "text/plain")
+    stream = call.cluster.logs(_require_namespace(call), call.route.name, _log_options(call))
+    return StreamResponse(_limited(stream, call.request.number("limitBytes")), stream.close, "text/plain")
+
+
+def _log_options(call: ResourceRequest) -> LogOptions:
+    """Which lines of a container's log the query asks for; BadRequest."""
+    request = call.request
+    since: float | None = request.number("sinceSeconds")
+    if text := request.query.get("sinceTime"):
+        begin = parse_time(text)
+        if begin is None:
+            raise BadRequest(f"invalid sinceTime {text!r}: an RFC 3339 time")
+        since = max(0.0, call.cluster.clock() - begin)
+    return LogOptions(
+        container=request.query.get("container", ""),
+        follow=request.flag("follow"),
+        tail=request.number("tailLines"),
+        since_seconds=since,
+        timestamps=request.flag("timestamps"),
+        previous=request.flag("previous"),
+    )
+
+
+def _limited(lines: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
+    """The lines up to so many bytes (None: all)."""
+    left = limit
+    for line in lines:
+        yield line if left is None else line[:left]
+        if left is not None:
+            left -= len(line)
+            if left <= 0:
+                return
 
 
 def _require_namespace(call: ResourceRequest) -> str:
@@ -193,10 +221,7 @@ def _events(call: ResourceRequest, stream: Stream[WatchEvent]) -> Iterator[bytes
     bookmarks = call.request.flag("allowWatchBookmarks")
     try:
         for event in stream:
-            if event.type == "BOOKMARK":
-                if bookmarks:
-                    yield json_line({"type": event.type, "object": shape.one(event.object)})
-            else:
+            if bookmarks or event.type != "BOOKMARK":
                 yield json_line({"type": event.type, "object": shape.one(event.object)})
     except ClusterError as error:
         yield json_line({"type": "ERROR", "object": status_from_error(error)})

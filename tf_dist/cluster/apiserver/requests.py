@@ -13,11 +13,12 @@ import yaml
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest, UnsupportedMediaType
 from tf_dist.cluster.apiserver import protobuf
-from tf_dist.cluster.http_server import query_flag, query_number
 from tf_dist.errors import NotFound
 
 JSON = "application/json"
 APPLY_PATCH = "application/apply-patch+yaml"
+_TRUE = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE = ("", "0", "f", "F", "FALSE", "false", "False")
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,11 +44,19 @@ class Request:
 
     def flag(self, name: str) -> bool:
         """A boolean of the query, as Go reads it; BadRequest."""
-        return query_flag(self.query, name)
+        value = self.query.get(name, "")
+        if value not in _TRUE + _FALSE:
+            raise BadRequest(f"invalid value {value!r} for {name}: true or false")
+        return value in _TRUE
 
     def number(self, name: str) -> int | None:
         """A whole number of the query that is not negative; BadRequest."""
-        return query_number(self.query, name)
+        value = self.query.get(name, "")
+        if not value:
+            return None
+        if not (value.isascii() and value.isdecimal()):
+            raise BadRequest(f"invalid value {value!r} for {name}: a whole number, not negative")
+        return int(value)
 
     @property
     def dry_run(self) -> bool:

@@ -11,10 +11,8 @@ import re
 import resource
 import secrets
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from email.message import Message
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
@@ -29,7 +27,7 @@ from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, 
 from tf_dist.cluster.apiserver.routes import EMBEDDED_USER, Router, error_response
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.client_config import EMBEDDED_EXTENSION
-from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer, DisconnectWatcher
+from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer
 from tf_dist.errors import ClusterError
 
 _MAX_CONNECTIONS: Final = 512
@@ -70,8 +68,6 @@ class ApiServer:
         basic = base64.b64encode(f"{EMBEDDED_USER}:{self.token}".encode())
         self.credentials = (f"Bearer {self.token}".encode(), b"Basic " + basic)
         self.app = Router(cluster)
-        self._lock = threading.Lock()
-        self._streams: dict[socket.socket, Callable[[], None]] = {}
         self._stopped = False
         self._listener: ApiListener | None = None
 
@@ -82,7 +78,6 @@ class ApiServer:
         except OSError as error:
             host, port = self._address
             raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}", hint="use another port") from error
-        self._hangups = DisconnectWatcher()
         self.app.url = f"http://{self._address[0]}:{self._listener.server_port}"
         self._listener.start()
         return self.app.url
@@ -92,14 +87,7 @@ class ApiServer:
         if self._listener is None or self._stopped:
             return
         self._stopped = True
-        self._listener.stop(self._close_streams)
-        self._hangups.stop()
-
-    def _close_streams(self) -> None:
-        with self._lock:
-            streams = list(self._streams.values())
-        for close in streams:
-            close()
+        self._listener.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -107,22 +95,6 @@ class ApiServer:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-    @contextmanager
-    def live(self, sock: socket.socket, close: Callable[[], None]) -> Iterator[None]:
-        """Register a stream while it is written: it ends when the client disconnects or the server stops."""
-        with self._lock:
-            self._streams[sock] = close
-        self._hangups.watch(sock, close)
-        if self._stopped:
-            close()
-        try:
-            yield
-        finally:
-            self._hangups.forget(sock)
-            with self._lock:
-                self._streams.pop(sock, None)
-            close()
 
 
 _UNAUTHENTICATED: Final = ("/healthz", "/livez", "/readyz")
@@ -258,7 +230,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _stream(self, reply: StreamResponse) -> None:
-        with self._api.live(self.connection, reply.close):
+        with self.server.streaming(self.connection, reply.close):
             self.send_response_only(200)
             self.send_header("Content-Type", reply.content_type)
             self.send_header("Transfer-Encoding", "chunked")

@@ -22,14 +22,12 @@ from tf_dist.cluster.kubelet.pod.pod_worker import PodWorker, SyncQueue
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound, Rejected
 
-_DEFAULT = "kubectl.kubernetes.io/default-container"
-
 
 def open_container_log(
     pod: Object, workload: PodState, supervisor: RuntimeClient, options: LogOptions, now: float
 ) -> ContainerLogStream:
-    """The log of a container's current (or previous) instance; Rejected when there is none."""
-    name = log_container(pod, options.container)
+    """The log of the current (or previous) instance of the container that is named; Rejected when there is none."""
+    name = options.container
     attempt = _latest_attempt(pod, workload, supervisor, name)
     if options.previous:
         attempt = -1 if attempt is None else attempt - 1
@@ -40,20 +38,6 @@ def open_container_log(
     since = parse_time(options.since_time) or since
     shown = replace(options, follow=options.follow and not options.previous)
     return ContainerLogStream(path, shown, lambda: _alive(workload, supervisor, name, attempt), since=since)
-
-
-def log_container(pod: Object, asked: str) -> str:
-    """The container asked for, or the only or default one."""
-    spec = pod["spec"]
-    names = [item["name"] for item in spec["containers"]]
-    every = [item["name"] for item in spec.get("initContainers") or []] + names
-    name = asked or (pod["metadata"].get("annotations") or {}).get(_DEFAULT) or (names[0] if len(names) == 1 else "")
-    where = f"pod {pod['metadata']['name']}"
-    if not name:
-        raise Rejected(f"a container name must be specified for {where}, choose one of: [{' '.join(names)}]")
-    if name not in every:
-        raise Rejected(f"container {name} is not valid for {where}, choose one of: [{' '.join(every)}]")
-    return name
 
 
 def _latest_attempt(pod: Object, workload: PodState, supervisor: RuntimeClient, name: str) -> int | None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from tf_dist.cluster import api
 from tf_dist.cluster.api import ALL_LINES, LogOptions, Object, ObjectList, PatchType, Resource, Stream, WatchEvent
@@ -25,19 +25,10 @@ from tf_dist.core.api.names import SYSTEM_NAMESPACE
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import NotFound
 
-
-class LogSource(Protocol):
-    """Source of container logs: the kubelet, once it runs. The method is ``Cluster.logs``."""
-
-    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log."""
-
-
-class EndpointResolver(Protocol):
-    """Source of the real addresses of endpoints, where DNS does not work. The method is ``Cluster.addresses``."""
-
-    def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """Where these endpoints of a job are really reached."""
+LogSource = Callable[[str, str, LogOptions], Stream[bytes]]
+"""``Cluster.logs``, of the kubelet once it runs."""
+EndpointResolver = Callable[[Object, Sequence[str]], Mapping[str, str]]
+"""``Cluster.addresses``, where DNS does not work."""
 
 
 def log_container(pod: Object, wanted: str) -> str:
@@ -71,16 +62,14 @@ class MemoryCluster:
         clock: Clock = time.time,
         uids: Callable[[], str] = lambda: str(uuid.uuid4()),
         validators: Mapping[tuple[str, str], Validator] | None = None,
-        log_source: LogSource | None = None,
-        port_allocator: EndpointResolver | None = None,
         journal: Journal | None = None,
         history: int = 10_000,
         bookmark_every: float = 30.0,
         kinds: Iterable[Kind] = BUILTIN_KINDS,
         any_priority_class: bool = False,
     ) -> None:
-        self.log_source = log_source
-        self.port_allocator = port_allocator
+        self.log_source: LogSource | None = None
+        self.endpoint_resolver: EndpointResolver | None = None
         self.clock = clock
         self._bookmark_every = bookmark_every
         self._store = Store(journal, history)
@@ -180,11 +169,11 @@ class MemoryCluster:
         container = log_container(found, options.container)
         if self.log_source is None:
             raise BadRequest(f'container "{container}" in pod "{pod}" is waiting to start: no node agent runs here')
-        return self.log_source.logs(namespace, pod, replace(options, container=container))
+        return self.log_source(namespace, pod, replace(options, container=container))
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
         """Where endpoints are really reached; {} without an endpoint resolver."""
-        return self.port_allocator.addresses(owner, endpoints) if self.port_allocator else {}
+        return self.endpoint_resolver(owner, endpoints) if self.endpoint_resolver else {}
 
     # Writing
 
