@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.controller.harness import ME, OTHER, START, Hands, RunningClock, World, claimed_by, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
+from tf_dist.cluster.client.workqueue import PriorityQueue, ResyncSchedule, WorkQueue
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.controller.workqueue import PriorityQueue, ResyncSchedule, WorkQueue
 from tf_dist.errors import Unavailable
 
 SECONDS = 60.0

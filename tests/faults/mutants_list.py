@@ -46,14 +46,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "queue-keeps-the-later-wish",
-        "controller/workqueue.py",
+        "cluster/client/workqueue.py",
         "if key in self._due and self._due[key][0] <= when:",
         "if key in self._due:",
         "a job that has a deadline reacts to nothing until it falls",
     ),
     Mutant(
         "retry-is-not-queued",
-        "controller/workqueue.py",
+        "cluster/client/workqueue.py",
         "        self.add(key, pause)\n",
         "",
         "a pass that failed is not tried again",

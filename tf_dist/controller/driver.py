@@ -16,6 +16,7 @@ from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.cluster.client.retries import fenced_by
+from tf_dist.cluster.client.workqueue import ResyncSchedule, WorkQueue
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
@@ -33,7 +34,6 @@ from tf_dist.controller.observability.metrics_recorder import DriverStats, Metri
 from tf_dist.controller.standalone import Standalone
 from tf_dist.controller.takeover import TakeoverPolicy
 from tf_dist.controller.worker_pool import WorkerPool
-from tf_dist.controller.workqueue import ResyncSchedule, WorkQueue
 from tf_dist.core.api.assignment import Admit, Verdict, Wait
 from tf_dist.core.reconciler.ownership import managed_elsewhere
 from tf_dist.errors import ClusterError
@@ -186,7 +186,7 @@ class Driver:
         self._due: set[JobRef] = set()
         self._routine: set[JobRef] = set()
         self._term = self._right()
-        self._resync = ResyncSchedule(self._settings.resync, monotonic())
+        self._resync: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync, monotonic())
         self._stopped = runtime.event()
         self._thread: threading.Thread | None = None
         context.recorder.attach(self.readings)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from tf_dist.cluster.client.workqueue import WorkQueue
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import Leadership
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
-from tf_dist.controller.workqueue import WorkQueue
 from tf_dist.core.reconciler.ownership import may_drive
 
 _LOG = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from tf_dist.cluster.api_errors import AdmissionDenied
+from tf_dist.cluster.client.workqueue import PriorityQueue, WorkQueue
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
@@ -18,7 +19,6 @@ from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_recorder import WorkQueueStats
-from tf_dist.controller.workqueue import PriorityQueue, WorkQueue
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.api.context import EmitEvent, Plan
 from tf_dist.core.api.status import STALLED

@@ -14,10 +14,10 @@ from tf_dist.client.inline_driver import claim_job, leased_driver
 from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.client.informer import Informer, jittered_backoff
+from tf_dist.cluster.client.workqueue import WorkQueue
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.informers.driver_informers import DriverInformers
-from tf_dist.controller.workqueue import WorkQueue
 from tf_dist.core.api import names
 from tf_dist.core.api.status_codec import displayed_status, is_newer
 from tf_dist.core.reconciler.ownership import driver_of, managed_elsewhere, may_claim

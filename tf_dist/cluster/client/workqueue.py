@@ -12,7 +12,6 @@ from typing import Final, Generic, TypeVar
 from zlib import crc32
 
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.driver_settings import JobRef
 
 K = TypeVar("K", bound=Hashable)
 
@@ -55,47 +54,47 @@ class PriorityQueue(Generic[K]):
         return self._urgent.popitem(last=False)
 
 
-# Parts of a period; the jobs of one part are looked at together.
+# Parts of a period; the keys of one part are looked at together.
 _SLOTS: Final = 1000
 
 
-class ResyncSchedule:
-    """The jobs there are, each in the part of the period that its name falls into. Thread-safe.
+class ResyncSchedule(Generic[K]):
+    """The keys there are, each in the part of the period that its name falls into. Thread-safe.
 
     ``period`` and all moments: seconds of a clock that only goes forward; ``now``: from when on it counts.
     """
 
     def __init__(self, period: float, now: float) -> None:
         self._length = period / _SLOTS
-        self._parts: list[set[JobRef]] = [set() for _ in range(_SLOTS)]
+        self._parts: list[set[K]] = [set() for _ in range(_SLOTS)]
         self._next = self._part(now)  # the first part, counted from moment 0, that has not come yet
         self._lock = threading.Lock()
 
     def _part(self, now: float) -> int:
         return math.floor(now / self._length)
 
-    def _of(self, ref: JobRef) -> set[JobRef]:
+    def _of(self, ref: K) -> set[K]:
         return self._parts[crc32(str(ref).encode()) % _SLOTS]
 
-    def add(self, ref: JobRef) -> None:
-        """A job is there."""
+    def add(self, ref: K) -> None:
+        """A key is there."""
         with self._lock:
             self._of(ref).add(ref)
 
-    def discard(self, ref: JobRef) -> None:
-        """A job is gone."""
+    def discard(self, ref: K) -> None:
+        """A key is gone."""
         with self._lock:
             self._of(ref).discard(ref)
 
-    def due(self, now: float) -> list[JobRef]:
-        """The jobs whose time has come since this was asked last; each once, however long ago that was."""
+    def due(self, now: float) -> list[K]:
+        """The keys whose time has come since this was asked last; each once, however long ago that was."""
         with self._lock:
             end = self._part(now)
             first, self._next = max(self._next, end - _SLOTS), max(self._next, end)
             return [ref for part in range(first, end) for ref in self._parts[part % _SLOTS]]
 
     def pause(self, now: float, longest: float) -> float:
-        """Seconds until a job is due, ``longest`` at most; at least those of a part, so that few rounds see to all."""
+        """Seconds until a key is due, ``longest`` at most; at least those of a part, so that few rounds see to all."""
         with self._lock:
             last = min(self._part(now + longest), self._next + _SLOTS)
             for part in range(self._next, last):
