@@ -424,43 +424,21 @@ class Informer:
             _LOG.exception("change handler failed: resource=%s", self.resource.label)
 
 
-class UidInformer:
+class UidInformer(Informer):
     """An informer with lookup by uid. ``changed(uid)`` is called after every change, from any thread."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        resource: Resource,
-        changed: Callable[[str], None],
-        *,
-        fields: str = "",
-        labels: str = "",
+        self, cluster: Cluster, resource: Resource, changed: Callable[[str], None], *, fields: str = ""
     ) -> None:
-        self._on_change = changed
-        self._started = False
-        self._informer = Informer(cluster, resource, changed=self._changed, fields=fields, labels=labels, index=_uid)
-        self.synced = self._informer.synced
-        self.wait_synced = self._informer.wait_synced
-        self.all = self._informer.items
-        self.put = self._informer.put
+        def on_change(old: Object | None, new: Object | None) -> None:
+            for uid in {_uid(obj) for obj in (old, new) if obj is not None}:
+                changed(uid)
 
-    def start(self) -> None:
-        """Start the thread; ``synced`` is true after the first list."""
-        self._started = True
-        self._informer.start()
+        super().__init__(cluster, resource, changed=on_change, fields=fields, index=_uid)
 
-    def stop(self) -> None:
-        """End the thread, if it was started, and wait for it."""
-        if self._started:
-            self._informer.stop()
-
-    def get(self, uid: str) -> Object | None:
-        """One object by uid."""
-        return next(iter(self._informer.cache.group(uid)), None)
-
-    def _changed(self, old: Object | None, new: Object | None) -> None:
-        for uid in {_uid(obj) for obj in (old, new) if obj is not None}:
-            self._on_change(uid)
+    def by_uid(self, uid: str) -> Object | None:
+        """One object."""
+        return next(iter(self.cache.group(uid)), None)
 
 
 def _uid(obj: Object) -> str:

@@ -129,7 +129,7 @@ class WorkQueue(Generic[K]):
         self.adds = 0
         self.retries = 0
         self._changed = runtime.condition()
-        self._closed = False
+        self.closed = False
         self._woken = False
 
     def __len__(self) -> int:
@@ -198,7 +198,7 @@ class WorkQueue(Generic[K]):
         """The due keys, waiting for the first up to ``longest`` seconds of the runtime; empty then, or when woken."""
         with self._changed:
             end = self._runtime.monotonic() + longest
-            while not (keys := self._take()) and not self._closed and not self._woken:
+            while not (keys := self._take()) and not self.closed and not self._woken:
                 rest = end - self._runtime.monotonic()
                 if rest <= 0:
                     break
@@ -215,7 +215,7 @@ class WorkQueue(Generic[K]):
     def close(self) -> None:
         """End every wait, for good."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()
 
     def _take(self) -> list[K]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from tf_dist.cluster.api import ALL_LINES, NODES, PODS, SERVICES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.client.informer import UidInformer
+from tf_dist.cluster.client.workqueue import WorkQueue
 from tf_dist.cluster.kubelet.node import machine
 from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
@@ -18,7 +19,7 @@ from tf_dist.cluster.kubelet.node.registration import NodeRegistration
 from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
-from tf_dist.cluster.kubelet.pod.pod_worker import PodWorker, SyncQueue
+from tf_dist.cluster.kubelet.pod.pod_worker import PodWorker
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound, Rejected
 
@@ -88,7 +89,7 @@ class Kubelet:
         self._cluster = cluster
         self._settings = settings or NodeSettings()
         self._clock = clock
-        self._queue = SyncQueue()
+        self._queue: WorkQueue[str] = WorkQueue()  # uids of pods; "": the node
         self._supervisor = RuntimeClient(self._queue.add, self._lost)
         self._host_ip = machine.host_ip()
         self._runtime = NodeRuntime(self._settings, self._supervisor, self._host_ip)
@@ -189,7 +190,7 @@ class Kubelet:
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
         """The lines of a container's log; NotFound (no such pod here), Rejected (no such container, not started)."""
-        found = next((item for item in self._pods.all() if _named(item, namespace, pod)), None)
+        found = next((item for item in self._pods.items() if _named(item, namespace, pod)), None)
         if found is None:
             raise NotFound(f'pods "{pod}" not found on node {self._settings.name}')
         workload = self._pod_worker.workload(found)
@@ -202,17 +203,19 @@ class Kubelet:
             if self._queue.closed:
                 return
         self._pod_worker.restore()
-        while (due := self._queue.wait()) is not None:
+        while True:
+            due = self._queue.wait(self._settings.heartbeat)
+            if self._queue.closed:
+                return
             self._pass(due)
 
-    def _pass(self, due: set[str]) -> None:
+    def _pass(self, due: Iterable[str]) -> None:
         try:
             self._look_after_node()
         except (ClusterError, OSError) as error:
             _log.warning("failed to renew node: node=%s error=%s", self._settings.name, error)
-            self._queue.add_after("", _RETRY)
-        self._queue.add_after("", self._settings.heartbeat)
-        for uid in due - {""}:
+            self._queue.add("", _RETRY)
+        for uid in filter(None, due):
             self._pod_worker.sync(uid)
 
     def _look_after_node(self) -> None:
@@ -221,7 +224,7 @@ class Kubelet:
             self._replace_supervisor()
         self._registration.beat(self._clock())
         if self.network.mode == NetworkMode.ISOLATED:
-            self._pod_worker.network.show(self._pods.all(), self._services.all(), self._pod_worker.workload)
+            self._pod_worker.network.show(self._pods.items(), self._services.items(), self._pod_worker.workload)
 
 
 def _named(pod: Object, namespace: str, name: str) -> bool:

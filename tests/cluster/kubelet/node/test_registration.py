@@ -71,7 +71,7 @@ def test_a_deleted_node_is_made_again(world: World, watched: bool) -> None:
         step()
         registration.beat(0.0)
     try:
-        until(lambda: node_informer.synced() and node_informer.get(uid) is None, 60)
+        until(lambda: node_informer.synced() and node_informer.by_uid(uid) is None, 60)
         registration.beat(0.0)
         assert world.node()["metadata"]["uid"] != uid
         version = world.version()

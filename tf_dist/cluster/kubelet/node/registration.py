@@ -100,7 +100,7 @@ class NodeRegistration:
         """Whether the Node was deleted, perhaps before it was watched."""
         if self._node_informer is None or self._node is None or not self._node_informer.synced():
             return False
-        return self._node_informer.get(self._node["metadata"]["uid"]) is None
+        return self._node_informer.by_uid(self._node["metadata"]["uid"]) is None
 
     def _keep(self, node: Object) -> None:
         self._node = node

@@ -1,15 +1,13 @@
-"""Pod workers: sync one pod after the other to what pod_lifecycle decides; GPUs and the queue of due pods."""
+"""Pod workers: sync one pod after the other to what pod_lifecycle decides; GPUs."""
 
 from __future__ import annotations
 
-import heapq
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 from tf_dist.cluster.api import TERMINAL_PHASES, Cluster, Object
 from tf_dist.cluster.client.informer import UidInformer
+from tf_dist.cluster.client.workqueue import WorkQueue
 from tf_dist.cluster.kubelet.node import machine
 from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, NodeSettings
@@ -22,57 +20,6 @@ from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan
 from tf_dist.cluster.kubelet.pod.probes import ReadinessProber
 from tf_dist.cluster.kubelet.pod.status_manager import StatusManager
 from tf_dist.errors import ClusterError, Conflict, NotFound
-
-
-class SyncQueue:
-    """A queue of keys: added by any thread, each queued once; one thread takes them until it is ``closed``."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._due: set[str] = set()
-        self._later: list[tuple[float, str]] = []
-        self._planned: dict[str, float] = {}
-        self.closed = False
-
-    def add(self, key: str) -> None:
-        """Queue ``key`` now."""
-        with self._condition:
-            self._due.add(key)
-            self._condition.notify()
-
-    def add_after(self, key: str, seconds: float) -> None:
-        """Queue ``key`` after a delay, at the latest."""
-        at = time.monotonic() + seconds
-        with self._condition:
-            if self._planned.get(key, float("inf")) > at:
-                self._planned[key] = at
-                heapq.heappush(self._later, (at, key))
-                self._condition.notify()
-
-    def wait(self) -> set[str] | None:
-        """The keys that are due, as soon as there is one; None when closed."""
-        with self._condition:
-            while not self.closed:
-                self._collect()
-                if self._due:
-                    due, self._due = self._due, set()
-                    return due
-                self._condition.wait(self._later[0][0] - time.monotonic() if self._later else None)
-        return None
-
-    def close(self) -> None:
-        """End ``wait`` for good."""
-        with self._condition:
-            self.closed = True
-            self._condition.notify_all()
-
-    def _collect(self) -> None:
-        now = time.monotonic()
-        while self._later and self._later[0][0] <= now:
-            at, key = heapq.heappop(self._later)
-            if self._planned.get(key) == at:
-                del self._planned[key]
-                self._due.add(key)
 
 
 class DeviceManager:
@@ -120,7 +67,7 @@ class PodWorker:
         pods: UidInformer,
         supervisor: RuntimeClient,
         runtime: NodeRuntime,
-        queue: SyncQueue,
+        queue: WorkQueue[str],
         settings: NodeSettings,
         clock: Callable[[], float],
     ) -> None:
@@ -149,7 +96,7 @@ class PodWorker:
             self._workloads.clear()
         for workload in self._workloads.values():
             workload.home, workload.stopping = self._runtime.home, False
-        for pod in self._pods.all():
+        for pod in self._pods.items():
             self._queue.add(pod["metadata"]["uid"])
 
     def sync(self, uid: str) -> None:
@@ -160,13 +107,13 @@ class PodWorker:
             return  # the watch will tell
         except ClusterError as error:
             _log.info("failed to sync pod, retrying: uid=%s error=%s", uid, error)
-            self._queue.add_after(uid, _RETRY)
+            self._queue.add(uid, _RETRY)
         except Exception:
             _log.exception("failed to sync pod: uid=%s", uid)
-            self._queue.add_after(uid, 10 * _RETRY)
+            self._queue.add(uid, 10 * _RETRY)
 
     def _sync(self, uid: str) -> None:
-        pod = self._pods.get(uid)
+        pod = self._pods.by_uid(uid)
         if pod is None:
             self._forget(uid)
             return
@@ -180,10 +127,10 @@ class PodWorker:
         self._act(workload, pod, decision, now)
         self._warn(workload, pod, now)
         if workload.problem is not None and not workload.problem.permanent:
-            self._queue.add_after(uid, max(workload.retry_at - now, 0.0))
+            self._queue.add(uid, max(workload.retry_at - now, 0.0))
         for at in (decision.wake_at, workload.probe(self._supervisor, pod, facts, now)):
             if at is not None:
-                self._queue.add_after(uid, max(at - now, 0.0))
+                self._queue.add(uid, max(at - now, 0.0))
 
     def _warn(self, workload: PodState, pod: Object, now: float) -> None:
         """Warn of unsupported fields, and of a problem when it is new: it recurs every few seconds."""
