@@ -144,13 +144,7 @@ class Driver:
             permission=self._leading_for,
         )
         self.informers = DriverInformers(context, on_change=self._enqueue, on_capacity_freed=self._capacity_changed)
-        self._job_index = JobIndex(
-            self._settings.default_gang,
-            others=self._settings.other_schedulers,
-            cluster_domain=self._settings.cluster_domain,
-            accelerators=self._settings.accelerators,
-            disruption_budgets=self._settings.disruption_budgets,
-        )
+        self._job_index = JobIndex(self._settings)
         self._admission = GangAdmission(context, self.informers)
         admission_leader = admission_leader or Standalone()
         admission_leader.listen(self._capacity_changed)

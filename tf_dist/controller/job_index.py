@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tf_dist.cluster.api import Object
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import chosen_job
@@ -18,7 +18,7 @@ from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import LIVE, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load_status, stored_status
 from tf_dist.core.api.timestamps import parse_time
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators, with_accelerators
+from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.gang.snapshot import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
@@ -32,7 +32,7 @@ class JobEntry:
 
     ``job`` is the one in force: of the present spec, or of the last that was accepted (see ``accepted_spec``).
     ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
-    ``gang``: see ``JobIndex``.
+    ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself).
     """
 
     ref: JobRef
@@ -125,27 +125,10 @@ class JobChanges:
 
 
 class JobIndex:
-    """Reads what is stored, each version once. Thread-safe for different jobs.
+    """Reads what is stored, each version once, as a driver with these settings does. Thread-safe for different jobs."""
 
-    ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself). Where there are no
-    ``others`` it does not matter whom they name. ``cluster_domain``, ``accelerators``, ``disruption_budgets``: see
-    ``DriverSettings``.
-    """
-
-    def __init__(
-        self,
-        gang: str = "",
-        *,
-        others: bool = True,
-        cluster_domain: str = "",
-        accelerators: Accelerators | None = None,
-        disruption_budgets: bool = False,
-    ) -> None:
-        self._gang = gang
-        self._others = others
-        self._cluster_domain = cluster_domain
-        self._accelerators = accelerators or {}
-        self._disruption_budgets = disruption_budgets
+    def __init__(self, settings: DriverSettings | None = None) -> None:
+        self._settings = settings or DriverSettings()
         self._known: dict[JobRef, JobEntry] = {}
         self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
         self._lock = threading.Lock()
@@ -217,18 +200,21 @@ class JobIndex:
         before = self._known.get(ref)
         if before is not None and before.stored is stored:
             return before
-        known = replace(_read_entry(ref, stored, before, self._seen), gang=self._gang)
+        known = replace(_read_entry(ref, stored, before, self._seen), gang=self._settings.default_gang)
         self._set(ref, known)
         return known
 
     def _seen(self, job: Job) -> Job:
-        """The job as it is here."""
-        job = replace(job, cluster_domain=self._cluster_domain) if self._cluster_domain else job
-        job = with_accelerators(job, self._accelerators)
-        if self._disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
+        """The job as it is here. Where there are no other gang schedulers it does not matter whom it names."""
+        settings = self._settings
+        job = replace(job, cluster_domain=settings.cluster_domain) if settings.cluster_domain else job
+        job = with_accelerators(job, settings.accelerators)
+        if settings.disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
             job = replace(job, disruption_budget=True)
         job = replace(job, fallbacks=tuple(map(self._seen, job.fallbacks))) if job.fallbacks else job
-        return job if self._others else replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
+        if settings.other_schedulers:
+            return job
+        return replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:
         """Keep the memory a pass ended with, while it is not the one that is stored."""

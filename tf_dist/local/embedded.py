@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 from tf_dist.cluster.kubelet.kubelet import Kubelet
-from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings, default_state_dir
+from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.standalone import Standalone
@@ -30,24 +30,13 @@ from tf_dist.errors import ClusterError, InvalidJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedSettings:
-    """How an embedded cluster is set up.
+class EmbeddedSettings(NodeSettings):
+    """How an embedded cluster is set up: as its node, and with a store, an API server and a driver.
 
-    ``state_dir``: sockets, logs and, when ``durable``, the store; ``data_dir``: what outlives the cluster (volumes of
-    persistent claims); ``workdir``: where a container runs that names no folder; ``capacity`` and ``entrypoints``: see
-    ``NodeSettings``; ``ephemeral``: everything ends with this process, however it ends; ``serve``: with an API server
-    on loopback, at ``port`` if that is free (0: any); ``accelerators``: see ``DriverSettings``. The token is a new one
-    at every start.
+    ``durable``: the store is a file in ``state_dir``; ``serve``: with an API server on loopback, at ``port`` if that is
+    free (0: any); ``accelerators``: see ``DriverSettings``. The token is a new one at every start.
     """
 
-    state_dir: Path = field(default_factory=default_state_dir)
-    data_dir: Path | None = None
-    workdir: Path | None = None
-    network: NetworkMode = NetworkMode.AUTO
-    capacity: Mapping[str, str] = field(default_factory=dict)
-    entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    keep_logs_dir: Path | None = None
-    ephemeral: bool = True
     durable: bool = False
     serve: bool = True
     port: int = 0
@@ -77,7 +66,8 @@ class EmbeddedCluster:
         self.cluster = stack.enter_context(
             MemoryCluster(journal=journal, validators=ADMISSION_VALIDATORS, any_priority_class=True)
         )
-        self.node = Kubelet(self.cluster, settings=_node_settings(settings))
+        folder = settings.state_dir / "node" if settings.durable else settings.state_dir
+        self.node = Kubelet(self.cluster, settings=replace(settings, state_dir=folder))
         self.node.start()
         stack.callback(lambda: self.node.stop(kill=self._kill))
         self.cluster.log_source = self.node.logs
@@ -124,19 +114,6 @@ class EmbeddedCluster:
         """The kubeconfig of this cluster."""
         shared = self.network.mode is NetworkMode.SHARED
         return make_kubeconfig(self.url, self.token, addresses_path=ADDRESSES_PATH if shared else "")
-
-
-def _node_settings(settings: EmbeddedSettings) -> NodeSettings:
-    return NodeSettings(
-        state_dir=settings.state_dir / "node" if settings.durable else settings.state_dir,
-        data_dir=settings.data_dir,
-        workdir=settings.workdir,
-        network=settings.network,
-        capacity=settings.capacity,
-        entrypoints=settings.entrypoints,
-        ephemeral=settings.ephemeral,
-        keep_logs_dir=settings.keep_logs_dir,
-    )
 
 
 def _validate(document: Object, old: Object | None) -> Object:

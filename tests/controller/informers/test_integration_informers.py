@@ -354,14 +354,14 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
     world.submit(tfjob())
     ref = JobRef(TFJOBS, "default", "mnist")
     assert JobIndex().read(ref, world.job()).claim() is not None
-    assert JobIndex("coscheduling").read(ref, world.job()).claim() is None
+    assert JobIndex(settings).read(ref, world.job()).claim() is None
     world.settle()
     assert world.status()["gang"] == "coscheduling"
     known = JobIndex().read(ref, world.job())
     assert (known.claim(), known.waits) == (None, False)
     inline = tfjob("inline")
     inline["metadata"]["annotations"] = {DRIVER: "default/another"}
-    known = JobIndex("coscheduling").read(JobRef(TFJOBS, "default", "inline"), world.submit(inline))
+    known = JobIndex(settings).read(JobRef(TFJOBS, "default", "inline"), world.submit(inline))
     assert (known.claim() is not None, known.waits) == (True, True)
 
 

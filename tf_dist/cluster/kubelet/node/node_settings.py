@@ -69,8 +69,6 @@ class NodeSettings:
     """Overrides of what the node offers, as ``{"cpu": "32", "nvidia.com/gpu": "4"}``."""
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Image to the command it would run: a node has no images. A key may leave the tag out."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to every container's environment, below what the pod says."""
     ephemeral: bool = True
     """True: pods and state folder end with this process, however it ends. False: they wait for the next kubelet."""
     keep_logs_dir: Path | None = None

@@ -183,7 +183,7 @@ class PodState:
             pod_ip=self.ip,
             host_ip=self.home.host_ip,
             workdir=str(settings.workdir or Path.cwd()),
-            base_env={**self.home.base_env, **settings.environment},
+            base_env=self.home.base_env,
             entrypoints=settings.entrypoints,
             allocatable=self.home.allocatable,
             node_features=self.home.node_features,
@@ -191,9 +191,8 @@ class PodState:
         )
 
     def _of_one(self, around: PlanContext, number: int) -> PlanContext:
-        """The environment of one of its containers: a TMPDIR, unless the node's user has set one."""
-        own = pod_volumes.tmpdir_env(self.temporary / str(number))
-        return replace(around, base_env={**self.home.base_env, **own, **self.home.settings.environment})
+        """The environment of one of its containers, with a TMPDIR of its own."""
+        return replace(around, base_env={**self.home.base_env, **pod_volumes.tmpdir_env(self.temporary / str(number))})
 
     # Orders
 
