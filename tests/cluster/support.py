@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import base64
 import os
-import shutil
-import ssl
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from tf_dist.cli.install import crds
 from tf_dist.cluster.api import ALL_LINES, Cluster, LogOptions, Object, Resource, WatchEvent
+from tf_dist.cluster.client.client_config import load_config
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
 
@@ -109,35 +102,8 @@ def take(events: Iterator[WatchEvent], count: int) -> list[tuple[str, str]]:
 
 
 def cluster_of_kubeconfig(path: str) -> RestCluster:
-    """A RestCluster with the client certificate or token of a kubeconfig."""
-    document = yaml.safe_load(Path(path).read_text())
-    place, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-    folder = Path(tempfile.mkdtemp(prefix="tf-dist-test-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-
-    def file_of(section: Object, field: str) -> str | None:
-        if data := section.get(f"{field}-data"):
-            target = folder / field
-            target.touch(mode=0o600)
-            target.write_bytes(base64.b64decode(data))
-            return str(target)
-        given = section.get(field)
-        return str(Path(path).parent / given) if given else None
-
-    unverified = None
-    if place.get("insecure-skip-tls-verify"):
-        # Only because this very kubeconfig says so: a throw-away control plane on loopback.
-        unverified = ssl.create_default_context()
-        unverified.check_hostname = False
-        unverified.verify_mode = ssl.CERT_NONE
-    return RestCluster(
-        place["server"],
-        ssl_context=unverified,
-        token=user.get("token", ""),
-        ca_file=file_of(place, "certificate-authority"),
-        cert_file=file_of(user, "client-certificate"),
-        key_file=file_of(user, "client-key"),
-    )
+    """A client of the cluster that a kubeconfig names."""
+    return load_config(path).cluster()
 
 
 def tf_job_definition() -> Object:

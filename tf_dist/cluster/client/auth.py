@@ -16,23 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tf_dist.cluster.api_errors import Unauthorized
 from tf_dist.cluster.client.kubeconfig_file import ResolvedContext
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError
-
-
-class CredentialProvider(Protocol):
-    """Source of credentials for ``RestCluster``: before every request, and after a 401."""
-
-    def headers(self) -> Mapping[str, str]:
-        """The headers to send now; ClusterError when there are none."""
-
-    def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Renew what ``headers`` returned before; False when there is nothing newer, so that a retry is useless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,7 @@ class Credential:
 
 
 class RefreshingCredentials:
-    """Credentials from a ``source``, renewed when they have expired or were refused. Thread-safe.
+    """Credentials of ``RestCluster`` from a ``source``, renewed when they expired or were refused. Thread-safe.
 
     ``use`` is given each new client certificate, for the handshakes to come.
     """
@@ -67,7 +57,7 @@ class RefreshingCredentials:
         self._held: tuple[Credential, float | None] | None = None  # with the moment when it is over
 
     def headers(self) -> Mapping[str, str]:
-        """The headers of credentials that are valid now."""
+        """The headers to send now; ClusterError when there are none."""
         grant = self._good()
         if grant is None:
             with self._lock:  # one asks, the others wait for what it gets
@@ -75,7 +65,10 @@ class RefreshingCredentials:
         return grant.headers
 
     def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Ask the source again, unless another thread has done so since ``rejected`` was returned."""
+        """Ask the source again, unless another thread has done so since ``rejected`` was returned.
+
+        False when there is nothing newer, so that a retry is useless.
+        """
         with self._lock:
             before = self._held[0] if self._held else None
             if before is None or before.headers is not rejected:
@@ -95,12 +88,6 @@ class RefreshingCredentials:
             self._use(grant.certificate)
         self._held = grant, None if grant.seconds is None else self._clock() + grant.seconds
         return grant
-
-
-def static_credentials(headers: Mapping[str, str]) -> RefreshingCredentials:
-    """Fixed headers."""
-    grant = Credential(dict(headers))
-    return RefreshingCredentials(lambda: grant)
 
 
 def cluster_tls_context(cluster: Mapping[str, Any]) -> ssl.SSLContext:
@@ -311,9 +298,6 @@ def _exec_credential(status: Any, who: str) -> Credential:
 
 def _auth_provider(provider: Mapping[str, Any], chosen: ResolvedContext) -> Credential:
     """A token of a legacy auth-provider: OpenID Connect, and others that the package still supports."""
-    import os
-    import tempfile
-
     name = provider.get("name")
     with _official_client(f"the auth-provider {name}"):
         from kubernetes.client import Configuration

@@ -47,7 +47,6 @@ class KubeContext:
         self,
         *,
         retries: int = 3,
-        stall: float = 90.0,
         timeout: float = 30.0,
         connections: int = 16,
         called: Callable[[str, str, int, float], None] | None = None,
@@ -59,14 +58,11 @@ class KubeContext:
         tls = auth.cluster_tls_context(self.trust) if secure else None
         return RestCluster(
             self.server,
-            credentials=RefreshingCredentials(self.source, use=auth.certificate_loader(tls))
-            if tls
-            else RefreshingCredentials(self.source),
+            credentials=RefreshingCredentials(self.source, use=auth.certificate_loader(tls) if tls else lambda _: None),
             ssl_context=tls,
             server_name=str(self.trust.get("tls-server-name") or "") if secure else "",
             proxy=proxy_for(self.server, str(self.trust.get("proxy-url") or "")),
             retries=retries,
-            stall=stall,
             timeout=timeout,
             connections=connections,
             called=called,

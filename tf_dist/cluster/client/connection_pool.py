@@ -113,9 +113,9 @@ class _DeadlineReader(io.RawIOBase):
 
 
 if TYPE_CHECKING:
-    _Base = HTTPConnection
+    _Base, _PoolBase = HTTPConnection, urllib3.HTTPConnectionPool
 else:
-    _Base = object
+    _Base = _PoolBase = object
 
 
 class _CancellableConnection(_Base):
@@ -167,31 +167,29 @@ class _HttpsConnection(_CancellableConnection, HTTPSConnection):
         self.is_verified = True
 
 
-class HttpPool(urllib3.HTTPConnectionPool):
-    """Connections without TLS. ``siblings``: where they are registered."""
+class _SiblingPool(_PoolBase):
+    """A pool that registers its connections in ``siblings``."""
+
+    siblings: OpenConnections | None = None
+
+    def _new_conn(self) -> Any:
+        connection: Any = super()._new_conn()
+        if self.siblings is not None:
+            connection.siblings = self.siblings
+            self.siblings.add(connection)
+        return connection
+
+
+class HttpPool(_SiblingPool, urllib3.HTTPConnectionPool):
+    """Connections without TLS."""
 
     ConnectionCls = _HttpConnection
-    siblings: OpenConnections | None = None
-
-    def _new_conn(self) -> Any:
-        return _registered(super()._new_conn(), self.siblings)
 
 
-class HttpsPool(urllib3.HTTPSConnectionPool):
-    """Connections with TLS. ``siblings``: where they are registered."""
+class HttpsPool(_SiblingPool, urllib3.HTTPSConnectionPool):
+    """Connections with TLS."""
 
     ConnectionCls = _HttpsConnection
-    siblings: OpenConnections | None = None
-
-    def _new_conn(self) -> Any:
-        return _registered(super()._new_conn(), self.siblings)
-
-
-def _registered(connection: Any, siblings: OpenConnections | None) -> Any:
-    if siblings is not None:
-        connection.siblings = siblings
-        siblings.add(connection)
-    return connection
 
 
 _KEEP_ALIVE: tuple[tuple[str, int], ...] = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -238,11 +236,3 @@ def _pool_manager(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
         raise ClusterError(f"{found.scheme}://{found.hostname} is no proxy", hint="write http://HOST:PORT")
     login = f"{unquote(found.username)}:{unquote(found.password or '')}" if found.username else None
     return urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **settings)
-
-
-def tls_context(ca_file: str | None, cert_file: str | None, key_file: str | None) -> ssl.SSLContext:
-    """TLS as the system trusts, or the given authority; with a client certificate if there is one."""
-    trusted = ssl.create_default_context(cafile=ca_file)
-    if cert_file:
-        trusted.load_cert_chain(cert_file, key_file)
-    return trusted

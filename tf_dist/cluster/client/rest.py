@@ -29,7 +29,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.api_errors import BadRequest, RequestInfo
 from tf_dist.cluster.client import connection_pool
-from tf_dist.cluster.client.auth import CredentialProvider, static_credentials
+from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
 from tf_dist.cluster.client.retries import RetryPolicy
 from tf_dist.cluster.client.streams import LineStream, WatchEventStream, parse_body
 from tf_dist.cluster.client.transport import (
@@ -48,25 +48,22 @@ _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
 class RestCluster:
     """The nine verbs over HTTP(S). Thread-safe.
 
-    ``credentials`` go with every request (``token``: a fixed one); ``ssl_context`` overrides ``ca_file``,
-    ``cert_file`` and ``key_file``; ``server_name`` is what the server's certificate says if it is not the URL's host;
-    ``proxy`` a URL; ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never),
-    with ``sleep`` between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once
-    a minute. ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream,
-    however it drips. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for
-    ("": there are none).
+    ``credentials`` go with every request (``token``: a fixed one); ``ssl_context``: trust in the server (None: the
+    system's); ``server_name`` is what the server's certificate says if it is not the URL's host; ``proxy`` a URL;
+    ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never), with ``sleep``
+    between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once a minute.
+    ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream, however
+    it drips. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for ("": there are
+    none).
     """
 
     def __init__(
         self,
         url: str,
         *,
-        credentials: CredentialProvider | None = None,
+        credentials: RefreshingCredentials | None = None,
         token: str = "",
         ssl_context: ssl.SSLContext | None = None,
-        ca_file: str | None = None,
-        cert_file: str | None = None,
-        key_file: str | None = None,
         server_name: str = "",
         proxy: str = "",
         connections: int = 16,
@@ -80,9 +77,8 @@ class RestCluster:
     ) -> None:
         self._addresses_path = addresses_path
         if credentials is None:
-            credentials = static_credentials({"Authorization": f"Bearer {token}"} if token else {})
-        if ssl_context is None and url.startswith("https:"):
-            ssl_context = connection_pool.tls_context(ca_file, cert_file, key_file)
+            fixed = Credential({"Authorization": f"Bearer {token}"} if token else {})
+            credentials = RefreshingCredentials(lambda: fixed)
         route = TransportConfig(url.rstrip("/"), ssl_context, server_name, proxy, connections)
         self._stall = stall
         self._caller = Transport(

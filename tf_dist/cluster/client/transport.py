@@ -16,7 +16,7 @@ import urllib3
 from tf_dist import __version__
 from tf_dist.cluster.api_errors import RequestInfo, Unauthorized, error_from_status
 from tf_dist.cluster.client import connection_pool
-from tf_dist.cluster.client.auth import CredentialProvider
+from tf_dist.cluster.client.auth import RefreshingCredentials
 from tf_dist.cluster.client.connection_pool import HttpPool, HttpsPool, OpenConnections
 from tf_dist.cluster.client.retries import RetryPolicy, call_with_retries, fence_seconds_left
 from tf_dist.cluster.client.streams import error_reason, parse_body
@@ -66,7 +66,7 @@ class Transport:
     def __init__(
         self,
         route: TransportConfig,
-        credentials: CredentialProvider,
+        credentials: RefreshingCredentials,
         retries: RetryPolicy,
         *,
         read: float = READ_TIMEOUT,

@@ -49,23 +49,14 @@ class StatsCollector(Collector):
 def _of_work(read: Sequence[WorkQueueStats]) -> Iterator[Metric]:
     running = [seconds for one in read for seconds in one.running.values()]
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    longest = "How long the worker has been busy that began first."
+    together = "How long workers have been busy with what they have not finished, together."
     yield gauge("tf_dist_workqueue_depth", "Jobs that are due and wait for a worker.", sum(one.depth for one in read))
-    yield counter(
-        "tf_dist_workqueue_adds", "Jobs put into the work queue that were not in it.", sum(one.adds for one in read)
-    )
-    yield counter(
-        "tf_dist_workqueue_retries", "Jobs put back into the work queue to try again.", sum(one.retries for one in read)
-    )
-    yield gauge(
-        "tf_dist_workqueue_unfinished_work_seconds",
-        "How long workers have been busy with what they have not finished, together.",
-        sum(running),
-    )
-    yield gauge(
-        "tf_dist_workqueue_longest_running_processor_seconds",
-        "How long the worker has been busy that began first.",
-        max(running, default=0.0),
-    )
+    added, again = sum(one.adds for one in read), sum(one.retries for one in read)
+    yield counter("tf_dist_workqueue_adds", "Jobs put into the work queue that were not in it.", added)
+    yield counter("tf_dist_workqueue_retries", "Jobs put back into the work queue to try again.", again)
+    yield gauge("tf_dist_workqueue_unfinished_work_seconds", together, sum(running))
+    yield gauge("tf_dist_workqueue_longest_running_processor_seconds", longest, max(running, default=0.0))
     yield gauge("tf_dist_active_workers", "Workers that are busy.", len(running))
     yield gauge("tf_dist_max_concurrent_reconciles", "Workers that there are.", sum(one.workers for one in read))
 
@@ -119,76 +110,60 @@ class PrometheusRecorder(MetricsRecorder):
         own = self.registry = CollectorRegistry()
         self._sampled = StatsCollector()
         own.register(self._sampled)
-        self._waits = Histogram(
+        self._waits = self._histogram(
             "tf_dist_workqueue_queue_duration_seconds",
             "How long jobs waited in the work queue until a worker took them.",
-            buckets=_REQUEST_BUCKETS,
-            registry=own,
         )
-        self._works = Histogram(
-            "tf_dist_workqueue_work_duration_seconds",
-            "How long a worker was busy with a job that it took.",
-            buckets=_REQUEST_BUCKETS,
-            registry=own,
+        self._works = self._histogram(
+            "tf_dist_workqueue_work_duration_seconds", "How long a worker was busy with a job that it took."
         )
-        self._failures = Counter(
-            "tf_dist_reconcile_errors",
-            "Looks at jobs that did not come to their end, by reason.",
-            ["reason"],
-            registry=own,
+        self._failures = self._counter(
+            "tf_dist_reconcile_errors", "Looks at jobs that did not come to their end, by reason.", "reason"
         )
         self._leading = Gauge("tf_dist_leading", "1 while this process holds its lease, else 0.", registry=own)
-        self._reconciles = Histogram(
-            "tf_dist_reconcile_seconds",
-            "Looking at one job, deciding and acting for it.",
-            buckets=_RECONCILE_BUCKETS,
-            registry=own,
+        self._reconciles = self._histogram(
+            "tf_dist_reconcile_seconds", "Looking at one job, deciding and acting for it.", buckets=_RECONCILE_BUCKETS
         )
-        self._actions = Counter(
-            "tf_dist_actions", "Actions taken for jobs, by kind and result.", ["kind", "result"], registry=own
+        self._actions = self._counter(
+            "tf_dist_actions", "Actions taken for jobs, by kind and result.", "kind", "result"
         )
-        self._admissions = Histogram(
+        self._admissions = self._histogram(
             "tf_dist_admission_wait_seconds",
             "How long gangs waited for their place; the count is that of admissions.",
             buckets=_ADMISSION_WAIT_BUCKETS,
-            registry=own,
         )
-        self._undecidable = Counter(
-            "tf_dist_undecidable_gangs", "Gangs that could not be counted or decided about.", registry=own
+        self._undecidable = self._counter(
+            "tf_dist_undecidable_gangs", "Gangs that could not be counted or decided about."
         )
-        self._restarts = Counter(
-            "tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", ["cause"], registry=own
-        )
-        self._disruptions = Counter(
-            "tf_dist_disruptions", "Pods that were taken away, by reason.", ["reason"], registry=own
-        )
-        self._calls = Counter(
+        self._restarts = self._counter("tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", "cause")
+        self._disruptions = self._counter("tf_dist_disruptions", "Pods that were taken away, by reason.", "reason")
+        self._calls = self._counter(
             "tf_dist_api_calls",
             "Requests to the API server, by verb, resource and HTTP status (0: no answer).",
-            ["verb", "resource", "code"],
-            registry=own,
+            *("verb", "resource", "code"),
         )
-        self._call_seconds = Histogram(
-            "tf_dist_api_call_seconds",
-            "Requests to the API server until their answer, by verb.",
-            ["verb"],
-            buckets=_REQUEST_BUCKETS,
-            registry=own,
+        self._call_seconds = self._histogram(
+            "tf_dist_api_call_seconds", "Requests to the API server until their answer, by verb.", "verb"
         )
-        self._watches = Counter(
+        self._watches = self._counter(
             "tf_dist_watch_restarts",
             "Watches that did not end as agreed, by resource and cause.",
-            ["resource", "cause"],
-            registry=own,
+            *("resource", "cause"),
         )
-        self._heartbeats = Counter(
-            "tf_dist_heartbeats", "Renewals of this process's lease, by result (ok, failed).", ["result"], registry=own
+        self._heartbeats = self._counter(
+            "tf_dist_heartbeats", "Renewals of this process's lease, by result (ok, failed).", "result"
         )
         self._last_heartbeat = Gauge(
             "tf_dist_last_heartbeat_timestamp_seconds", "When the lease was renewed last.", registry=own
         )
         Info("tf_dist_build", "The version that runs.", registry=own).info({"version": __version__})
         ProcessCollector(registry=own)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = _REQUEST_BUCKETS) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def exposition(self) -> bytes:
         """Everything counted so far, in Prometheus' text format (``CONTENT_TYPE``)."""

@@ -24,6 +24,7 @@ from tf_dist.cluster.kubelet.pod.pod_status import (
     RuntimePodStatus,
     StartContainer,
     StopContainers,
+    config_error,
     run_from_record,
 )
 from tf_dist.cluster.kubelet.pod.pod_volumes import (
@@ -136,11 +137,10 @@ class PodState:
         except PodStartError as problem:
             self.problem = problem
         except (ClusterError, OSError) as error:
-            self.problem = PodStartError("CreateContainerConfigError", str(error))
+            self.problem = config_error(str(error), permanent=False)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             # The embedded API server has no schema of pods: what does not read as one is its author's error.
-            text = f"the pod cannot be understood: {type(error).__name__}: {error}"
-            self.problem = PodStartError("CreateContainerConfigError", text, permanent=True)
+            self.problem = config_error(f"the pod cannot be understood: {type(error).__name__}: {error}")
         self.retry_at = now + _RETRY
 
     def _plan(self, cluster: Cluster, pod: Object) -> None:

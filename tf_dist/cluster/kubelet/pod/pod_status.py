@@ -19,18 +19,22 @@ class PodStartError(TFDistError):
     ``container`` is "" when the whole pod is concerned.
     """
 
-    def __init__(
-        self, reason: str, message: str, *, hint: str = "", permanent: bool = False, container: str = ""
-    ) -> None:
+    container = ""
+
+    def __init__(self, reason: str, message: str, *, hint: str = "", permanent: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
         self.permanent = permanent
-        self.container = container
 
     @property
     def text(self) -> str:
         """Message and hint in one line."""
         return f"{self} ({self.hint})" if self.hint else str(self)
+
+
+def config_error(message: str, hint: str = "", *, permanent: bool = True) -> PodStartError:
+    """What a pod asks for cannot be had on this node, or (not ``permanent``) not yet."""
+    return PodStartError("CreateContainerConfigError", message, hint=hint, permanent=permanent)
 
 
 SUPERVISOR_LOST = "SupervisorLost"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
+from tf_dist.cluster.kubelet.pod.pod_status import PodStartError, config_error
 from tf_dist.cluster.kubelet.pod.podspec import (
     ContainerPlan,
     PlanContext,
@@ -75,19 +75,16 @@ def plan_volume(pod: Object, volume: Object, around: PlanContext) -> Volume:
         return FilesVolume({path: entry for part in parts for path, entry in part.items()})
     if not {"configMap", "secret", "downwardAPI"} & set(volume):
         kind = next((key for key in volume if key != "name"), "of no kind")
-        raise PodStartError(
-            "CreateContainerConfigError",
+        raise config_error(
             f"volume {volume['name']}: {kind} is not possible on a local node",
-            hint="use hostPath, emptyDir, configMap, secret, downwardAPI, projected or persistentVolumeClaim",
-            permanent=True,
+            "use hostPath, emptyDir, configMap, secret, downwardAPI, projected or persistentVolumeClaim",
         )
     return FilesVolume(_files(pod, volume, 0o644, around))
 
 
 def _check_host_path(path: str) -> None:
     if ".." in path.split("/"):
-        text = f"hostPath {path!r} must not contain '..'"
-        raise PodStartError("CreateContainerConfigError", text, hint="write where it leads to", permanent=True)
+        raise config_error(f"hostPath {path!r} must not contain '..'", "write where it leads to")
 
 
 def is_token_volume(volume: Object) -> bool:
@@ -107,11 +104,9 @@ def _claim(name: str, source: Object, around: PlanContext) -> Volume:
         return HostPathVolume(spec["hostPath"]["path"], spec["hostPath"].get("type") or "", readonly)
     if "local" in spec:
         return HostPathVolume(spec["local"]["path"], "", readonly)
-    raise PodStartError(
-        "CreateContainerConfigError",
+    raise config_error(
         f"volume {name}: claim {source['claimName']} is bound to {bound}, which cannot be mounted on a local node",
-        hint="use a claim that is bound to a hostPath or local volume of this machine",
-        permanent=True,
+        "use a claim that is bound to a hostPath or local volume of this machine",
     )
 
 
@@ -154,8 +149,7 @@ def _from_object(kind: str, source: Object, name: str, mode: int, around: PlanCo
 def _key(kind: str, name: str, key: str) -> str:
     """A key as a file's name."""
     if "/" in key:
-        text = f"key {key!r} of {kind} {name} is no name of a file"
-        raise PodStartError("CreateContainerConfigError", text, hint="name a path for it under items", permanent=True)
+        raise config_error(f"key {key!r} of {kind} {name} is no name of a file", "name a path for it under items")
     return check_relative_path(key, f"key of {kind} {name}:")
 
 
@@ -300,7 +294,7 @@ def resolve_mounts(
 def _resolve_mount(mount: VolumeMount, volumes: Mapping[str, Volume], paths: Mapping[str, Path]) -> ResolvedMount:
     volume = volumes.get(mount.volume)
     if volume is None:
-        raise PodStartError("CreateContainerConfigError", f"volumeMounts: no volume {mount.volume}", permanent=True)
+        raise config_error(f"volumeMounts: no volume {mount.volume}")
     source = paths[mount.volume]
     _check_inside(source, mount.sub_path)
     readonly = (
@@ -314,11 +308,9 @@ def _resolve_mount(mount: VolumeMount, volumes: Mapping[str, Volume], paths: Map
 def _check_inside(volume: Path, sub_path: str) -> None:
     """PodStartError when a link of the volume leads out of it. It may still change: the mount checks again."""
     if sub_path and not (volume / sub_path).resolve().is_relative_to(volume.resolve()):
-        raise PodStartError(
-            "CreateContainerConfigError",
+        raise config_error(
             f"subPath {sub_path} leaves its volume by a symbolic link",
-            hint="mount what the link leads to as a volume of its own",
-            permanent=True,
+            "mount what the link leads to as a volume of its own",
         )
 
 
@@ -328,13 +320,12 @@ def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) 
         volume = volumes.get(mount.volume)
         here = isinstance(volume, HostPathVolume) and os.path.normpath(volume.path) == os.path.normpath(mount.target)
         if not here or mount.sub_path:
-            raise PodStartError(
-                "CreateContainerConfigError",
+            problem = config_error(
                 f"volume {mount.volume} cannot be mounted at {mount.target}: pods here share the machine's file system",
-                hint=f"isolated mode can ({why}); in shared mode only a hostPath whose path is its mountPath works",
-                permanent=True,
-                container=plan.name,
+                f"isolated mode can ({why}); in shared mode only a hostPath whose path is its mountPath works",
             )
+            problem.container = plan.name
+            raise problem
 
 
 # Bytes. Programs make sockets below it, whose paths may not be longer than 103.

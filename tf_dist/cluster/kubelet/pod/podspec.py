@@ -14,7 +14,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.kubelet.node.machine import GPU_RESOURCE, Account, NodeFeatures
-from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
+from tf_dist.cluster.kubelet.pod.pod_status import PodStartError, config_error
 from tf_dist.cluster.kubelet.pod.security_context import (
     ContainerSecurity,
     check_absolute_path,
@@ -221,11 +221,11 @@ def _key(kind: str, reference: Object, around: PlanContext) -> str | None:
         return None
     if found is None:
         raise _missing(kind, reference["name"])
-    raise PodStartError("CreateContainerConfigError", f"{kind} {reference['name']} has no key {reference['key']}")
+    raise config_error(f"{kind} {reference['name']} has no key {reference['key']}", permanent=False)
 
 
 def _missing(kind: str, name: str) -> PodStartError:
-    return PodStartError("CreateContainerConfigError", f'{kind.lower()} "{name}" not found')
+    return config_error(f'{kind.lower()} "{name}" not found', permanent=False)
 
 
 def object_data(kind: str, found: Object | None) -> dict[str, bytes]:
@@ -265,7 +265,7 @@ def pod_field(pod: Object, path: str, around: PlanContext) -> str:
         "status.hostIPs": around.host_ip,
     }
     if path not in known:
-        raise PodStartError("CreateContainerConfigError", f"fieldRef: unknown field {path}", permanent=True)
+        raise config_error(f"fieldRef: unknown field {path}")
     return str(known[path])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
+from tf_dist.cluster.kubelet.pod.pod_status import PodStartError, config_error
 from tf_dist.core.api.quantity import parse_quantity
 
 if TYPE_CHECKING:
@@ -28,12 +28,7 @@ def check_names(pod: Object) -> None:
     """PodStartError for an invalid name: names become folders, files and lines of /etc/hosts."""
     for what, name, pattern in _pod_names(pod):
         if not isinstance(name, str) or len(name) > 253 or not pattern.fullmatch(name):
-            raise PodStartError(
-                "CreateContainerConfigError",
-                f"{what} {name!r} is no name",
-                hint="use lower case letters, digits and dashes",
-                permanent=True,
-            )
+            raise config_error(f"{what} {name!r} is no name", "use lower case letters, digits and dashes")
 
 
 def _pod_names(pod: Object) -> Iterator[tuple[str, object, re.Pattern[str]]]:
@@ -59,24 +54,14 @@ def check_relative_path(path: str, what: str) -> str:
     """A path that stays below where it starts; PodStartError for one that does not."""
     parts = path.split("/")
     if not path or path.startswith("/") or ".." in parts or parts[0].startswith("..") or "\0" in path:
-        raise PodStartError(
-            "CreateContainerConfigError",
-            f"{what} {path!r} leaves its volume",
-            hint="use a path below the volume's folder, without '..'",
-            permanent=True,
-        )
+        raise config_error(f"{what} {path!r} leaves its volume", "use a path below the volume's folder, without '..'")
     return path
 
 
 def check_absolute_path(path: str, what: str) -> str:
     """A path from the root, without steps back; PodStartError."""
     if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise PodStartError(
-            "CreateContainerConfigError",
-            f"{what} {path!r} is no absolute path without '..'",
-            hint="begin it with /",
-            permanent=True,
-        )
+        raise config_error(f"{what} {path!r} is no absolute path without '..'", "begin it with /")
     return path
 
 
@@ -306,4 +291,4 @@ def _unlimited(spec: Object, container: Object, node_features: NodeFeatures) -> 
 
 
 def _refused(what: str, why: str, hint: str) -> PodStartError:
-    return PodStartError("CreateContainerConfigError", f"{what} cannot be honoured: {why}", hint=hint, permanent=True)
+    return config_error(f"{what} cannot be honoured: {why}", hint)
