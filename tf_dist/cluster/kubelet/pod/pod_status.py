@@ -19,12 +19,13 @@ class PodStartError(TFDistError):
     ``container`` is "" when the whole pod is concerned.
     """
 
-    container = ""
-
-    def __init__(self, reason: str, message: str, *, hint: str = "", permanent: bool = False) -> None:
+    def __init__(
+        self, reason: str, message: str, *, hint: str = "", permanent: bool = False, container: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
         self.reason = reason
         self.permanent = permanent
+        self.container = container
 
     @property
     def text(self) -> str:
