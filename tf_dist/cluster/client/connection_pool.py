@@ -113,7 +113,8 @@ class _DeadlineReader(io.RawIOBase):
 
 
 if TYPE_CHECKING:
-    _Base, _PoolBase = HTTPConnection, urllib3.HTTPConnectionPool
+    _Base = HTTPConnection
+    _PoolBase = urllib3.HTTPConnectionPool
 else:
     _Base = _PoolBase = object
 
