@@ -22,8 +22,7 @@ from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
 from tf_dist.cli.install.install_options import InstallOptions
 from tf_dist.cli.install.workload import manifest_files
-from tf_dist.cluster.api import NAMESPACES, NODES, TFJOBS, TFJOBS_V1ALPHA1, Resource
-from tf_dist.cluster.apiserver.storage.api_resources import QUEUES
+from tf_dist.cluster.api import NAMESPACES, NODES, QUEUES, TFJOBS, TFJOBS_V1ALPHA1, Resource
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
 

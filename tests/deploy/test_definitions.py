@@ -17,9 +17,9 @@ from tests.waiting import until
 from tf_dist.cli.install.crds import VOLCANO_COMMANDS as COMMANDS_DEFINITION
 from tf_dist.cli.install.crds import volcano_commands, volcano_jobs
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
-from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_COMMANDS, Resource
+from tf_dist.cluster.api import QUEUES, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_COMMANDS, Resource
 from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
-from tf_dist.cluster.apiserver.storage.api_resources import CRDS, QUEUES
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.status import Counts, Phase, Status

@@ -14,9 +14,9 @@ import yaml
 from tests.cli.conftest import Program
 from tests.controller.harness import tfjob
 from tf_dist.cli.install.crds import tfjobs, volcano_commands, volcano_jobs
-from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
+from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, TFJOBS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
-from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS, POD_DISRUPTION_BUDGETS
+from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 Object = dict[str, Any]

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.support import node, pod, wait_for
-from tf_dist.cluster.api import NODES, PODS, Object
+from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, Object
 from tf_dist.cluster.api_errors import AdmissionDenied
 from tf_dist.cluster.apiserver.scheduler import Scheduler, free_resources, schedule_pod
-from tf_dist.cluster.apiserver.storage.api_resources import PRIORITY_CLASSES
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.gang.resources.pod_requests import pod_requests
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tf_dist.cluster.api import Object, PatchType, Resource
-from tf_dist.cluster.apiserver.storage.api_resources import Kind
+from tf_dist.cluster.apiserver.storage.api_resources import POD_SUBRESOURCES, Kind
 
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS = ("get", "patch", "update")
-# Kinds that are never stored: creating one returns the answer.
-REVIEWS: tuple[Resource, ...] = (
-    Resource("authentication.k8s.io", "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False),
-    Resource("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", namespaced=False),
-    Resource("authorization.k8s.io", "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", namespaced=False),
-)
-_POD_SUBRESOURCES = (("binding", "Binding", "create"), ("eviction", "Eviction", "create"), ("log", "Pod", "get"))
+EMBEDDED_USER = "tf-dist"
+_AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
+REVIEWS: Mapping[Resource, Object] = {
+    Resource(_AUTHENTICATION, "v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False): {
+        "userInfo": {"username": EMBEDDED_USER, "groups": ["system:masters", "system:authenticated"]}
+    },
+    Resource(_AUTHORIZATION, "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", namespaced=False): {
+        "allowed": True,
+        "reason": "the owner of an embedded cluster may do everything",
+    },
+    Resource(_AUTHORIZATION, "v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", namespaced=False): {
+        "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+        "incomplete": False,
+    },
+}
+"""Kinds that are never stored: creating one returns it with this status."""
 
 
 def api_versions(url: str) -> Object:
@@ -58,12 +68,14 @@ def api_group(name: str, versions: list[str]) -> Object:
     return {"kind": "APIGroup", "apiVersion": "v1", "name": name, "versions": entries, "preferredVersion": entries[0]}
 
 
-def resource_list(kinds: Iterable[Kind], group: str, version: str) -> Object:
-    """``/api/v1`` and ``/apis/GROUP/VERSION``: the resources there, with their subresources."""
+def resource_list(kinds: Iterable[Kind], group: str, version: str) -> Object | None:
+    """``/api/v1`` and ``/apis/GROUP/VERSION``: the resources there, with their subresources; None without any."""
     resources = [entry for kind in kinds if _served(kind, group, version) for entry in _entries(kind)]
     for review in REVIEWS:
         if (review.group, review.version) == (group, version):
             resources.append(_entry(review, review.plural, review.kind, ("create",)))
+    if not resources:
+        return None
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -98,7 +110,7 @@ def _entry(resource: Resource, name: str, kind: str, verbs: Iterable[str]) -> Ob
 def _subresources(kind: Kind) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """The name, kind and verbs of each subresource."""
     if kind.key == "pods":
-        for name, shown, verb in _POD_SUBRESOURCES:
+        for name, (shown, verb) in POD_SUBRESOURCES.items():
             yield name, shown, (verb,)
     if kind.status:
         yield "status", kind.resource.kind, _STATUS_VERBS

@@ -34,6 +34,12 @@ class ResourceRequest:
         return self.route.namespace
 
     @property
+    def selectors(self) -> dict[str, str]:
+        """The label and the field selector, as arguments of the cluster's verbs."""
+        query = self.request.query
+        return {"labels": query.get("labelSelector", ""), "fields": query.get("fieldSelector", "")}
+
+    @property
     def shape(self) -> ObjectFormat:
         """The format that the client accepts."""
         include = self.request.query.get("includeObject", "")
@@ -192,8 +198,7 @@ def _collection(call: ResourceRequest) -> Response | StreamResponse:
     found = call.cluster.list(
         call.resource,
         call.space,
-        labels=query.get("labelSelector", ""),
-        fields=query.get("fieldSelector", ""),
+        **call.selectors,
         limit=call.request.number("limit") or 0,
         continue_=query.get("continue", ""),
     )
@@ -207,8 +212,7 @@ def _watch(call: ResourceRequest) -> StreamResponse:
     stream = call.cluster.watch(
         call.resource,
         call.space,
-        labels=query.get("labelSelector", ""),
-        fields=query.get("fieldSelector", ""),
+        **call.selectors,
         since="" if initial else query.get("resourceVersion", ""),
         timeout=timeout,
         initial_end=initial,
@@ -289,13 +293,5 @@ def _delete(call: ResourceRequest) -> Response:
 
 def _delete_collection(call: ResourceRequest) -> Response:
     options, dry_run = delete_options(call.request)
-    query = call.request.query
-    call.cluster.delete_collection(
-        call.resource,
-        call.space,
-        options,
-        labels=query.get("labelSelector", ""),
-        fields=query.get("fieldSelector", ""),
-        dry_run=dry_run,
-    )
+    call.cluster.delete_collection(call.resource, call.space, options, **call.selectors, dry_run=dry_run)
     return Response(200, success_status())

@@ -59,44 +59,37 @@ class Router:
             return None
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource")
-        return self._described(parts, request.accept)
+        if parts == ["openapi", "v2"] and "proto-openapi" in request.accept:
+            # An empty document, in either form: kubectl then leaves the checking of a List to the server.
+            return Response(200, "", discovery.OPENAPI_V2_PROTOBUF)
+        return Response(200, self._described(parts))
 
-    def _described(self, parts: list[str], accept: str) -> Response:
+    def _described(self, parts: list[str]) -> Object:
         kinds = tuple(self._cluster.kinds)
         match parts:
             case [""]:
-                return Response(200, {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/version"]})
+                return {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/version"]}
             case ["version"]:
-                return Response(200, discovery.version_info())
+                return discovery.version_info()
             case ["api"]:
-                return Response(200, discovery.api_versions(self.url))
+                return discovery.api_versions(self.url)
             case ["apis"]:
-                return Response(200, discovery.group_list(kinds))
+                return discovery.group_list(kinds)
             case ["openapi", "v2"]:
-                # An empty document, in either form: kubectl then leaves the checking of a List to the server.
-                binary = "proto-openapi" in accept
-                return (
-                    Response(200, "", discovery.OPENAPI_V2_PROTOBUF) if binary else Response(200, discovery.OPENAPI_V2)
-                )
+                return discovery.OPENAPI_V2
             case ["openapi", "v3"]:
-                return Response(200, discovery.openapi_index(self._places()))
+                return discovery.openapi_index(self._places())
             case ["openapi", "v3", "api", version]:
-                return Response(200, discovery.openapi_document(kinds, "", version))
+                return discovery.openapi_document(kinds, "", version)
             case ["openapi", "v3", "apis", group, version]:
-                return Response(200, discovery.openapi_document(kinds, group, version))
-            case ["api", version]:
-                return self._listed("", version)
-            case ["apis", group, version]:
-                return self._listed(group, version)
+                return discovery.openapi_document(kinds, group, version)
+            case ["api", version] if found := discovery.resource_list(kinds, "", version):
+                return found
+            case ["apis", group, version] if found := discovery.resource_list(kinds, group, version):
+                return found
             case ["apis", group] if versions := discovery.group_versions(kinds, group):
-                return Response(200, discovery.api_group(group, versions))
+                return discovery.api_group(group, versions)
         raise NotFound("the server could not find the requested resource")
-
-    def _listed(self, group: str, version: str) -> Response:
-        found = discovery.resource_list(self._cluster.kinds, group, version)
-        if not found["resources"]:
-            raise NotFound("the server could not find the requested resource")
-        return Response(200, found)
 
     def _places(self) -> list[str]:
         places = {
@@ -118,24 +111,12 @@ def error_response(error: ClusterError, route: ResourcePath) -> Response:
     return Response(status["code"], status, headers={"Retry-After": str(retry)} if retry else {})
 
 
-EMBEDDED_USER = "tf-dist"
-_GROUPS = ["system:masters", "system:authenticated"]
-
-
 def review_response(route: ResourcePath, body: Object) -> Object | None:
     """The answered review; None if the path is of no review."""
-    statuses: dict[str, Object] = {
-        "selfsubjectreviews": {"userInfo": {"username": EMBEDDED_USER, "groups": _GROUPS}},
-        "selfsubjectaccessreviews": {"allowed": True, "reason": "the owner of an embedded cluster may do everything"},
-        "selfsubjectrulesreviews": {
-            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            "incomplete": False,
-        },
-    }
-    if route.plural not in statuses or route.group not in ("authentication.k8s.io", "authorization.k8s.io"):
-        return None
-    return {"metadata": {"creationTimestamp": None}, "spec": {}, **body, "status": statuses[route.plural]}
+    for review, status in discovery.REVIEWS.items():
+        if (review.group, review.plural) == (route.group, route.plural):
+            return {"metadata": {"creationTimestamp": None}, "spec": {}, **body, "status": status}
+    return None
 
 
 ADDRESSES_PATH: Final = "/tf-dist/addresses"

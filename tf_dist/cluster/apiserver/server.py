@@ -23,8 +23,9 @@ from urllib.parse import quote
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest, LengthRequired, RequestEntityTooLarge, Unauthorized
+from tf_dist.cluster.apiserver.discovery import EMBEDDED_USER
 from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse, parse_query
-from tf_dist.cluster.apiserver.routes import EMBEDDED_USER, Router, error_response
+from tf_dist.cluster.apiserver.routes import Router, error_response
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.client_config import EMBEDDED_EXTENSION
 from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer

@@ -64,13 +64,8 @@ def _custom(resource: Resource, *short: str, **traits: Any) -> Kind:
 _RBAC = "rbac.authorization.k8s.io"
 _ALL = ("all",)
 CRDS = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
-PRIORITY_CLASSES = api.PRIORITY_CLASSES
-POD_DISRUPTION_BUDGETS = api.POD_DISRUPTION_BUDGETS
 JOBS = Resource("batch", "v1", "Job", "jobs")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
-VOLCANO_QUEUES = api.VOLCANO_QUEUES
-VOLCANO_COMMANDS = api.VOLCANO_COMMANDS
-QUEUES = api.QUEUES
 
 BUILTIN_KINDS: tuple[Kind, ...] = (
     _core(api.PODS, "po", status=True, categories=_ALL),
@@ -86,10 +81,10 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
     _core(Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"), generation=True),
     _core(api.LEASES, unconditional=False),
     _core(api.NETWORK_POLICIES, "netpol", generation=True),
-    _core(PRIORITY_CLASSES, "pc", generation=True),
+    _core(api.PRIORITY_CLASSES, "pc", generation=True),
     _core(api.RESOURCE_QUOTAS, "quota", status=True),
     _core(api.RUNTIME_CLASSES),
-    _core(POD_DISRUPTION_BUDGETS, "pdb", status=True, generation=True, unconditional=False),
+    _core(api.POD_DISRUPTION_BUDGETS, "pdb", status=True, generation=True, unconditional=False),
     _core(JOBS, status=True, generation=True, categories=_ALL),
     _core(Resource(_RBAC, "v1", "Role", "roles"), names=NameRule.PATH_SEGMENT),
     _core(Resource(_RBAC, "v1", "RoleBinding", "rolebindings"), names=NameRule.PATH_SEGMENT),
@@ -102,11 +97,19 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
     _custom(api.TFJOBS, "tfj", other_versions=("v1alpha1",), categories=_ALL, columns=TFJOB_COLUMNS),
     _custom(api.VOLCANO_JOBS, "vcjob", "vj", categories=_ALL, columns=VOLCANO_JOB_COLUMNS),
     # Before Volcano's: of two kinds of that name, kubectl get queues shows the first group's.
-    _custom(QUEUES, "tfq", columns=QUEUE_COLUMNS),
+    _custom(api.QUEUES, "tfq", columns=QUEUE_COLUMNS),
     _custom(VOLCANO_POD_GROUPS, "pg"),
-    _custom(VOLCANO_QUEUES, "q"),
-    _custom(VOLCANO_COMMANDS, status=False),
+    _custom(api.VOLCANO_QUEUES, "q"),
+    _custom(api.VOLCANO_COMMANDS, status=False),
 )
+
+
+POD_SUBRESOURCES: Mapping[str, tuple[str, str]] = {
+    "binding": ("Binding", "create"),
+    "eviction": ("Eviction", "create"),
+    "log": ("Pod", "get"),
+}
+"""Subresources of pods beside their status: the kind and the verb of each."""
 
 
 class ResourceRegistry:
@@ -222,7 +225,6 @@ def request_scope(registry: ResourceRegistry, resource: Resource, subresource: s
     """The kind and version of a request; NotFound, MethodNotAllowed (no write through this subresource)."""
     kind = registry.find(resource.group, resource.version, resource.plural)
     if subresource and (subresource != "status" or not kind.status):
-        known = subresource in ("eviction", "binding", "log")
-        wrong = MethodNotAllowed if known else NotFound
+        wrong = MethodNotAllowed if subresource in POD_SUBRESOURCES else NotFound
         raise wrong(f"{kind.key} cannot be written through a subresource {subresource!r}")
     return RequestScope(kind, resource)

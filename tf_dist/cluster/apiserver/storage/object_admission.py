@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.cluster.api import TERMINAL_PHASES, Object
+from tf_dist.cluster.api import PRIORITY_CLASSES, TERMINAL_PHASES, Object
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage import object_validation
-from tf_dist.cluster.apiserver.storage.api_resources import PRIORITY_CLASSES, Kind, ResourceRegistry, kind_from_crd
+from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.json_objects import Clock, deep_copy_json
 from tf_dist.cluster.apiserver.storage.store import Key, Store
 from tf_dist.core.api.timestamps import format_time
