@@ -22,9 +22,9 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.controller.standalone import Standalone
 
 JOBS: Final = 5_000
 WORKERS: Final = 8

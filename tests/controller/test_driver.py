@@ -28,9 +28,9 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, cluster_domain
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.controller.standalone import Standalone
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_controller_config
 from tf_dist.errors import Unavailable
 

@@ -13,7 +13,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership
+from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership, Standalone
 from tf_dist.controller.leases.lease import (
     LEASE_REQUEST_TIMEOUT,
     LeaseRef,
@@ -21,7 +21,6 @@ from tf_dist.controller.leases.lease import (
     controller_lease_name,
 )
 from tf_dist.controller.leases.lease_monitor import LeaseMonitor
-from tf_dist.controller.standalone import Standalone
 
 # Seconds: a driver is notified of everything, and nothing waits for its resync.
 _NEVER = 1e9

@@ -22,7 +22,7 @@ from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
-from tf_dist.controller.standalone import Standalone
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.core.dialects import read, update_problems
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.core.reconciler.accepted_spec import all_problems

@@ -30,9 +30,9 @@ from tf_dist.controller.driver_settings import DriverContext, DriverSettings
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
-from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.gang.quota import QueueUsage

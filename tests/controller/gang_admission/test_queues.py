@@ -16,7 +16,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.standalone import Standalone
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.errors import Forbidden, Unavailable
 
 

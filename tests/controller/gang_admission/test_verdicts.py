@@ -18,9 +18,9 @@ from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdm
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.controller.standalone import Standalone
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.api.timestamps import format_time

@@ -28,7 +28,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.standalone import Standalone
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import DRIVER, GANG_SCHEDULER
 from tf_dist.core.integrations.kueue import KUEUE

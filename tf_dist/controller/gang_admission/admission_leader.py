@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from tf_dist.cluster.api import LEASES, Cluster
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import (
     DRIVER_ADMISSION_LEADER,
     LEASE_DURATION,
@@ -27,32 +27,6 @@ from tf_dist.controller.leases.lease import (
 from tf_dist.controller.leases.lease_monitor import LEASE_POLL_INTERVAL
 from tf_dist.core.api import names
 from tf_dist.errors import ClusterError, Forbidden, NotFound
-
-
-class AdmissionLeader(Protocol):
-    """Whether this driver decides about places."""
-
-    @property
-    def epoch(self) -> int:
-        """Grows whenever the right to decide was won anew: others may have decided in between."""
-
-    def start(self, *, sees_all: bool) -> None:
-        """Begin, or go on. ``sees_all``: whether all nodes, pods, jobs and queues can be seen now."""
-
-    def stop(self) -> None:
-        """Let another one decide."""
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener``, from any thread, when an answer has changed."""
-
-    def decides(self) -> bool:
-        """Whether it may decide now."""
-
-    def for_all(self) -> bool:
-        """Whether it decides for the jobs of all drivers."""
-
-    def pause(self) -> float:
-        """While it does not decide: seconds until it should be asked again (inf: the listener is called)."""
 
 
 class LeaseAdmissionLeader:
@@ -102,11 +76,14 @@ class LeaseAdmissionLeader:
 
     @property
     def epoch(self) -> int:
-        """How often the Lease was won."""
+        """Grows whenever the Lease was won anew: others may have decided in between."""
         return self._elector.epoch
 
     def start(self, *, sees_all: bool) -> None:
-        """Be a candidate for the Lease while everything can be seen, from now on and not from its next look on."""
+        """Be a candidate for the Lease while everything can be seen, from now on and not from its next look on.
+
+        ``sees_all``: whether all nodes, pods, jobs and queues can be seen now.
+        """
         self._sees_all = sees_all
         stood, self._stands = self._stands, self._wanted()
         if self._stands and not stood:
@@ -120,7 +97,7 @@ class LeaseAdmissionLeader:
         self._elector.stop()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Called when the Lease was won or lost."""
+        """Call ``listener``, from any thread, when the Lease was won or lost."""
         self._elector.listen(lambda _: listener())
 
     def decides(self) -> bool:
@@ -128,11 +105,11 @@ class LeaseAdmissionLeader:
         return self._elector.valid() if self._is_candidate() else not self._sees_another()
 
     def for_all(self) -> bool:
-        """While the Lease is ours."""
+        """Whether it decides for the jobs of all drivers: while the Lease is ours."""
         return self._sees_all and self._elector.valid()
 
     def pause(self) -> float:
-        """The keeper of the Lease calls when it is won; on another's we have to look."""
+        """While it does not decide: seconds until it should be asked again (inf: the listener is called)."""
         return math.inf if self._is_candidate() else max(0.0, self._due - self._monotonic())
 
     def _is_candidate(self) -> bool:
@@ -154,3 +131,7 @@ class LeaseAdmissionLeader:
             return self._other_lives
         self._seen.note(stored, self._monotonic())
         return bool(LeaseRecord.of(stored).holder) and not self._seen.expired(self._monotonic())
+
+
+AdmissionLeader = LeaseAdmissionLeader | Standalone
+"""Whether a driver decides about places."""

@@ -20,11 +20,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from tf_dist.cluster.api import JOB_KINDS, LEASES, Cluster, Object
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
-from tf_dist.controller.leases.leadership import LeadershipLost
+from tf_dist.controller.leases.leadership import LeadershipLost, Standalone
 from tf_dist.controller.leases.lease import (
     LeaseRef,
     create_lease,
@@ -38,36 +38,6 @@ LEADER_ANNOTATION: Final = names.ANNOTATION_PREFIX + "arbiter"
 """Annotation of a Lease: which admission leader wrote the list of jobs."""
 FENCED_ANNOTATION: Final = names.ANNOTATION_PREFIX + "fenced"
 """Annotation that tf-dist writes: on a job, a mark of a new admission leader; a late write of the one before fails."""
-
-# An object's annotations may take 256 KiB together.
-
-
-class PendingAdmissions(Protocol):
-    """Where an admission leader records what it is about to admit."""
-
-    def open(self, epoch: object) -> bool:
-        """Begin under the right to decide won as ``epoch``; False: it had begun. ClusterError: give nothing away.
-
-        Only what is seen after this is all that was given away before.
-        """
-
-    def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
-        """Write down as many of these jobs (by uid) as there is room for; those that may be given a place now.
-
-        LeadershipLost: another leader has opened it.
-        """
-
-    def settle(self, uids: Iterable[str]) -> None:
-        """These jobs have their verdict in writing, or will surely not get it."""
-
-    def declared(self) -> frozenset[str]:
-        """The jobs about which it is not settled."""
-
-    def forget_settled(self, *, stopping: bool = False) -> None:
-        """Empty the list, by one write, if all that it names is settled; else the next write leaves it out.
-
-        ``stopping``: the caller has made sure that it still leads. LeadershipLost: another leader has opened it.
-        """
 
 
 class LeasePendingAdmissions:
@@ -101,7 +71,11 @@ class LeasePendingAdmissions:
         self._lock = threading.Lock()
 
     def open(self, epoch: object) -> bool:
-        """Shut out the leader before, and make sure of what it had begun; after an error it goes on where it was."""
+        """Begin under the right to decide that was won as ``epoch``; False: it had begun.
+
+        It shuts out the leader before, and makes sure of what that one had begun; after an error it goes on where it
+        was. ClusterError: give nothing away. Only what is seen after this is all that was given away before.
+        """
         if self._epoch == epoch and self._stored is not None:
             return False
         self._stored = None
@@ -123,7 +97,10 @@ class LeasePendingAdmissions:
         return True
 
     def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
-        """Write down what is about to be given; what has been settled since is left out."""
+        """Write down as many of these jobs (by uid) as there is room for; those that may be given a place now.
+
+        What has been settled since is left out. LeadershipLost: another leader has opened it.
+        """
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
         new = dict(list(jobs.items())[: max(0, self._max_jobs - len(kept))])
@@ -138,7 +115,7 @@ class LeasePendingAdmissions:
         return frozenset(new)
 
     def settle(self, uids: Iterable[str]) -> None:
-        """Leave them out of the next list."""
+        """These jobs have their verdict in writing, or will surely not get it: leave them out of the next list."""
         with self._lock:
             self._settled.update(uid for uid in uids if uid in self._jobs)
 
@@ -148,7 +125,10 @@ class LeasePendingAdmissions:
             return frozenset(self._jobs) - self._settled
 
     def forget_settled(self, *, stopping: bool = False) -> None:
-        """One write after a burst, and none while any listed job is open."""
+        """Empty the list, by one write, if all that it names is settled; else the next write leaves it out.
+
+        ``stopping``: the caller has made sure that it still leads. LeadershipLost: another leader has opened it.
+        """
         with self._lock:
             if self._stored is None or not self._jobs or self._jobs.keys() - self._settled:
                 return
@@ -193,6 +173,10 @@ class LeasePendingAdmissions:
                 # Another job of that name may not be touched; one that may not be touched may get its place yet.
                 if self._cluster.get(ref.resource, ref.namespace, ref.name)["metadata"]["uid"] == uid:
                     raise
+
+
+PendingAdmissions = LeasePendingAdmissions | Standalone
+"""Where an admission leader records what it is about to admit."""
 
 
 def _dump_jobs(jobs: Mapping[str, JobRef]) -> str:

@@ -13,7 +13,7 @@ from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, DriverCon
 from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry
-from tf_dist.controller.standalone import Standalone
+from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.job import Job
 from tf_dist.core.gang.admission import Admitter, CacheSync

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.leases.leader_election import LeaderElector
@@ -16,43 +17,12 @@ class LeadershipLost(ClusterError):
     """The driver's leadership has ended: what it was about to do is for another driver now."""
 
 
-class Leadership(Protocol):
-    """A right to drive."""
-
-    @property
-    def ref(self) -> str:
-        """What jobs name as their driver; "": nothing is written."""
-
-    @property
-    def takes_over(self) -> bool:
-        """Whether it drives jobs that have no driver, or whose driver is dead."""
-
-    @property
-    def epoch(self) -> int:
-        """Grows whenever leadership was won anew: what was seen before that may be out of date."""
-
-    def valid(self) -> bool:
-        """Whether it surely holds at this moment."""
-
-    def remaining(self) -> float:
-        """For how many seconds it surely still holds (0: it does not)."""
-
-    def stale(self) -> Collection[str]:
-        """Drivers among ``watch_drivers`` that are dead."""
-
-    def watch_drivers(self, refs: Collection[str]) -> None:
-        """These other drivers have jobs: find out whether they live."""
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener``, from any thread, when an answer has changed."""
-
-
 _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_INTERVAL: Final = 3600.0
 
 
 class LeaseLeadership:
-    """``Leadership`` of one driver by a Lease; several may share ``elector``, which is started and stopped by itself.
+    """Leadership of one driver by a Lease; several may share ``elector``, which is started and stopped by itself.
 
     ``start`` and ``stop`` run and end the watch over other drivers. ``takes_over``: whether it takes jobs that
     have no driver, or whose driver is dead. ``housekeeping`` is called once an hour while the Lease is ours.
@@ -90,7 +60,7 @@ class LeaseLeadership:
 
     @property
     def epoch(self) -> int:
-        """Grows whenever the Lease was won anew: others may have driven in between."""
+        """Grows whenever the Lease was won anew: what was seen before may be out of date, others may have driven."""
         return self._elector.epoch
 
     def valid(self) -> bool:
@@ -98,15 +68,15 @@ class LeaseLeadership:
         return self._elector.valid()
 
     def remaining(self) -> float:
-        """For how many seconds we may surely act."""
+        """For how many seconds we may surely act (0: not at all)."""
         return self._elector.remaining()
 
     def stale(self) -> frozenset[str]:
-        """The drivers that are dead for sure at this moment."""
+        """The drivers among ``watch_drivers`` that are dead for sure at this moment."""
         return self._lease_monitor.stale()
 
     def watch_drivers(self, refs: Collection[str]) -> None:
-        """The drivers whose state matters from now on."""
+        """The other drivers that have jobs: find out from now on whether they live."""
         wanted = frozenset(refs) - {self.ref}
         if wanted != self._refs:
             self._refs = wanted
@@ -155,3 +125,81 @@ class LeaseLeadership:
             except ClusterError as error:
                 _LOG.debug("failed to clean up leases: error=%s", error)
         return pause
+
+
+class Standalone:
+    """Leadership, admission leader and pending admissions of a driver that shares its jobs with no other.
+
+    It always leads, decides about the gangs of its own jobs, and has no successor that would have to know what it was
+    about to admit. ``ref``: what jobs name as their driver.
+    """
+
+    takes_over = True
+    epoch = 0
+
+    def __init__(self, ref: str = "") -> None:
+        self.ref = ref
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
+    # Leadership
+
+    def valid(self) -> bool:
+        """Always."""
+        return True
+
+    def remaining(self) -> float:
+        """For ever."""
+        return math.inf
+
+    def stale(self) -> Collection[str]:
+        """None: other drivers are not monitored."""
+        return ()
+
+    def watch_drivers(self, refs: Collection[str]) -> None:
+        """Other drivers are not monitored."""
+
+    # Admission leader
+
+    def start(self, *, sees_all: bool) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+    def decides(self) -> bool:
+        """Always."""
+        return True
+
+    def for_all(self) -> bool:
+        """Only for its own jobs."""
+        return False
+
+    def pause(self) -> float:
+        """It always decides."""
+        return math.inf
+
+    # Pending admissions
+
+    def open(self, epoch: object) -> bool:
+        """Nothing to do."""
+        return False
+
+    def record_pending(self, jobs: Mapping[str, object]) -> frozenset[str]:
+        """All of them may be admitted."""
+        return frozenset(jobs)
+
+    def settle(self, uids: Iterable[str]) -> None:
+        """Nothing to do."""
+
+    def declared(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+    def forget_settled(self, *, stopping: bool = False) -> None:
+        """Nothing to do."""
+
+
+Leadership = LeaseLeadership | Standalone
+"""The right of a driver to write."""
