@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
 from tf_dist.cluster.api import Cluster
@@ -36,9 +36,6 @@ from tf_dist.controller.leases.lease_monitor import LeaseMonitor
 from tf_dist.controller.observability import health
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
 from tf_dist.controller.observability.prometheus import CONTENT_TYPE, PrometheusRecorder
-from tf_dist.core.api import names
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 
 _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
@@ -56,30 +53,23 @@ class ShutdownTimeouts(NamedTuple):
 
 
 SHUTDOWN_TIMEOUTS: Final = ShutdownTimeouts()
+_DRIVER: Final = DriverSettings(workers=16, volcano_jobs=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSettings:
     """Settings of a controller.
 
-    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is;
-    ``system_namespace``: where the Lease is of who decides about places for all drivers.
-    ``metrics_port``: for probes and metrics (0: any free one). ``workers``, ``volcano_jobs``, ``gang_scheduler``,
-    ``cluster_domain``, ``accelerators``, ``disruption_budgets``: see ``DriverSettings``. ``duration``: seconds after
-    which the next replica takes over from one that died; ``renew_every``: seconds between renewals. ``identity``: this
-    replica's name in the Lease ("": made up).
+    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is.
+    ``metrics_port``: for probes and metrics (0: any free one). ``driver``: what its drivers have in common.
+    ``duration``: seconds after which the next replica takes over from one that died; ``renew_every``: seconds between
+    renewals. ``identity``: this replica's name in the Lease ("": made up).
     """
 
     namespaces: tuple[str, ...] = ()
     lease_namespace: str = "default"
-    system_namespace: str = names.SYSTEM_NAMESPACE
     metrics_port: int = 8080
-    workers: int = 16
-    volcano_jobs: bool = False
-    gang_scheduler: GangScheduler = GangScheduler.BUILTIN
-    cluster_domain: str = ""
-    accelerators: Accelerators = field(default_factory=dict)
-    disruption_budgets: bool = False
+    driver: DriverSettings = _DRIVER
     duration: float = LEASE_DURATION
     renew_every: float = RENEW_INTERVAL
     identity: str = ""
@@ -151,22 +141,16 @@ class Manager:
         """A driver of one namespace, or of all, and its leadership."""
         lease_monitor = LeaseMonitor(self._leases, self.elector.identity)
         leadership = LeaseLeadership(self.elector, lease_monitor)
-        settings = DriverSettings(
+        settings = replace(
+            self._settings.driver,
             namespace=namespace,
-            workers=self._settings.workers,
-            volcano_jobs=self._settings.volcano_jobs,
-            gang_scheduler=self._settings.gang_scheduler,
-            cluster_domain=self._settings.cluster_domain,
-            accelerators=self._settings.accelerators,
-            disruption_budgets=self._settings.disruption_budgets,
             component=CONTROLLER_NAME,
             admissions=LeaseRef(self.elector.ref.namespace, admissions_lease_name(self.elector.ref.name, namespace)),
             can_lead_admission=True,
-            system_namespace=self._settings.system_namespace,
         )
         admission_leader = LeaseAdmissionLeader(
             self._leases,
-            namespace=self._settings.system_namespace,
+            namespace=settings.system_namespace,
             wanted=leadership.valid,
             duration=self._settings.duration,
             renew_every=self._settings.renew_every,

@@ -56,6 +56,7 @@ def controller(
     """
     from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cluster.client.client_config import load_config
+    from tf_dist.controller.driver_settings import DriverSettings
     from tf_dist.controller.leases.lease import system_namespace
     from tf_dist.controller.manager import ManagerSettings
     from tf_dist.controller.observability import json_logging
@@ -67,14 +68,16 @@ def controller(
     settings = ManagerSettings(
         namespaces=tuple(namespace or ()),
         lease_namespace=lease_namespace or place.namespace,
-        system_namespace=system_namespace(),
         metrics_port=metrics_port,
-        workers=workers,
-        volcano_jobs=volcano_jobs,
-        gang_scheduler=gang_scheduler,
-        cluster_domain=cluster_domain.strip("."),
-        accelerators=accelerators,
-        disruption_budgets=disruption_budgets,
+        driver=DriverSettings(
+            system_namespace=system_namespace(),
+            workers=workers,
+            volcano_jobs=volcano_jobs,
+            gang_scheduler=gang_scheduler,
+            cluster_domain=cluster_domain.strip("."),
+            accelerators=accelerators,
+            disruption_budgets=disruption_budgets,
+        ),
     )
     _run(place, settings)
 
@@ -93,7 +96,7 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
     stopping = threading.Event()
     with (
         Signals() as signals,
-        place.cluster(connections=2 * settings.workers + 8, called=recorder.called) as cluster,
+        place.cluster(connections=2 * settings.driver.workers + 8, called=recorder.called) as cluster,
         # A heartbeat comes again by itself, and must not wait behind anything.
         place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT, called=recorder.called) as leases,
         Manager(cluster, settings, recorder=recorder, lease_cluster=leases),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -42,12 +41,12 @@ _MAX_PODS: Final = 5_000
 
 
 class DeletedPods:
-    """The last version of pods that are gone, by job; the latest ``most``. Thread-safe."""
+    """The last version of pods that are gone, by job and name; ``most`` of them, the latest jobs'. Thread-safe."""
 
     def __init__(self, *, most: int = _MAX_PODS) -> None:
         self._most = most
-        self._pods: OrderedDict[tuple[str, str], PodView] = OrderedDict()
-        self._by_job: dict[str, set[str]] = {}
+        self._pods: dict[str, dict[str, PodView]] = {}
+        self._count = 0
         self._lock = threading.Lock()
 
     def add(self, pod: Object) -> None:
@@ -56,29 +55,30 @@ class DeletedPods:
         if not job or view is None:
             return
         with self._lock:
-            self._pods[job, view.name] = view
-            self._by_job.setdefault(job, set()).add(view.name)
-            if len(self._pods) > self._most:
-                self._drop(*next(iter(self._pods)))
+            pods = self._pods.setdefault(job, {})
+            self._count += view.name not in pods
+            pods[view.name] = view
+            if self._count > self._most:
+                oldest = next(iter(self._pods))
+                self._drop(oldest, next(iter(self._pods[oldest])))
 
     def of(self, job: str) -> tuple[PodView, ...]:
         """Those of a job, by its ``names.owned_by_key``."""
         with self._lock:
-            return tuple(self._pods[job, name] for name in sorted(self._by_job.get(job, ())))
+            return tuple(pod for _, pod in sorted(self._pods.get(job, {}).items()))
 
     def forget(self, job: str, pods: tuple[PodView, ...]) -> None:
         """A pass has taken these into account."""
         with self._lock:
             for pod in pods:
-                if self._pods.get((job, pod.name)) is pod:
+                if self._pods.get(job, {}).get(pod.name) is pod:
                     self._drop(job, pod.name)
 
     def _drop(self, job: str, name: str) -> None:
-        del self._pods[job, name]
-        left = self._by_job[job]
-        left.discard(name)
-        if not left:
-            del self._by_job[job]
+        del self._pods[job][name]
+        self._count -= 1
+        if not self._pods[job]:
+            del self._pods[job]
 
 
 _LOG = logging.getLogger(__name__)

@@ -79,13 +79,7 @@ class NodeRuntime:
         raise Unavailable(f"{self._path} is in use and its owner does not answer", hint="see supervisor.log in it")
 
     def _launch(self, folder: state_dir.StateDir) -> None:
-        settings = self._settings
-        self.network = self._supervisor.launch(
-            folder,
-            ephemeral=settings.ephemeral,
-            network=settings.network,
-            log_limit=settings.log_limit,
-        )
+        self.network = self._supervisor.launch(folder, self._settings)
 
     def _describe_home(self) -> None:
         shared = self.network.mode == NetworkMode.SHARED

@@ -19,6 +19,7 @@ from typing import Any
 from tf_dist.cluster.kubelet.node.node_settings import (
     NetworkDescription,
     NetworkMode,
+    NodeSettings,
     candidate_modes,
     describe_network,
     network_hint,
@@ -61,11 +62,11 @@ class RuntimeClient:
 
     # Life
 
-    def launch(self, folder: StateDir, *, ephemeral: bool, network: NetworkMode, log_limit: int) -> NetworkDescription:
+    def launch(self, folder: StateDir, settings: NodeSettings) -> NetworkDescription:
         """Start a supervisor; ``auto`` falls back to shared. Unavailable says why there can be none."""
-        reason = "isolated mode needs Linux"
+        reason, network = "isolated mode needs Linux", settings.network
         for mode in candidate_modes(network):
-            connection, refusal = self._spawn(folder, mode, ephemeral, log_limit)
+            connection, refusal = self._spawn(folder, mode, settings)
             if connection is not None:
                 self._attend(connection)
                 why = reason if mode == NetworkMode.SHARED else ""
@@ -111,19 +112,10 @@ class RuntimeClient:
             self._process.wait()
             self._process = None
 
-    def _spawn(
-        self, folder: StateDir, mode: NetworkMode, ephemeral: bool, log_limit: int
-    ) -> tuple[socket.socket | None, str]:
+    def _spawn(self, folder: StateDir, mode: NetworkMode, settings: NodeSettings) -> tuple[socket.socket | None, str]:
         ours, theirs = socket.socketpair()
-        config = SupervisorConfig(
-            str(folder.path),
-            mode,
-            ephemeral,
-            os.getpid(),
-            theirs.fileno(),
-            folder.lock_fd,
-            log_limit=log_limit,
-        )
+        fds = (theirs.fileno(), folder.lock_fd)
+        config = SupervisorConfig(str(folder.path), mode, settings.ephemeral, os.getpid(), *fds, settings.log_limit)
         # What it starts carries the mark, to be swept in any case; the shims of shared mode clean up themselves.
         environ = {**os.environ, **(folder.marks if mode == NetworkMode.ISOLATED else {})}
         command = [sys.executable, "-I", "-S", "-E", str(_MAIN), json.dumps(asdict(config))]
@@ -135,12 +127,12 @@ class RuntimeClient:
                 stderr=log,
                 env=environ,
                 start_new_session=True,
-                pass_fds=(theirs.fileno(), folder.lock_fd),
+                pass_fds=fds,
             )
         refusal = self._greet(ours)
         if refusal:
             ours.close()
-        if refusal or not ephemeral:
+        if refusal or not settings.ephemeral:
             self._process.wait()
             self._process = None
         return (None, refusal) if refusal else (ours, "")

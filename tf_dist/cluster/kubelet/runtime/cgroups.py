@@ -99,11 +99,7 @@ class CgroupManager:
     def close(self) -> None:
         """Take away what is empty."""
         for root in set(self._roots.values()):
-            for name in _folders(root):
-                with contextlib.suppress(OSError):
-                    os.rmdir(os.path.join(root, name))
-            with contextlib.suppress(OSError):
-                os.rmdir(root)
+            _remove_empty(root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +193,14 @@ def _sweep(base: str) -> None:
     for name in _folders(base):
         pid = name.removeprefix(_PREFIX)
         if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
-            for inner in _folders(os.path.join(base, name)):
-                with contextlib.suppress(OSError):
-                    os.rmdir(os.path.join(base, name, inner))
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(base, name))
+            _remove_empty(os.path.join(base, name))
+
+
+def _remove_empty(root: str) -> None:
+    """Remove a supervisor's folder and the groups in it, as far as they have no process."""
+    for folder in (*(os.path.join(root, name) for name in _folders(root)), root):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def _folders(path: str) -> list[str]:

@@ -53,9 +53,9 @@ class SupervisorConfig:
     kubelet_pid: int
     kubelet_fd: int  # a connected socket to the kubelet that starts it
     lock_fd: int  # held, never used: the folder is in use while this is open
+    log_limit: int
     bridge: str = "10.88.0.1"
     prefix: int = 16
-    log_limit: int = 10 << 20
     pids_limit: int = 8192  # of a container; 0: none
 
 

@@ -192,6 +192,16 @@ def pids_with_variable(token: bytes) -> set[int]:
     return {pid for pid in _pids() if token in _environ(pid)}
 
 
+def sigchld_pipe() -> int:
+    """A descriptor that becomes readable when a child of this process has ended."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return read
+
+
 def signal_pids(pids: set[int], number: int) -> None:
     """Signal each one that is still there and ours."""
     for pid in pids:

@@ -48,7 +48,7 @@ class Shim:
             os._exit(0)
 
     def _loop(self) -> None:
-        wake, control = _sigchld_pipe(), self._control.fileno()
+        wake, control = linux.sigchld_pipe(), self._control.fileno()
         while True:
             timeout = 0.1 if self._execs else None
             ready, _, _ = select.select([control, wake], [], [], timeout)
@@ -191,15 +191,6 @@ class Shim:
             except ChildProcessError:
                 return
             time.sleep(0.01)
-
-
-def _sigchld_pipe() -> int:
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    os.set_blocking(read, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    return read
 
 
 def detach_process(control: socket.socket) -> None:

@@ -141,7 +141,8 @@ class ShimManager:
         self._bridge: int | None = None  # None: shared mode
         self._cables = count()
         self._shims: dict[int, tuple[ShimRecord, PodRecord]] = {}
-        self._watch_children()
+        wake = linux.sigchld_pipe()
+        loop.watch(wake, lambda: self._reap(wake))
 
     def enter(self) -> None:
         """Go into the node's own network; from then on pods are isolated. OSError where the system forbids it."""
@@ -222,14 +223,6 @@ class ShimManager:
                     self._heard(pod, message)
         self._loop.forget(shim.control.fileno())
         shim.control.close()
-
-    def _watch_children(self) -> None:
-        read, write = os.pipe()
-        os.set_blocking(read, False)
-        os.set_blocking(write, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._loop.watch(read, lambda: self._reap(read))
 
     def _reap(self, wake: int) -> None:
         with contextlib.suppress(BlockingIOError):
