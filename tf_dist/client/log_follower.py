@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from tf_dist.client.wait import TRANSIENT_ERRORS, Backoff
 from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Stream
@@ -107,7 +107,7 @@ class _LogPosition:
         return True
 
 
-class ResumingLogStream:
+class ResumingLogStream(Stream[bytes]):
     """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection.
 
     A kubelet that restarts ends a followed log as if its container had ended. So ``state`` is asked at every end: the
@@ -140,9 +140,6 @@ class ResumingLogStream:
         self._judging = self._rereading = self._finished = False
         self._lock = threading.Lock()
         self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> bytes:
         while not self._closed.is_set():
@@ -278,12 +275,6 @@ class ResumingLogStream:
         with self._lock:
             if self._stream is not None:
                 self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class LogLine(NamedTuple):

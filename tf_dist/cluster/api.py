@@ -6,6 +6,7 @@ Never change a dict that a verb returned: copy it first (implementations share m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -138,17 +139,18 @@ class WatchEvent(NamedTuple):
     object: Object
 
 
-class Stream(Protocol[T_co]):
+class Stream(Iterator[T_co], ABC):
     """An iterator that any thread may end: after ``close`` the reader's next step raises StopIteration at once."""
 
-    def __iter__(self) -> Iterator[T_co]: ...
-    def __next__(self) -> T_co: ...
-
+    @abstractmethod
     def close(self) -> None:
         """End it; from any thread, and more than once."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class Cluster(Protocol):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, Self
 
 
 class ThreadRuntime:
@@ -47,6 +48,25 @@ class ThreadRuntime:
 
 
 SYSTEM_RUNTIME: Final = ThreadRuntime()
+
+
+class Service(ABC):
+    """Something that is started and stopped; in a ``with``, for as long as its block lasts."""
+
+    @abstractmethod
+    def start(self) -> object:
+        """Begin."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End, and wait for it."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
 
 
 class SlowStart:

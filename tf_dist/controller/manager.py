@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.cluster.concurrency import Service
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
@@ -103,7 +104,7 @@ def limit_shutdown_time(
             timer.start()
 
 
-class Manager:
+class Manager(Service):
     """Drives a cluster's jobs while it holds the Lease. Use it as a context manager, or ``start`` and ``stop``.
 
     ``cluster``: for the drivers; ``lease_cluster``: for Leases, so that a heartbeat never waits behind other requests
@@ -186,12 +187,6 @@ class Manager:
     def stop(self) -> None:
         """End the drivers after what they are in the middle of, then give the Lease back; jobs go on as they are."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     # What probes ask
 

@@ -18,6 +18,7 @@ from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
 from tf_dist.controller.driver import Driver
@@ -43,7 +44,7 @@ class EmbeddedSettings(NodeSettings):
     accelerators: Accelerators = field(default_factory=dict)
 
 
-class EmbeddedCluster:
+class EmbeddedCluster(Service):
     """The parts of a cluster on this machine. Use it as a context manager, or ``start`` and ``stop``."""
 
     def __init__(self, settings: EmbeddedSettings | None = None) -> None:
@@ -98,12 +99,6 @@ class EmbeddedCluster:
         """Stop every part. ``kill`` ends the pods, too; without it those of a lasting cluster go on."""
         self._kill = kill
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     @property
     def network(self) -> NetworkDescription:

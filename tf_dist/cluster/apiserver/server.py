@@ -18,7 +18,7 @@ from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from ipaddress import ip_address
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote
 
 from tf_dist.cluster.api import Object
@@ -28,6 +28,7 @@ from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, 
 from tf_dist.cluster.apiserver.routes import Router, error_response
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.client_config import EMBEDDED_EXTENSION
+from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer
 from tf_dist.errors import ClusterError
 
@@ -44,7 +45,7 @@ class ApiListener(ConnectionTrackingServer):
         super().__init__(address, ConnectionHandler, api.limits)
 
 
-class ApiServer:
+class ApiServer(Service):
     """Serves a MemoryCluster on loopback. ``port`` 0 takes a free one; a token is made up if none is given.
 
     ``limits``: of connections; None leaves half of this process's descriptors to others.
@@ -89,13 +90,6 @@ class ApiServer:
             return
         self._stopped = True
         self._listener.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
 
 _UNAUTHENTICATED: Final = ("/healthz", "/livez", "/readyz")

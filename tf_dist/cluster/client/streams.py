@@ -6,11 +6,11 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import urllib3
 
-from tf_dist.cluster.api import WatchEvent
+from tf_dist.cluster.api import Stream, WatchEvent
 from tf_dist.cluster.api_errors import RequestInfo, error_from_status
 from tf_dist.errors import Unavailable
 
@@ -32,7 +32,7 @@ def error_reason(error: BaseException) -> str:
     return text.partition(">: ")[2] or text.rpartition("): ")[2] or text
 
 
-class LineStream:
+class LineStream(Stream[bytes]):
     """The lines of a streamed body. Iterate it in one thread; close it from any.
 
     A read that times out ends it quietly if ``silence_ends``, else it raises Unavailable as a broken one does.
@@ -83,9 +83,6 @@ class LineStream:
             self._reading = not self._closed
             return self._reading
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> bytes:
         text = next(self._lines, b"")
         if self._closed or not text:
@@ -111,22 +108,13 @@ class LineStream:
             with suppress(OSError, ValueError):
                 self._response.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class WatchEventStream:
+class WatchEventStream(Stream[WatchEvent]):
     """The events of a watch. An ERROR event is raised: Gone, most often."""
 
     def __init__(self, lines: LineStream, asked: RequestInfo) -> None:
         self._lines = lines
         self._asked = asked
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> WatchEvent:
         for text in self._lines:
@@ -151,9 +139,3 @@ class WatchEventStream:
     def close(self) -> None:
         """End the watch: a reader that waits in another thread wakes up at once."""
         self._lines.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

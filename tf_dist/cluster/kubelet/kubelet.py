@@ -12,6 +12,7 @@ from pathlib import Path
 from tf_dist.cluster.api import ALL_LINES, NODES, PODS, SERVICES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.client.informer import UidInformer
 from tf_dist.cluster.client.workqueue import WorkQueue
+from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.kubelet.node import machine
 from tf_dist.cluster.kubelet.node.node_runtime import NodeRuntime
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
@@ -77,7 +78,7 @@ _log = logging.getLogger(__name__)
 _RETRY = 1.0  # seconds until a refused write is tried again
 
 
-class Kubelet:
+class Kubelet(Service):
     """A node of ``cluster`` on this machine. ``start`` returns when it is registered; ``stop`` ends all its threads.
 
     It is also a log source: ``logs`` has the signature of ``Cluster.logs``.
@@ -145,13 +146,6 @@ class Kubelet:
         if self._thread.ident is not None:
             self._thread.join()
         self._runtime.leave(kill=kill)
-
-    def __enter__(self) -> Kubelet:
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
     @property
     def state_dir(self) -> Path:

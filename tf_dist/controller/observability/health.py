@@ -11,6 +11,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServer
 from tf_dist.errors import ClusterError
 
@@ -34,7 +35,7 @@ def probe_response(problem: str) -> ProbeResponse:
     return ProbeResponse(503, f"{problem}\n".encode()) if problem else ProbeResponse(200, b"ok\n")
 
 
-class HealthServer:
+class HealthServer(Service):
     """Serves ``pages`` (path → what makes its answer) at ``host`` ("": everywhere) and ``port`` (0: any free one).
 
     ``most``: connections at a time; ``seconds``: how long one may take. ``port`` is the real one after ``start``.
@@ -73,12 +74,6 @@ class HealthServer:
         if self._listener is not None:
             self._listener.stop()
             self._listener = None
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
 
 
 class _ProbeServer(ConnectionTrackingServer):

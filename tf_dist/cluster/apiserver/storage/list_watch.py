@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from queue import Empty
-from typing import Self
 
-from tf_dist.cluster.api import Object, ObjectList, WatchEvent
+from tf_dist.cluster.api import Object, ObjectList, Stream, WatchEvent
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.json_objects import with_metadata
 from tf_dist.cluster.apiserver.storage.selectors import Predicate, object_predicate
@@ -27,7 +26,7 @@ __all__ = ["ListOptions", "initial_events", "list_objects", "object_predicate", 
 Bookmark = Callable[[str], Object]
 
 
-class WatchStream:
+class WatchStream(Stream[WatchEvent]):
     """A watch: iterate it in one thread, close it from any. ``backlog``: its first events."""
 
     def __init__(
@@ -53,9 +52,6 @@ class WatchStream:
         self._taken = 0
         self._closed = False
         self._last = False
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> WatchEvent:
         while not self._closed:
@@ -127,12 +123,6 @@ class WatchStream:
         self._closed = True
         with self._store.lock:
             self._store.ignore(self._kind, self._feed)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def translate_change(change: Change, match: Predicate | None, view: Callable[[Object], Object]) -> WatchEvent | None:

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
-from tf_dist.cluster.api import LogOptions
+from tf_dist.cluster.api import LogOptions, Stream
 from tf_dist.cluster.kubelet.runtime.log_file import rotated_paths
 
 _POLL = 0.1  # seconds between looks at a file that is being followed
@@ -22,7 +22,7 @@ _OPEN_ATTEMPTS = 100  # at files that are rotated meanwhile
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
 
 
-class ContainerLogStream:
+class ContainerLogStream(Stream[bytes]):
     """The lines of one container instance, none older than ``since`` (epoch seconds).
 
     ``alive`` says whether more may come; ``close`` ends it from any thread.
@@ -34,9 +34,6 @@ class ContainerLogStream:
         self._closed = threading.Event()
         self._files = _LogFiles(path, alive if options.follow else lambda: False, self._closed)
         self._lines = self._begin()
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
 
     def __next__(self) -> bytes:
         if self._closed.is_set():
@@ -54,12 +51,6 @@ class ContainerLogStream:
         with contextlib.suppress(ValueError):  # it is being read in another thread, which lets go of the files itself
             self._lines.close()
             self._files.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _begin(self) -> Generator[bytes, None, None]:
         try:
