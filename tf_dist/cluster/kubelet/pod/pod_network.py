@@ -21,10 +21,8 @@ _FIRST, _LAST = 2 << 8, 255 << 8  # 10.88.2.0 to 10.88.254.255: the rest is for 
 class IpAllocator:
     """Allocates addresses of 10.88.0.0/16, unique among the names it has seen."""
 
-    def __init__(self, subnet: str = "10.88") -> None:
-        self._subnet = subnet
+    def __init__(self) -> None:
         self._by_name: dict[str, str] = {}
-        self._taken: dict[str, str] = {}
 
     def of(self, namespace: str, name: str) -> str:
         """The address of a pod."""
@@ -34,21 +32,19 @@ class IpAllocator:
 
     def keep(self, namespace: str, name: str, address: str) -> str:
         """Record an address that a pod already has."""
-        key = f"{namespace}/{name}"
-        self._by_name[key] = address
-        self._taken[address] = key
+        self._by_name[f"{namespace}/{name}"] = address
         return address
 
     def _free(self, key: str) -> str:
         start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         span = _LAST - _FIRST
-        if len(self._taken) >= span // 2:  # names of pods that are long gone
+        if len(self._by_name) >= span // 2:  # names of pods that are long gone
             self._by_name.clear()
-            self._taken.clear()
+        taken = set(self._by_name.values())
         for step in range(span):
             number = _FIRST + (start + step) % span
-            address = f"{self._subnet}.{number >> 8}.{number & 255}"
-            if number & 255 not in (0, 255) and address not in self._taken:
+            address = f"10.88.{number >> 8}.{number & 255}"
+            if number & 255 not in (0, 255) and address not in taken:
                 return address
         raise AssertionError("half of the addresses are free")
 

@@ -26,31 +26,32 @@ class DeviceManager:
     """Assigns GPUs exclusively to the containers that request them."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
-        self._free = list(numbers)
-        self._any = bool(self._free)
+        self._numbers = list(numbers)
         self._held: dict[str, dict[str, list[int]]] = {}
 
     def assign(self, uid: str, plans: Iterable[ContainerPlan]) -> Mapping[str, str] | None:
         """CUDA_VISIBLE_DEVICES by container; None when too few are free. Nothing on a machine without GPUs."""
         wanted = {plan.name: plan.gpus for plan in plans if plan.gpus}
-        if not self._any or not wanted:
+        if not self._numbers or not wanted:
             return {}
         if uid not in self._held:
-            if sum(wanted.values()) > len(self._free):
+            free = self._free()
+            if sum(wanted.values()) > len(free):
                 return None
-            self._held[uid] = {name: [self._free.pop(0) for _ in range(count)] for name, count in wanted.items()}
+            self._held[uid] = {name: [free.pop(0) for _ in range(count)] for name, count in wanted.items()}
         return {name: ",".join(map(str, numbers)) for name, numbers in self._held[uid].items()}
 
     def restore(self, uid: str, devices: Mapping[str, str]) -> None:
         """Note what a pod that was found running already uses."""
-        held = {name: [int(item) for item in text.split(",")] for name, text in devices.items()}
-        self._held[uid] = held
-        self._free = [item for item in self._free if not any(item in numbers for numbers in held.values())]
+        self._held[uid] = {name: [int(item) for item in text.split(",")] for name, text in devices.items()}
 
     def release(self, uid: str) -> None:
         """Take a pod's GPUs back."""
-        for numbers in self._held.pop(uid, {}).values():
-            self._free = sorted([*self._free, *numbers])
+        self._held.pop(uid, None)
+
+    def _free(self) -> list[int]:
+        held = {number for pod in self._held.values() for numbers in pod.values() for number in numbers}
+        return [number for number in self._numbers if number not in held]
 
 
 _log = logging.getLogger(__name__)
