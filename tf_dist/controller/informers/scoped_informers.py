@@ -109,54 +109,53 @@ class ScopedInformers:
         self.reflectors: Mapping[Resource, Informer] = self._made()
 
     def _made(self) -> dict[Resource, Informer]:
-        namespace = self._settings.namespace
+        namespace, volcano = self._settings.namespace, self._settings.volcano_jobs
         jobs_of = None if self.scope.jobs else namespace
+        pods_of, pods_with = (None, "") if self.scope.nodes else (namespace, names.JOB_UID)
+        rule, by_owner = self._unless(transforms.same_config), names.owner_key
         kinds = {
             kind: self._reflector(kind, partial(self._job_changed, kind), transforms.job, jobs_of)
             for kind in self.job_kinds
         }
         for kind in self.owned_kinds:
-            changed = self._owned_changed
             keep = transforms.owned if kind in (CONFIG_MAPS, POD_DISRUPTION_BUDGETS) else transforms.existing
-            kinds[kind] = self._reflector(kind, changed, keep, namespace, labels=names.JOB_UID, index=names.owner_key)
-        whose = None if self.scope.nodes else namespace
-        labels = "" if self.scope.nodes else names.JOB_UID
+            kinds[kind] = self._reflector(
+                kind, self._owned_changed, keep, namespace, labels=names.JOB_UID, index=by_owner
+            )
         kinds[PODS] = self._reflector(
-            PODS, self._pod_changed, transforms.pod, whose, labels=labels, index=names.owner_key
+            PODS, self._pod_changed, transforms.pod, pods_of, labels=pods_with, index=by_owner
         )
-        if self._settings.volcano_jobs:
-            # Without the right to see them, or where they are not served, there are none.
-            kinds[VOLCANO_COMMANDS] = self._reflector(
-                VOLCANO_COMMANDS,
-                self._command_changed,
-                transforms.rule,
-                namespace,
-                index=transforms.command_target,
-                optional=True,
+        # Without the right to see them, or where they are not served, there are none of what is optional.
+        optional = partial(self._reflector, optional=True)
+        if volcano:
+            target = transforms.command_target
+            kinds[VOLCANO_COMMANDS] = optional(
+                VOLCANO_COMMANDS, self._command_changed, transforms.job, namespace, index=target
             )
         if self.scope.nodes:
             kinds[NODES] = self._reflector(NODES, self._node_changed, transforms.node, None)
         for kind in ADMISSION_CONFIG_KINDS:
             # A driver of one namespace may not have the right to see them; one of all must not overlook them.
-            kinds[kind] = self._reflector(
-                kind, self._rule_changed, transforms.rule, None, optional=namespace is not None
-            )
-        kinds[RUNTIME_CLASSES] = self._reflector(
-            RUNTIME_CLASSES, self._rule_changed, transforms.rule, None, optional=True
-        )
-        if self._settings.volcano_jobs:
+            kinds[kind] = self._reflector(kind, rule, transforms.job, None, optional=namespace is not None)
+        kinds[RUNTIME_CLASSES] = optional(RUNTIME_CLASSES, rule, transforms.job, None)
+        # Of a queue of Volcano's the state counts, of a quota what is used.
+        usage = self._unless(transforms.same_spec_and_status)
+        if volcano:
             # Optional even for a driver of all: most clusters do not serve them, and a role may be older than this.
-            kinds[VOLCANO_QUEUES] = self._reflector(
-                VOLCANO_QUEUES, self._volcano_queue_changed, transforms.volcano_queue, None, optional=True
-            )
-        kinds[RESOURCE_QUOTAS] = self._reflector(
-            RESOURCE_QUOTAS, self._quota_changed, transforms.rule, jobs_of, optional=True
-        )
-        # Without the right to see them, queues that select by more than the name of a namespace are open to none.
-        kinds[NAMESPACES] = self._reflector(
-            NAMESPACES, self._namespace_changed, transforms.namespace, None, optional=True
-        )
+            kinds[VOLCANO_QUEUES] = optional(VOLCANO_QUEUES, usage, transforms.volcano_queue, None)
+        kinds[RESOURCE_QUOTAS] = optional(RESOURCE_QUOTAS, usage, transforms.job, jobs_of)
+        # Without them, queues that select by more than the name of a namespace are open to none.
+        kinds[NAMESPACES] = optional(NAMESPACES, self._unless(transforms.same_labels), transforms.namespace, None)
         return kinds
+
+    def _unless(self, same: Callable[[Object, Object], bool]) -> Callable[[Object | None, Object | None], None]:
+        """A handler that reports free capacity with every change but those after which an object says the same."""
+
+        def changed(old: Object | None, new: Object | None) -> None:
+            if old is None or new is None or not same(old, new):
+                self._on_capacity_freed()
+
+        return changed
 
     def _reflector(
         self,
@@ -282,23 +281,6 @@ class ScopedInformers:
         ref = JobRef.of_owner(owned) if owned is not None else None
         if ref is not None:
             self._on_change(ref)
-
-    def _rule_changed(self, old: Object | None, new: Object | None) -> None:
-        if old is None or new is None or not transforms.same_config(old, new):
-            self._on_capacity_freed()
-
-    def _volcano_queue_changed(self, old: Object | None, new: Object | None) -> None:
-        if old is None or new is None or any(old[part] != new[part] for part in ("spec", "status")):
-            self._on_capacity_freed()
-
-    def _namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        if not transforms.same_labels(old, new):
-            self._on_capacity_freed()
-
-    def _quota_changed(self, old: Object | None, new: Object | None) -> None:
-        """Here the status counts: it says what is used."""
-        if old is None or new is None or any(old.get(part) != new.get(part) for part in ("spec", "status")):
-            self._on_capacity_freed()
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         there = new or old

@@ -119,7 +119,7 @@ def existing(stored: Object) -> Object:
 
 
 def job(stored: Object) -> Object:
-    """A job without its managed fields."""
+    """A job, a queue or another object as a whole, without its managed fields."""
     metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
     return {**stored, "metadata": metadata}
 
@@ -134,11 +134,6 @@ def command_target(stored: Object) -> str:
     return f"{stored['metadata'].get('namespace')}/{text(target.get('name'))}" if to_job else ""
 
 
-def rule(stored: Object) -> Object:
-    """A queue or a priority class without its managed fields."""
-    return job(stored)
-
-
 def volcano_queue(stored: Object) -> Object:
     """A queue of Volcano's without what its scheduler reports all the time; of its status only the state is a rule."""
     status = _part(mapping(stored.get("status")), ("state",))
@@ -150,13 +145,14 @@ def namespace(stored: Object) -> Object:
     return {"metadata": _metadata(stored)}
 
 
-def same_labels(old: Object | None, new: Object | None) -> bool:
+def same_labels(old: Object, new: Object) -> bool:
     """Whether two versions of an object have the same labels."""
-    return old is not None and new is not None and _labels(old) == _labels(new)
+    return bool((old["metadata"].get("labels") or {}) == (new["metadata"].get("labels") or {}))
 
 
-def _labels(stored: Object) -> Any:
-    return stored["metadata"].get("labels") or {}
+def same_spec_and_status(old: Object, new: Object) -> bool:
+    """Whether two versions of an object differ in their metadata alone."""
+    return all(old.get(part) == new.get(part) for part in ("spec", "status"))
 
 
 def same_config(old: Object, new: Object) -> bool:
