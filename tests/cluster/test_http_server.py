@@ -97,5 +97,5 @@ def test_a_stream_that_begins_while_the_server_stops_ends_at_once() -> None:
     server.start()
     server.stop()
     ended = threading.Event()
-    with server.streaming(socket.socket(), ended.set):
+    with socket.socket() as client, server.streaming(client, ended.set):
         assert ended.is_set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,14 +30,6 @@ class ResolvedContext:
     files: tuple[Path, ...]
 
 
-@dataclass(slots=True)
-class _MergedConfig:
-    current: str = ""
-    contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    users: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
 def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """The existing kubeconfig files: the given one, else those of $KUBECONFIG, else ~/.kube/config.
 
@@ -60,43 +52,42 @@ def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.env
 
 def resolve_context(paths: Sequence[Path], context: str | None = None) -> ResolvedContext:
     """The context of that name, else the current one; ClusterError when the files do not say what is needed."""
-    merged = _MergedConfig()
+    current, merged = "", {section: dict[str, dict[str, Any]]() for section, _ in _SECTIONS}
     for path in paths:
-        _merge(merged, path)
-    where = ", ".join(map(str, paths))
-    name = context or merged.current
+        document = _read(path)
+        current = current or str(document.get("current-context") or "")
+        for section, kind in _SECTIONS:
+            merged[section] = _entries(path, document, section, kind) | merged[section]
+    contexts, clusters, users = merged.values()
+    where, known = ", ".join(map(str, paths)), ", ".join(sorted(contexts)) or "(none)"
+    name = context or current
     if not name:
-        raise ClusterError(f"{where}: no context is current", hint=f"name one with --context: {_context_names(merged)}")
-    if name not in merged.contexts:
-        near = nearest_word(name, merged.contexts)
-        hint = f"{f'did you mean {near}? There' if near else 'there'} are: {_context_names(merged)}"
+        raise ClusterError(f"{where}: no context is current", hint=f"name one with --context: {known}")
+    if name not in contexts:
+        near = nearest_word(name, contexts)
+        hint = f"{f'did you mean {near}? There' if near else 'there'} are: {known}"
         raise ClusterError(f"{where}: there is no context {name}", hint=hint)
-    found = merged.contexts[name]
+    found = contexts[name]
     cluster, user = str(found.get("cluster") or ""), str(found.get("user") or "")
-    if cluster not in merged.clusters:
+    if cluster not in clusters:
         raise ClusterError(f"{where}: context {name} is of cluster {cluster!r}, which is not there")
-    if user and user not in merged.users:
+    if user and user not in users:
         raise ClusterError(f"{where}: context {name} is of user {user!r}, who is not there")
     namespace = str(found.get("namespace") or "")
-    return ResolvedContext(name, namespace, merged.clusters[cluster], merged.users.get(user, {}), tuple(paths))
+    return ResolvedContext(name, namespace, clusters[cluster], users.get(user, {}), tuple(paths))
 
 
-def _context_names(merged: _MergedConfig) -> str:
-    return ", ".join(sorted(merged.contexts)) or "(none)"
-
-
-def _merge(merged: _MergedConfig, path: Path) -> None:
-    document = _read(path)
-    merged.current = merged.current or str(document.get("current-context") or "")
-    for section, kind in _SECTIONS:
-        into: dict[str, dict[str, Any]] = getattr(merged, section)
-        for entry in document.get(section) or ():
-            if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-                raise _invalid_kubeconfig(path, f"an entry of {section} has no name")
-            body = entry.get(kind) or {}
-            if not isinstance(body, Mapping):
-                raise _invalid_kubeconfig(path, f"{kind} {entry['name']} is not a mapping")
-            into.setdefault(entry["name"], _with_absolute_paths(path.parent, kind, body))
+def _entries(path: Path, document: Mapping[str, Any], section: str, kind: str) -> dict[str, dict[str, Any]]:
+    """The entries of a section by name, the first of a name; with their files where they are."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in document.get(section) or ():
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            raise _invalid_kubeconfig(path, f"an entry of {section} has no name")
+        body = entry.get(kind) or {}
+        if not isinstance(body, Mapping):
+            raise _invalid_kubeconfig(path, f"{kind} {entry['name']} is not a mapping")
+        found.setdefault(entry["name"], _with_absolute_paths(path.parent, kind, body))
+    return found
 
 
 def _read(path: Path) -> Mapping[str, Any]:
