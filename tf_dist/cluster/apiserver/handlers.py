@@ -12,8 +12,8 @@ from tf_dist.cluster.apiserver.printing import ObjectFormat, negotiate_format
 from tf_dist.cluster.apiserver.requests import APPLY_PATCH, Request, ResourcePath, Response, StreamResponse, json_line
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions
-from tf_dist.cluster.apiserver.storage.json_objects import with_metadata
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.store import with_metadata
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound
 

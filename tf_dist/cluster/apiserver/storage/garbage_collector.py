@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from tf_dist.cluster.api import TERMINAL_PHASES, Object
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.cluster.apiserver.storage.json_objects import owner_references, with_metadata
 from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, update_quota_status
 from tf_dist.cluster.apiserver.storage.object_validation import DEFAULT_GRACE_SECONDS
-from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.cluster.apiserver.storage.store import Key, owner_references, with_metadata
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden
 

@@ -15,9 +15,8 @@ from queue import Empty
 
 from tf_dist.cluster.api import Object, ObjectList, Stream, WatchEvent
 from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.cluster.apiserver.storage.json_objects import with_metadata
 from tf_dist.cluster.apiserver.storage.selectors import Predicate, object_predicate
-from tf_dist.cluster.apiserver.storage.store import Change, Store, Watcher
+from tf_dist.cluster.apiserver.storage.store import Change, Store, Watcher, with_metadata
 from tf_dist.errors import Gone
 
 __all__ = ["ListOptions", "initial_events", "list_objects", "object_predicate", "parse_version"]

@@ -16,10 +16,9 @@ from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage import list_watch
 from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, Kind, ResourceRegistry, request_scope
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions, GarbageCollector
-from tf_dist.cluster.apiserver.storage.json_objects import Clock
 from tf_dist.cluster.apiserver.storage.list_watch import WatchStream
 from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, Validator
-from tf_dist.cluster.apiserver.storage.store import Journal, Key, Store
+from tf_dist.cluster.apiserver.storage.store import Clock, Journal, Key, Store
 from tf_dist.cluster.apiserver.storage.writes import ObjectWriter, object_not_found
 from tf_dist.core.api.names import SYSTEM_NAMESPACE
 from tf_dist.core.api.timestamps import format_time

@@ -16,8 +16,7 @@ from tf_dist.cluster.api import PRIORITY_CLASSES, TERMINAL_PHASES, Object
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage import object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
-from tf_dist.cluster.apiserver.storage.json_objects import Clock, deep_copy_json
-from tf_dist.cluster.apiserver.storage.store import Key, Store
+from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.types import GangQuotaUsage, PodQuotaUsage, ResourceQuota

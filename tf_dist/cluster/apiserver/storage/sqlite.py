@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tf_dist.cluster.api import Object
-from tf_dist.cluster.apiserver.storage.json_objects import deep_copy_json
-from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.cluster.apiserver.storage.store import Key, deep_copy_json
 from tf_dist.errors import ClusterError
 
 # "tfdc" in ASCII: SQLite's own mark for whose file this is.

@@ -10,7 +10,6 @@ from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid, Uns
 from tf_dist.cluster.apiserver.storage import object_admission, object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS, Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import GarbageCollector
-from tf_dist.cluster.apiserver.storage.json_objects import deep_copy_json, owner_references
 from tf_dist.cluster.apiserver.storage.object_admission import (
     ServerContext,
     admit_create,
@@ -19,7 +18,7 @@ from tf_dist.cluster.apiserver.storage.object_admission import (
     error_subject,
 )
 from tf_dist.cluster.apiserver.storage.patch import apply_patch
-from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.cluster.apiserver.storage.store import Key, deep_copy_json, owner_references
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 

@@ -8,7 +8,7 @@ from tests.cluster.support import pod
 from tf_dist.cluster.api import PODS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import UidInformer
-from tf_dist.cluster.kubelet.pod.status_manager import StatusManager
+from tf_dist.cluster.kubelet.pod.pod_worker import StatusManager
 from tf_dist.errors import ClusterError, Conflict
 
 
