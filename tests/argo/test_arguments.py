@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,19 @@ def test_all_problems_are_said_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         wait_admitted_step("a", timeout="soon", require="x")
     assert {one.path for one in caught.value.problems} == {"require", "timeout"}
+
+
+@pytest.mark.parametrize("given", [str, lambda text: Parameter(name="job", value=text)])
+def test_an_output_of_another_task_is_given_where_the_waiting_step_is_used(given: Callable[[str], Any]) -> None:
+    """Argo resolves it there only: 'failed to resolve {{tasks.start.outputs.parameters.job}}'."""
+    output = "{{tasks.start.outputs.parameters.job}}"
+    with pytest.raises(InvalidJob) as caught:
+        wait_admitted_step(given(output))
+    told = str(caught.value)
+    assert f"job: {output} is known only where the step is used" in told
+    assert 'Parameter(name="job")' in told
+    assert f'arguments={{"job": "{output}"}}' in told
+    assert wait_admitted_step(Parameter(name="job")).inputs[0].name == "job"
 
 
 def test_a_resource_names_a_file_that_is_not_there() -> None:

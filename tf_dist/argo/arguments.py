@@ -156,11 +156,11 @@ def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[P
         yield Problem(name, f"{shorten_text(str(value))} is none of {', '.join(known)}", hint)
 
 
-def use_problems(name: str, text: str) -> Iterator[Problem]:
+def use_problems(name: str, text: str, *, step: str = "train", instead: str = "leave it out") -> Iterator[Problem]:
     """What a template cannot know: outputs of other tasks, and items of a loop, belong to its use."""
     for found in _OF_A_USE.findall(text):
-        given = f'train(arguments={{"{name.replace("_", "-")}": "{found}"}})'
-        yield Problem(name, f"{found} is known only where the step is used", f"leave it out here and write {given}")
+        given = f'{step}(arguments={{"{name.replace("_", "-")}": "{found}"}})'
+        yield Problem(name, f"{found} is known only where the step is used", f"{instead} here and write {given}")
 
 
 def cache_key_problems(key: str | None) -> Iterator[Problem]:

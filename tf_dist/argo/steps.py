@@ -11,7 +11,15 @@ from hera.workflows import Artifact, Container, EmptyDirVolume, NoneArchiveStrat
 from hera.workflows import models as m
 
 from tf_dist import __version__
-from tf_dist.argo.arguments import Value, as_argument, choice_problems, renamed, value_problems
+from tf_dist.argo.arguments import (
+    Value,
+    as_argument,
+    choice_problems,
+    reference_of,
+    renamed,
+    use_problems,
+    value_problems,
+)
 from tf_dist.argo.job_source import JobSource
 from tf_dist.argo.merging import as_list, merged, merged_patch
 from tf_dist.argo.step_arguments import check_arguments, command_line, grace_seconds
@@ -197,11 +205,14 @@ def wait_admitted_step(
 ) -> Container:
     """Wait until the gang of a job, that was submitted elsewhere, is admitted and has its nodes.
 
-    ``job``: its name, or a reference to an output that is one. Ends with 75 when it has none in time, with 1 when it
-    never will. ``require``: ``scheduled`` waits until each of its pods has its node, which is surer where admission
-    sees no nodes. ``container``: arguments of a Hera container.
+    ``job``: its name, or ``Parameter(name="job")`` where it is an output of another step, which is known only where
+    this one is used: ``placed(arguments={"job": started.get_parameter("job")})``. Ends with 75 when it has none in
+    time, with 1 when it never will. ``require``: ``scheduled`` waits until each of its pods has its node, which is
+    surer where admission sees no nodes. ``container``: arguments of a Hera container.
     """
-    problems = [*choice_problems("require", require, ("admitted", "scheduled")), *value_problems("timeout", timeout)]
+    given, instead = reference_of(job), 'write Parameter(name="job")'
+    problems = [*use_problems("job", given, step="placed", instead=instead)] if isinstance(given, str) else []
+    problems += [*choice_problems("require", require, ("admitted", "scheduled")), *value_problems("timeout", timeout)]
     if problems:
         raise InvalidJob(problems)
     inputs: list[Parameter] = []
