@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,4 +44,9 @@ def _importable(folder: Path) -> Iterator[None]:
 
 def documents() -> dict[str, Any]:
     """Every golden document by its file."""
+    return copy.deepcopy(_documents())
+
+
+@cache
+def _documents() -> dict[str, Any]:
     return {path.name: yaml.safe_load(path.read_text()) for path in map(golden, MODULES)}

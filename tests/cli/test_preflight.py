@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli import ready
 from tests.cli.conftest import Program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TF_DIST = Path(sys.executable).with_name("tf-dist")
 
 
 def _run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     file = folder / "job.yaml"
     file.write_text(text)
-    return subprocess.run([TF_DIST, "run", file], capture_output=True, text=True, check=False)
+    return ready.tf_dist("run", str(file))
 
 
 @pytest.mark.parametrize("command", ["pythonn", "/no/such/program", "./train.sh"])

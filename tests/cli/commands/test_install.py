@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,6 @@ from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryCluster]:
-    with MemoryCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def config(memory: MemoryCluster, tmp_path: Path) -> Iterator[str]:
-    """The kubeconfig of an API server over ``memory``."""
-    with ApiServer(memory) as server:
-        file = tmp_path / "kubeconfig"
-        file.touch(mode=0o600)
-        file.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
-        yield str(file)
 
 
 def kubeflows() -> Object:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.cli.conftest import Program
 from tf_dist.cluster.api import NODES, QUEUES, TFJOBS, VOLCANO_QUEUES
-from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
 from tf_dist.core.gang.resources.queue_resource import read_queue
@@ -21,21 +18,6 @@ from tf_dist.core.gang.resources.queue_resource import read_queue
 EXAMPLES = Path(__file__).parents[3] / "examples" / "queues"
 TEAMS = str(EXAMPLES / "two-teams.yaml")
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-def memory() -> Iterator[MemoryCluster]:
-    with MemoryCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def config(memory: MemoryCluster, tmp_path: Path) -> Iterator[str]:
-    with ApiServer(memory) as server:
-        file = tmp_path / "kubeconfig"
-        file.touch(mode=0o600)
-        file.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
-        yield str(file)
 
 
 def document(name: str, **spec: Any) -> dict[str, Any]:

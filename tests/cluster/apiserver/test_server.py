@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cluster.support import config_map, pod, take
-from tests.waiting import until
+from tests.waiting import is_closed, until
 from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, PODS
 from tf_dist.cluster.apiserver.printing import human_duration
 from tf_dist.cluster.apiserver.server import MAX_BODY_BYTES, ApiServer
@@ -427,16 +427,6 @@ def _threads() -> int:
     return sum(thread.name == "tf-dist-connection" for thread in threading.enumerate())
 
 
-def _is_closed(sock: socket.socket) -> bool:
-    try:
-        sock.settimeout(0.01)
-        return sock.recv(1) == b""
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
-
-
 def test_strangers_that_say_nothing_keep_no_client_of_the_owner_out(narrow: ApiServer) -> None:
     with RestCluster(narrow.app.url, token=narrow.token, retries=0) as client:
         client.get(NAMESPACES, None, "default")
@@ -450,7 +440,7 @@ def test_strangers_that_say_nothing_keep_no_client_of_the_owner_out(narrow: ApiS
             with RestCluster(narrow.app.url, token=narrow.token, retries=0) as another:
                 another.get(NAMESPACES, None, "default")
             until(lambda: _threads() <= 8, SECONDS)
-            assert sum(_is_closed(sock) for sock in strangers) >= 30
+            assert sum(is_closed(sock) for sock in strangers) >= 30
 
 
 def test_idle_clients_go_before_those_that_are_served(narrow: ApiServer) -> None:
@@ -476,7 +466,7 @@ def test_a_stranger_has_a_few_seconds_however_it_drips(memory: MemoryCluster, se
                 sock.sendall(b"X: y\r\n" if sent else b"")
             except OSError:
                 return True
-            return _is_closed(sock)
+            return is_closed(sock)
 
         until(dripped, SECONDS)
         until(lambda: _threads() == 0, SECONDS)
@@ -492,7 +482,7 @@ def test_a_client_that_is_served_takes_its_time(memory: MemoryCluster) -> None:
     ):
         for _ in range(3):
             with _connect(server) as stranger:
-                until(lambda: _is_closed(stranger), SECONDS)
+                until(lambda: is_closed(stranger), SECONDS)
         client.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}})
         assert next(iter(events)).object["metadata"]["name"] == "a"
 

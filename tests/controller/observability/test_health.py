@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import is_closed, until
 from tf_dist.controller.driver import Liveness
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
 from tf_dist.errors import ClusterError
@@ -69,21 +69,11 @@ def test_a_page_that_fails_takes_nothing_else_down(state: State, caplog: pytest.
     assert "a defect" in caplog.text
 
 
-def _is_closed(sock: socket.socket) -> bool:
-    try:
-        sock.settimeout(0.01)
-        return sock.recv(1) == b""
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
-
-
 def test_too_many_connections_do_not_keep_a_probe_out(server: HealthServer) -> None:
     idle = [socket.create_connection((LOCAL, server.port)) for _ in range(20)]
     try:
         assert ask(server, "/healthz") == (200, "ok\n")
-        until(lambda: sum(_is_closed(sock) for sock in idle) >= 16, 60)
+        until(lambda: sum(is_closed(sock) for sock in idle) >= 16, 60)
         until(lambda: _threads() <= 4, 60)
     finally:
         for sock in idle:
@@ -99,7 +89,7 @@ def test_a_connection_that_drips_is_ended() -> None:
                 sock.sendall(b"X: y\r\n")
             except OSError:
                 return True
-            return _is_closed(sock)
+            return is_closed(sock)
 
         until(dripped, 60)
         until(lambda: _threads() == 0, 60)
@@ -110,7 +100,7 @@ def test_nothing_is_left_when_it_stops(state: State) -> None:
     with socket.create_connection((LOCAL, server.port)) as idle:
         until(lambda: _threads() == 1, 60)
         server.stop()
-        assert _is_closed(idle)
+        assert is_closed(idle)
     assert _threads() == 0
     server.stop()
     with pytest.raises(OSError, match="refused"):

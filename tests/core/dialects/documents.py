@@ -134,3 +134,16 @@ def warnings(document: Any) -> list[Problem]:
 
 def paths(problems: list[Problem]) -> list[str]:
     return [problem.path for problem in problems]
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """A JSON merge patch applied (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.dialects.documents import ALL, Doc
+from tests.core.dialects.documents import ALL, Doc, merged
 from tests.thorough import thorough
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
@@ -142,19 +142,6 @@ def test_a_suspended_job_is_suspended(document: Doc, suspend: bool):
         return
     patched = merged(document, suspend_patch(document, suspend))
     assert read(patched).run_policy.suspend is suspend
-
-
-def merged(document: Any, patch: Any) -> Any:
-    """A JSON merge patch, as the API server applies it."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(document) if isinstance(document, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
 
 
 def test_a_document_that_contains_itself_ends():

@@ -10,26 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
+from tests.core.dialects.documents import changed, merged, v1, v1alpha1, volcano
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, Role
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, read, scale_patch
 from tf_dist.errors import InvalidJob
 
 AT_ONCE = "spec.runPolicy.schedulingPolicy.minAvailable"
-
-
-def merged(document: Any, patch: Any) -> Any:
-    """A JSON merge patch applied (RFC 7386)."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(document) if isinstance(document, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
 
 
 def workers(job: Job) -> int:
