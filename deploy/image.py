@@ -1,22 +1,47 @@
-"""Finishes an installation that goes into an image: takes out what runs nowhere in it, and lists what is left.
+"""Finishes an image: takes out what nothing in it runs, compiles what it runs, and lists the packages that are left.
 
-``python image.py SBOM.json`` is run by the Python of the installation.
+``python image.py SBOM.json`` is run by root with the Python of the installation, in the file system of the image.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import py_compile
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# Not imported by the packages themselves.
-UNUSED = ("tests", "test")
 PACKAGE = "tf-dist"
+# What runs in containers: the controller, a step of Argo, the commands. Imported, it shows what has to be there.
+PROGRAMS = (
+    "tf_dist.cli.app",
+    "tf_dist.cli.main",
+    "tf_dist.client.launch.main",
+    "tf_dist.controller.key_pairs",
+    "tf_dist.controller.manager",
+    "tf_dist.core.gang.placement",
+)
+# Not imported by the packages themselves: tests, tools that compile, and what compilers and type checkers read.
+UNUSED = ("tests", "test", "distutils", "f2py", "include")
+UNUSED_SUFFIXES = (".a", ".c", ".h", ".pxd", ".pyi", ".pyx")
+# Of the Python of the base. The installation sees none of the packages beside it (pip, setuptools).
+UNUSED_OF_PYTHON = (
+    *("ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tkinter", "turtledemo"),
+    *("dist-packages", "site-packages", "../python3/dist-packages", "../../share/python-wheels"),
+)
+
+# Of its Debian, where it is one: converters of character sets, and what only the package manager runs. Its list of
+# packages stays, for scanners.
+UNUSED_OF_SYSTEM = (
+    *("usr/lib/*/gconv", "usr/lib/*/perl-base", "usr/lib/*/libapt-*", "usr/lib/apt"),
+    *("usr/bin/apt*", "usr/bin/perl*", "usr/share/perl5"),
+)
 
 
 def normal(name: str) -> str:
@@ -52,16 +77,51 @@ def closure(name: str) -> set[str]:
 
 
 def unused_files(names: Iterable[str]) -> set[Path]:
-    """Folders of tests in packages that others wrote, and stubs for type checkers."""
+    """What is not needed of packages that others wrote: folders and files."""
     found = set()
     for name in names:
         for file in metadata.files(name) or ():
             folder = next((number for number, part in enumerate(file.parts[:-1]) if part in UNUSED and number), None)
             if folder is not None:
                 found.add(Path(str(file.locate())).parents[len(file.parts) - folder - 2])
-            elif file.suffix == ".pyi":
+            elif file.suffix in UNUSED_SUFFIXES:
                 found.add(Path(str(file.locate())))
     return found
+
+
+def unused_of_python(library: Path) -> set[Path]:
+    """What is not needed of a Python, by where its standard library is."""
+    found = {library / name for name in UNUSED_OF_PYTHON} | set(library.glob("config-*"))
+    return {one.resolve() for one in found if one.exists()}
+
+
+def unused_of_system(root: Path) -> set[Path]:
+    """What is not needed of the system that the Python is on."""
+    return {path for pattern in UNUSED_OF_SYSTEM for path in root.glob(pattern)}
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove folders and files, also those within others that are removed."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def keep_compiled(programs: Iterable[str], folders: Iterable[Path]) -> None:
+    """Of all that is compiled keep what these programs import: they start in half the time, and the rest is large.
+
+    A compiled file is taken as it is, whatever times an engine gives to the files that it copies.
+    """
+    for folder in folders:
+        remove(list(folder.rglob("__pycache__")))
+    for name in programs:
+        importlib.import_module(name)
+    for module in list(sys.modules.values()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if file.suffix == ".py" and any(file.is_relative_to(folder) for folder in folders):
+            py_compile.compile(str(file), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
 def sbom(names: Iterable[str]) -> dict[str, Any]:
@@ -106,13 +166,11 @@ def component(name: str) -> dict[str, Any]:
 
 
 def main(place: str) -> None:
-    """Take out, then list."""
+    """Take out, compile, list."""
     kept = closure(PACKAGE)
-    for path in unused_files(kept - {PACKAGE}):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    library = Path(sysconfig.get_path("stdlib"))
+    remove(unused_files(kept - {PACKAGE}) | unused_of_python(library) | unused_of_system(Path("/")))
+    keep_compiled(PROGRAMS, (library, Path(sys.prefix)))
     file = Path(place)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(sbom(kept), indent=1) + "\n")

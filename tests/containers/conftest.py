@@ -214,6 +214,12 @@ class Node:
     def start(self, part: str) -> None:
         subprocess.run([self._tool, "start", self._folder, part], check=True)
 
+    def tag_image(self, image: str, tag: str) -> None:
+        """Give an image of the node another name."""
+        names = [f"docker.io/library/{name}" for name in (image, tag)]
+        tagging = ["ctr", "-n", "k8s.io", "images", "tag", "--force", *names]
+        subprocess.run([self._tool, "exec", self._folder, *tagging], check=True)
+
 
 @pytest.fixture
 def node(cluster: Namespace) -> Node:

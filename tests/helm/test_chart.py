@@ -346,3 +346,14 @@ def test_the_chart_can_be_written_from_the_wheel(tmp_path: Path, capsys: pytest.
     assert run(["install", "--chart", str(tmp_path / "other"), "--replicas=3"]) == 2
     assert "helm --set" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_a_domain_of_the_environment_is_no_option_of_the_chart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUSTOM_CLUSTER_DOMAIN", "example.local")
+    assert run(["install", "--chart", str(tmp_path / "chart")]) == 0
+    assert "helm --set clusterDomain=example.local" in capsys.readouterr().err
+    assert (tmp_path / "chart/values.yaml").read_text() == values_yaml()
+    assert run(["install", "--chart", str(tmp_path / "other"), "--cluster-domain=example.local"]) == 2
+    assert not (tmp_path / "other").exists()

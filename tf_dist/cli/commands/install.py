@@ -24,6 +24,7 @@ _MONITORING: Final = "Monitoring"
 
 
 def install(
+    called: typer.Context,
     into: Annotated[str, typer.Option("--into", metavar="NS", help="The controller's namespace.")] = "tf-dist-system",
     system_namespace: Annotated[
         str, typer.Option("--system-namespace", metavar="NS", help="Where all drivers of the cluster meet.")
@@ -197,11 +198,17 @@ def install(
     reader.check(settings)
     if check and offline:
         reader.refuse("--check", "has to look at the cluster, and --offline forbids it")
-    if chart is not None and (settings != InstallOptions() or folder is not None):
+    from_variable = settings.cluster_domain if _is_of_environment(called, "cluster_domain") else ""
+    of_options = replace(settings, cluster_domain="") if from_variable else settings
+    if chart is not None and (of_options != InstallOptions() or folder is not None):
         reader.refuse("--chart", "writes the chart, whose values are the other options", "leave them out: helm --set")
     reader.finish()
     if chart is not None:
         _write_chart(chart)
+        if from_variable:
+            output.note(
+                f"CUSTOM_CLUSTER_DOMAIN is not written into the chart: helm --set clusterDomain={from_variable}"
+            )
         return
     found: list[DefinitionDifference] = []
     if not offline:
@@ -215,6 +222,12 @@ def install(
         _print(settings)
     else:
         _write(folder_files(settings), folder, "-o")
+
+
+def _is_of_environment(called: typer.Context, parameter: str) -> bool:
+    """Whether a variable has set it, rather than an option."""
+    source = called.get_parameter_source(parameter)
+    return source is not None and source.name == "ENVIRONMENT"
 
 
 def _looked(

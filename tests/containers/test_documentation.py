@@ -1,0 +1,172 @@
+"""The commands of the pages for administrators, as they are written: install, a first job, upgrade, removal.
+
+They need a cluster without tf-dist, so this is the first module of the session that touches it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.containers.conftest import IMAGE, ROOT, SYSTEM, TRAINER, Namespace, Node, small_job
+from tests.docs.test_tutorials import commands, files
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+# Kinds that an installation has objects of, and jobs.
+_KINDS = (
+    "all,configmaps,crd,clusterroles,clusterrolebindings,endpoints,leases,namespaces,networkpolicies,"
+    "poddisruptionbudgets,roles,rolebindings,secrets,serviceaccounts"
+)
+# They concern the administrator's registry and checkout, or Helm, which tests/helm tries.
+_NOT_OF_THE_CLUSTER = ("docker ", "make images", "git ", "helm ")
+_NEXT = "tf-dist:next"
+
+
+class Administrator:
+    """Who types what a page says, in a checkout with the files that it has them save."""
+
+    def __init__(self, cluster: Namespace, folder: Path) -> None:
+        self.cluster, self._folder = cluster, folder
+        for name in ("deploy", "examples"):
+            shutil.copytree(ROOT / name, folder / name)
+
+    def save(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(text)
+
+    def types(self, line: str, *, image: str = IMAGE) -> str:
+        """A command with the image that this cluster has; what it writes."""
+        command = re.sub(r"my-registry/tf-dist:\S+", image, line)
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-ec", command],
+            env=self.cluster.environment, cwd=self._folder, capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def types_all(self, lines: list[str]) -> dict[str, str]:
+        """These commands one after the other, less those that are not about the cluster."""
+        return {line: self.types(line) for line in lines if not line.startswith(_NOT_OF_THE_CLUSTER)}
+
+    def leftovers(self) -> list[str]:
+        """What is left of tf-dist, in all namespaces."""
+        found = self.cluster.run(
+            "kubectl", "get", _KINDS, "-A", "-l", "app.kubernetes.io/part-of=tf-dist", "-o", "name"
+        )
+        return found.split()
+
+
+@pytest.fixture
+def administrator(cluster: Namespace, tmp_path: Path) -> Iterator[Administrator]:
+    """Of a cluster without tf-dist."""
+    if cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found"):
+        pytest.skip("tf-dist is installed on this cluster: its documentation is tried on one without it")
+    found = Administrator(cluster, tmp_path)
+    try:
+        yield found
+    finally:
+        for line in page("install.md")[-3:]:
+            cluster.run("bash", "-ec", line, check=False)
+
+
+def page(name: str) -> list[str]:
+    """The commands of a page, those of several lines as one."""
+    text = (ROOT / "docs" / name).read_text().replace("\\\n", " ")
+    return re.findall(r"^\$ (.*)$", text, flags=re.MULTILINE)
+
+
+def after(lines: list[str], beginning: str) -> list[str]:
+    """The commands from the one on that begins so."""
+    return lines[next(number for number, line in enumerate(lines) if line.startswith(beginning)) :]
+
+
+@pytest.fixture
+def monitors(cluster: Namespace) -> Iterator[None]:
+    """What the Prometheus operator defines of a monitor."""
+    group, kinds = "monitoring.coreos.com", {"kind": "ServiceMonitor", "plural": "servicemonitors"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    document = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kinds['plural']}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": kinds,
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    cluster.kubectl("apply", "-f", "-", given=yaml.safe_dump(document))
+    name = f"crd/{kinds['plural']}.{group}"
+    cluster.kubectl("wait", "--for=condition=Established", name, "--timeout=30s")
+    yield
+    cluster.kubectl("delete", name)
+
+
+@pytest.mark.usefixtures("monitors")
+def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrator) -> None:
+    for name, text in files("first-installation.md").items():
+        administrator.save(name, text.replace("python:3.12", TRAINER))
+    told = administrator.types_all(commands("first-installation.md"))
+    assert told["tf-dist install --check"] == "nothing stands in the way\n"
+    assert {"research", "vision", "speech"} <= set(re.findall(r"^(\w+)", told["kubectl get queues"], re.MULTILINE))
+    assert "Succeeded" in told["kubectl describe tfjob hello"]
+    assert not administrator.leftovers()
+    assert not administrator.cluster.pods()
+
+
+# Beside a controller nothing of Kubeflow runs here, which grep says with 1.
+_FINDS_NOTHING = "kubectl get deployments -A | grep -E"
+
+
+def test_what_install_md_has_its_reader_type(administrator: Administrator) -> None:
+    cluster, lines = administrator.cluster, page("install.md")
+    teams = ("research", "vision")
+    for name in teams:
+        cluster.kubectl("create", "namespace", name)
+    try:
+        for line in lines:
+            if line.startswith(_FINDS_NOTHING):
+                assert administrator.types(f"! {line}") == ""
+            elif not line.startswith(_NOT_OF_THE_CLUSTER):
+                administrator.types(line)
+        assert not administrator.leftovers()
+    finally:
+        cluster.kubectl("delete", "clusterrolebinding", "airflow", "--ignore-not-found")
+        for name in teams:
+            cluster.kubectl("delete", "namespace", name, "--timeout", "120s")
+
+
+def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Administrator, node: Node) -> None:
+    cluster = administrator.cluster
+    node.tag_image(IMAGE, _NEXT)
+    rollout = ["kubectl rollout status deployment/tf-dist-controller -n tf-dist-system"]
+    install = page("install.md")[1]
+    administrator.types_all([install, *rollout])
+    name = cluster.apply(small_job("through", "echo up; while [ ! -e /tmp/end ]; do sleep 0.2; done"))
+    pod = f"{name}-worker-0"
+    try:
+        cluster.until_said(pod, "up")
+        began = cluster.pods()[pod]
+        for line in after(page("upgrade.md"), "tf-dist install --check")[:3]:
+            administrator.types(line, image=_NEXT)
+        assert _images(cluster) == {_NEXT}
+        administrator.types_all([install, *rollout])
+        assert _images(cluster) == {IMAGE}
+        assert cluster.pods()[pod]["metadata"]["uid"] == began["metadata"]["uid"]
+        cluster.kubectl("exec", pod, "--", "touch", "/tmp/end")
+        assert cluster.until_ended(name) == "Succeeded"
+    finally:
+        cluster.delete(name)
+
+
+def _images(cluster: Namespace) -> set[str]:
+    """The images of the controllers that are ready."""
+    pods = cluster.sibling(SYSTEM).objects("pods", "-l", "app.kubernetes.io/name=tf-dist-controller")
+    ready = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+    return {container["image"] for one in ready for container in one["spec"]["containers"]}
