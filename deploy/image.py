@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import py_compile
 import re
@@ -20,9 +22,10 @@ from typing import Any
 PACKAGE = "tf-dist"
 # What runs in containers: the controller, a step of Argo, the commands. Imported, it shows what has to be there.
 PROGRAMS = (
-    "tf_dist.cli.app",
+    "tf_dist.cli.controller_config",
     "tf_dist.cli.main",
     "tf_dist.client.launch.main",
+    "tf_dist.cluster.client.client_config",
     "tf_dist.controller.key_pairs",
     "tf_dist.controller.manager",
     "tf_dist.core.gang.placement",
@@ -109,6 +112,14 @@ def remove(paths: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
+def try_command(*arguments: str) -> None:
+    """A command still runs, in this process: what it imports is imported here."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = importlib.import_module("tf_dist.cli.main").run(list(arguments))
+    if code:
+        raise SystemExit(code)
+
+
 def keep_compiled(programs: Iterable[str], folders: Iterable[Path]) -> None:
     """Of all that is compiled keep what these programs import: they start in half the time, and the rest is large.
 
@@ -170,6 +181,7 @@ def main(place: str) -> None:
     kept = closure(PACKAGE)
     library = Path(sysconfig.get_path("stdlib"))
     remove(unused_files(kept - {PACKAGE}) | unused_of_python(library) | unused_of_system(Path("/")))
+    try_command("install", "--offline", "--image=any")
     keep_compiled(PROGRAMS, (library, Path(sys.prefix)))
     file = Path(place)
     file.parent.mkdir(parents=True, exist_ok=True)

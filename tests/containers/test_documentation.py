@@ -5,6 +5,7 @@ They need a cluster without tf-dist, so this is the first module of the session 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,12 +17,13 @@ import yaml
 
 from tests.containers.conftest import IMAGE, ROOT, SYSTEM, TRAINER, Namespace, Node, small_job
 from tests.docs.test_tutorials import commands, files
+from tf_dist.cli.install.install_options import CEL_SINCE
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 # Kinds that an installation has objects of, and jobs.
 _KINDS = (
-    "all,configmaps,crd,clusterroles,clusterrolebindings,endpoints,leases,namespaces,networkpolicies,"
-    "poddisruptionbudgets,roles,rolebindings,secrets,serviceaccounts"
+    "clusterroles,clusterrolebindings,configmaps,crd,deployments,endpoints,leases,namespaces,networkpolicies,pods,"
+    "poddisruptionbudgets,replicasets,rolebindings,roles,secrets,serviceaccounts,services"
 )
 # They concern the administrator's registry and checkout, or Helm, which tests/helm tries.
 _NOT_OF_THE_CLUSTER = ("docker ", "make images", "git ", "helm ")
@@ -70,7 +72,7 @@ def administrator(cluster: Namespace, tmp_path: Path) -> Iterator[Administrator]
     try:
         yield found
     finally:
-        for line in page("install.md")[-3:]:
+        for line in after(page("install.md"), "kubectl delete namespace"):
             cluster.run("bash", "-ec", line, check=False)
 
 
@@ -131,6 +133,8 @@ def test_what_install_md_has_its_reader_type(administrator: Administrator) -> No
         cluster.kubectl("create", "namespace", name)
     try:
         for line in lines:
+            if line == "kubectl apply -k deploy/" and not _takes_rules(cluster):
+                administrator.types("tf-dist install -o deploy")  # as the page has it for such a cluster
             if line.startswith(_FINDS_NOTHING):
                 assert administrator.types(f"! {line}") == ""
             elif not line.startswith(_NOT_OF_THE_CLUSTER):
@@ -140,6 +144,12 @@ def test_what_install_md_has_its_reader_type(administrator: Administrator) -> No
         cluster.kubectl("delete", "clusterrolebinding", "airflow", "--ignore-not-found")
         for name in teams:
             cluster.kubectl("delete", "namespace", name, "--timeout", "120s")
+
+
+def _takes_rules(cluster: Namespace) -> bool:
+    """Whether the server knows validation rules."""
+    server = json.loads(cluster.kubectl("version", "-o", "json"))["serverVersion"]
+    return (int(server["major"]), int(re.match(r"\d+", server["minor"])[0])) >= CEL_SINCE  # type: ignore[index]
 
 
 def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Administrator, node: Node) -> None:

@@ -122,10 +122,11 @@ def _container(settings: InstallOptions) -> Manifest:
         ],
         **environment,
         "ports": [{"name": "metrics", "containerPort": _PORT}],
-        # A cold start lists every job and pod before it says anything.
-        "startupProbe": {**_probe("/healthz"), "periodSeconds": 2, "failureThreshold": 60},
+        # A cold start lists every job and pod before it says anything. A rollout waits for these two, and for no more
+        # than their periods once the controller is up.
+        "startupProbe": {**_probe("/healthz"), "periodSeconds": 1, "failureThreshold": 120},
         "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
-        "readinessProbe": {**_probe("/readyz"), "periodSeconds": 5, "timeoutSeconds": 5},
+        "readinessProbe": {**_probe("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
         "resources": settings.resources,
         "securityContext": {
             "allowPrivilegeEscalation": False,
