@@ -24,6 +24,7 @@ PACKAGE = "tf-dist"
 PROGRAMS = (
     "tf_dist.cli.controller_config",
     "tf_dist.cli.main",
+    "tf_dist.client.launch.launcher",
     "tf_dist.client.launch.main",
     "tf_dist.cluster.client.client_config",
     "tf_dist.controller.key_pairs",
