@@ -1,11 +1,10 @@
-"""Arguments of steps: former names, what is refused where a step is written, and what the workflow may fill in."""
+"""Arguments of steps: what is refused where a step is written, and what the workflow may fill in."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,48 +33,6 @@ def step(**arguments: Any) -> Any:
 def memoized(key: str) -> Any:
     cache = hera.models.Cache(config_map=hera.models.LocalObjectReference(name="cache"))
     return hera.models.Memoize(key=key, cache=cache, max_age="1h")
-
-
-# Former names
-
-
-@pytest.mark.parametrize(
-    ("former", "given", "present", "field"),
-    [
-        ("queue", "vision", "queue_name", "queue"),
-        ("pending_timeout", "2h", "admission_timeout", "admission_timeout"),
-        ("drive", "controller", "driver", "driver"),
-    ],
-)
-def test_a_former_name_is_taken_with_a_warning(former: str, given: str, present: str, field: str) -> None:
-    with pytest.warns(FutureWarning, match=f"^{former} is called {present} now") as caught:
-        old = step(**{former: given})
-    assert Path(caught[0].filename) == Path(__file__)
-    found = command_line(old)
-    assert getattr(found, field) == getattr(command_line(step(**{present: given})), field)
-    with pytest.warns(FutureWarning), pytest.raises(InvalidJob, match=f"{former}: is the former name of {present}"):
-        step(**{former: given, present: given})
-
-
-def test_changes_are_taken_with_a_warning() -> None:
-    with pytest.warns(FutureWarning, match="^changes is called overrides now"):
-        found = made(step(changes=["spec.runPolicy.backoffLimit=3"]))
-    assert found["spec"]["runPolicy"]["backoffLimit"] == 3
-    with pytest.warns(FutureWarning), pytest.raises(InvalidJob, match="would be parsed"):
-        step(changes=["spec.runPolicy.backoffLimit={{inputs.parameters.x}}"])
-
-
-def test_a_use_of_a_step_may_still_say_a_former_name() -> None:
-    own = step(queue_name="own", admission_timeout="1h")
-    found = command_line(own, queue="vision", **{"pending-timeout": "2h"})
-    assert (found.queue, found.admission_timeout) == ("vision", 7200.0)
-    assert found.former == (("queue", "queue-name"), ("pending-timeout", "admission-timeout"))
-
-
-def test_a_resource_knows_the_former_name_of_its_queue() -> None:
-    with pytest.warns(FutureWarning, match="^queue is called queue_name now"):
-        old = template(tf_job_resource(job("true"), name="train", queue="vision"))
-    assert old == template(tf_job_resource(job("true"), name="train", queue_name="vision"))
 
 
 # What is refused
@@ -227,17 +184,6 @@ def test_one_input_may_go_to_two_places() -> None:
     declared = [Parameter(name="steps", default="5", enum=["5", "7"])]
     found = step(job=trainer(), overrides={f"{ARGS}[0]": Input("steps", int)}, inputs=declared)
     assert {"name": "steps", "default": "5", "enum": ["5", "7"]} in template(found)["inputs"]["parameters"]
-
-
-@pytest.mark.parametrize("former", ["queue", "pending-timeout"])
-def test_a_former_name_is_the_authors_where_the_author_uses_it(former: str) -> None:
-    for one in (
-        step(inputs=[Parameter(name=former, default="1h")]),
-        step(inputs={former: "1h"}),
-        step(job=trainer(), overrides={f"{ARGS}[0]": Input(former, default="1h")}),
-    ):
-        found = command_line(one, **{former: "2h"})
-        assert (found.queue, found.admission_timeout, found.former) == ("", None, ())
 
 
 # What may be copied as a checkpoint

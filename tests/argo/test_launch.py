@@ -313,7 +313,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
 
 def test_a_job_that_takes_too_long(scene: Stage) -> None:
     step = scene.step(job(FOREVER))
-    launcher = step.launch("--timeout=3s")
+    launcher = step.launch("--run-timeout=3s")
     assert launcher.code() == 1, launcher.text
     assert step.outputs()["status"] == "Timeout"
     step.until(lambda: not step.jobs() and not step.pods())

@@ -56,7 +56,7 @@ def test_what_is_said(tmp_path: Path) -> None:
         ([], "give a job"),
         (["--job=x", "--job-file=y"], "give a job"),
         (["--job=x", "--workers=two"], "'two' is not a whole number"),
-        (["--job=x", "--timeout=soon"], "write 90s, 10m or 1h30m"),
+        (["--job=x", "--run-timeout=soon"], "write 90s, 10m or 1h30m"),
         (["--job=x", "--worker=2"], "unrecognized arguments"),
         (["--job=x", "--on-term=maybe"], "invalid choice"),
     ],

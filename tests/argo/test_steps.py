@@ -82,7 +82,7 @@ def test_every_argument_reaches_the_launcher() -> None:
     assert command_line(TFJobStep(name="train", job=job("true"), startup_timeout=None)).startup_timeout is None
     assert found.changes_json == ("spec.runPolicy.backoffLimit=3",)
     assert (found.on_term, found.driver, found.namespace) == ("suspend", "controller", "research")
-    assert (found.on_suspend, found.reattach, found.former) == (False, False, ())
+    assert (found.on_suspend, found.reattach) == (False, False)
     assert (found.workflow, found.workflow_uid, found.node, found.retries) == ("wf", "u", "wf.train", 3)
     assert str(found.out) == contract.OUT
     pod = template(step)

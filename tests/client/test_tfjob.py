@@ -161,15 +161,12 @@ def test_an_argument_that_cannot_be_used_is_named_with_what_helps(argument: str)
         ({"run_policy": {"schedulingPolicy": None}}, "run_policy.schedulingPolicy", "minAvailable"),
         ({"env_vars": {3: "a"}}, "env_vars[3]", "'3'"),
         ({"resources": {3: "1"}}, "resources[3]", '{"cpu": "2"}'),
-        ({"env_vars": {"A": "b"}, "env": {"C": "d"}}, "env", "put it into env_vars"),
-        ({"queue_name": "a", "queue": "b"}, "queue", "put it into queue_name"),
         ({"pod": {"containers": []}}, "pod.containers", "container"),
         ({"env_vars": {"A": "b"}, "container": {"env": []}}, "container.env", "env_vars"),
         ({"container": {"image": "other"}}, "container.image", "image"),
         ({"ps_resources": {"cpu": 1}, "container": {"resources": {}}}, "container.resources", "resources"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the argument:FutureWarning")
 def test_an_argument_that_would_be_lost_is_refused(given: dict[str, Any], path: str, remedy: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         TFJob("a", **{"image": "tf", **given})
@@ -186,10 +183,8 @@ def test_an_argument_that_would_be_lost_is_refused(given: dict[str, Any], path: 
         ({"overrides": {"spec.nonsense": 3}}, "spec.nonsense"),
         ({"labels": ["a"]}, "labels"),
         ({"annotations": 3}, "annotations"),
-        ({"env_vars": {"A": "b"}, "env": {"C": "d"}}, "env"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the argument:FutureWarning")
 def test_a_change_that_means_nothing_is_refused(given: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         TFJob("a", image="tf").replace(**given)
@@ -270,14 +265,6 @@ def test_what_a_job_of_a_file_is_changed_in() -> None:
     assert [problem.path for problem in caught.value.problems] == ["command", "env_vars['A']", "admission_timeout"]
     with pytest.raises(InvalidJob, match="overrides"):
         TFJob("a", image="tf").replace(overrides={"spec..replicas": 1})
-
-
-def test_former_names_of_arguments_are_taken_and_reported() -> None:
-    with pytest.warns(FutureWarning, match="called (env_vars|queue_name) now"):
-        job = TFJob("a", image="tf", env={"A": "b"}, queue="spot")
-    assert job == TFJob("a", image="tf", env_vars={"A": "b"}, queue_name="spot")
-    with pytest.warns(FutureWarning, match="called (env_vars|queue_name) now"):
-        assert job == TFJob("a", image="tf").replace(env={"A": "b"}, queue="spot")
 
 
 def test_one_vocabulary() -> None:

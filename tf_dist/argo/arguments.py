@@ -1,9 +1,8 @@
-"""Arguments of steps: values, parameters and references; their former names; and what is wrong with them."""
+"""Arguments of steps: values, parameters and references, and what is wrong with them."""
 
 from __future__ import annotations
 
 import re
-import warnings
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
@@ -89,22 +88,6 @@ def as_fixed(value: Value, own: list[Parameter]) -> str:
 
 def _plain(value: str | int | None) -> str:
     return "" if value is None else str(value)
-
-
-# Former names
-
-
-def renamed(old: str, given: Any, new: str, present: Any, unset: Any = None) -> Any:
-    """The value of an argument that had another name until this release; InvalidJob where both are given.
-
-    ``unset``: what the argument is when it is not given. A former name is a FutureWarning where the step is written.
-    """
-    if given is None:
-        return present
-    warnings.warn(f"{old} is called {new} now, and the next release has only that name", FutureWarning, stacklevel=5)
-    if present != unset:
-        raise InvalidJob([Problem(old, f"is the former name of {new}, which is given as well", f"leave {old} out")])
-    return given
 
 
 # What is wrong

@@ -14,7 +14,6 @@ from tf_dist.argo.arguments import (
     is_lone_reference,
     reference_problems,
     reference_text,
-    renamed,
     value_problems,
 )
 from tf_dist.argo.job_source import JobSource, document_text, has_fallbacks
@@ -66,7 +65,6 @@ def tf_job_resource(
     startup_timeout: str | int | None = contract.STARTUP_TIMEOUT,
     wait: bool = True,
     fail_with_job: bool = True,
-    queue: str | None = None,
     **resource: Any,
 ) -> Resource:
     """A step without an image of tf-dist: the job, created by Argo, driven by a controller (``tf-dist install``).
@@ -77,7 +75,7 @@ def tf_job_resource(
     that the next one branches on its ``outcome``. ``admission_timeout``, ``fallback``, ``on_eviction`` and
     ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``startup_timeout``: a job that
     is admitted and does not run by then fails (an image that cannot be pulled), unless its document says another
-    (``tf-dist.dev/startup-timeout``); None: never. ``queue``: the former name of ``queue_name``, for this release.
+    (``tf-dist.dev/startup-timeout``); None: never.
     ``resource``: arguments of a Hera resource template.
 
     What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
@@ -86,7 +84,6 @@ def tf_job_resource(
     ``job_image`` may be a ``Parameter`` or ``{{…}}``, which Argo puts in as quoted text; nothing else in it is the
     workflow's to fill in: Argo would put it into YAML. InvalidJob with all problems of the arguments.
     """
-    queue_name = renamed("queue", queue, "queue_name", queue_name, unset="")
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
     _check(texts, startup_timeout)
     document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), _duration(startup_timeout))

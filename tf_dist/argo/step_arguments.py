@@ -47,10 +47,10 @@ from tf_dist.argo.job_source import (
 )
 from tf_dist.argo.merging import as_list, as_parameters, patched_value
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import AUTO, FORMER, ON_SUSPEND
+from tf_dist.client.launch.launcher_arguments import AUTO, ON_SUSPEND
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import parse_field_path
-from tf_dist.core.api.overrides import Override, parse_overrides
+from tf_dist.core.api.overrides import Override
 from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
 from tf_dist.core.steps.adoption import DriverChoice
@@ -111,7 +111,6 @@ class StepFields(Protocol):
     job_namespace: str | Parameter
     retry_strategy: RetryStrategy | None
     memoize: Memoize | None
-    changes: Sequence[str] | None
     pod_spec_patch: Any
 
 
@@ -257,8 +256,6 @@ def _mount_problems(step: StepFields) -> Iterator[Problem]:
 
 def _override_problems(step: StepFields) -> Iterator[Problem]:
     """What would be parsed once the workflow has filled it in, and inputs that say nothing."""
-    for change in step.changes or ():
-        yield from reference_problems("changes", change, WAY)
     for path, value in step.overrides.items():
         where = f"overrides[{path!r}]"
         yield from reference_problems(where, path, WAY)
@@ -334,7 +331,7 @@ def _whole_job(step: StepFields) -> str | Parameter:
     ]
     fixed = [Override(parse_field_path(path), value) for path, value in _fixed(step).items()]
     policies = [Override(annotation_path(key), value) for key, value in _known_policies(step).items()]
-    return document_text(step.job, [*parse_overrides(step.changes or ()), *fixed, *filled, *policies], way=WAY)
+    return document_text(step.job, [*fixed, *filled, *policies], way=WAY)
 
 
 def command_line(step: StepFields) -> tuple[list[str], list[Parameter]]:
@@ -348,12 +345,6 @@ def _job_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
     yield f"--job={as_argument('job', _whole_job(step), own)}"
     for name in _VALUES:
         yield f"--{_OPTIONS.get(name, _dashed(name))}={as_argument(_dashed(name), getattr(step, name), own)}"
-    taken = {one.name for given in as_list(step.inputs) for one in as_parameters(given)}
-    taken |= {given.name for _, given in _given_parameters(step)}
-    for old, new in FORMER.items():  # what a use of the step may still say
-        if not is_given_later(getattr(step, new)) and _dashed(old) not in taken:
-            yield f"--{_dashed(old)}={as_argument(_dashed(old), None, own)}"
-    yield from (f"--set={change}" for change in step.changes or ())
     yield from (f"--set-json={path}={json.dumps(value)}" for path, value in _fixed(step).items())
     for one in _fill_ins(step):
         yield f"--input={json.dumps(one.declared.document())}"

@@ -11,15 +11,7 @@ from hera.workflows import Artifact, Container, EmptyDirVolume, NoneArchiveStrat
 from hera.workflows import models as m
 
 from tf_dist import __version__
-from tf_dist.argo.arguments import (
-    Value,
-    as_argument,
-    choice_problems,
-    reference_of,
-    renamed,
-    use_problems,
-    value_problems,
-)
+from tf_dist.argo.arguments import Value, as_argument, choice_problems, reference_of, use_problems, value_problems
 from tf_dist.argo.job_source import JobSource
 from tf_dist.argo.merging import as_list, merged, merged_patch
 from tf_dist.argo.step_arguments import check_arguments, command_line, grace_seconds
@@ -109,10 +101,6 @@ class TFJobStep(Container):
     :param job_namespace: for a job elsewhere, which then has no owner.
     :param retry_strategy: see ``default_retries``.
     :param resources: of the launcher's container.
-    :param queue: the former name of ``queue_name``, for this release.
-    :param pending_timeout: the former name of ``admission_timeout``, for this release.
-    :param drive: the former name of ``driver``, for this release.
-    :param changes: ``PATH=VALUE``: the former way to say ``overrides``, for this release.
     """
 
     job: JobSource
@@ -141,15 +129,11 @@ class TFJobStep(Container):
     job_namespace: str | Parameter = ""
     retry_strategy: RetryStrategy | None = field(default_factory=default_retries)
     resources: Resources | None = field(default_factory=_small)
-    queue: Value = None
-    pending_timeout: Value = None
-    drive: str | None = None
-    changes: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         """Fill in what the container is."""
         BaseMixin.__post_init__(self)  # type: ignore[no-untyped-call]  # set_class_defaults, before all else
-        self._rename()
+        self.overrides = {} if self.overrides is None else self.overrides
         check_arguments(self)
         words, inputs = command_line(self)
         patch = {contract.GRACE: grace_seconds(self)}
@@ -162,16 +146,6 @@ class TFJobStep(Container):
         self.annotations = {_PROGRESS: f"0/{self._total()}", **(self.annotations or {})}
         self.pod_spec_patch = merged_patch(patch, self.pod_spec_patch)
         super().__post_init__()  # type: ignore[no-untyped-call]
-
-    def _rename(self) -> None:
-        """Take the values of former names."""
-        self.queue_name = renamed("queue", self.queue, "queue_name", self.queue_name)
-        limit = renamed("pending_timeout", self.pending_timeout, "admission_timeout", self.admission_timeout)
-        self.admission_timeout = limit
-        self.driver = renamed("drive", self.drive, "driver", self.driver, unset="auto")
-        self.overrides = {} if self.overrides is None else self.overrides
-        renamed("changes", self.changes, "overrides", None)
-        self.queue = self.pending_timeout = self.drive = None
 
     def _total(self) -> int:
         return self.total_steps if isinstance(self.total_steps, int) and self.total_steps > 0 else 100

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Dialect
@@ -57,7 +56,6 @@ class TFJob:
     :param on_eviction: what follows when pods are taken away: ``restart`` (by its own policies), ``requeue``, ``fail``,
         ``fallback``; ``on_preemption``: when the gang is preempted.
     :param namespace: where it goes; "": where the one who submits it says.
-    :param env: the former name of ``env_vars``; ``queue``: of ``queue_name``.
     :param pod: further fields of every pod's spec; ``container``: of every container; ``run_policy``: of the job.
     """
 
@@ -96,12 +94,7 @@ class TFJob:
         pod: Mapping[str, Any] | None = None,
         container: Mapping[str, Any] | None = None,
         run_policy: Mapping[str, Any] | None = None,
-        env: Environment | None = None,
-        queue: str = "",
     ) -> None:
-        renamed = [*_renamed_problems(env, env_vars, queue, queue_name)]
-        env_vars = _renamed("env", env, "env_vars", env_vars)
-        queue_name = _renamed("queue", queue, "queue_name", queue_name)
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
         texts = {"name": name, "image": image, "queue_name": queue_name, "priority_class": priority_class}
         texts |= {"namespace": namespace, "restart_policy": restart_policy, "success_policy": success_policy}
@@ -115,7 +108,6 @@ class TFJob:
             *(_count_problem(argument, count) for argument, count in counts.items() if not _is_count(count)),
             *_word_problems("command", command),
             *_word_problems("args", args),
-            *renamed,
             *_env_problems({} if env_vars is None else env_vars),
             *_resource_problems("resources", resources or {}),
             *_resource_problems("ps_resources", ps_resources or {}),
@@ -258,14 +250,12 @@ class TFJob:
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
-        env: Environment | None = None,
-        queue: str = "",
     ) -> TFJob:
         """A job with these changes, in the fields that its format has for them; InvalidJob where it has none.
 
         ``image``, ``command``, ``args``: of the containers that train. ``env_vars``: of every container, which keeps
         variables of its own. ``resources``: of workers. ``labels``, ``annotations``: on top of its own. ``overrides``:
-        any field, by its path: ``{"spec.runPolicy.backoffLimit": 3}``. ``env`` and ``queue`` are former names.
+        any field, by its path: ``{"spec.runPolicy.backoffLimit": 3}``.
         """
         from dataclasses import replace
 
@@ -274,24 +264,21 @@ class TFJob:
 
         own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout, bool(own.get(FALLBACK)))
-        renamed = [*_renamed_problems(env, env_vars, queue, queue_name)]
-        variables = _renamed("env", env, "env_vars", env_vars)
         wanted = StepOverrides(
             workers=workers,
             ps=ps,
-            queue=_renamed("queue", queue, "queue_name", queue_name),
+            queue=queue_name,
             priority_class=priority_class,
             image=image,
             command=command,
             args=args,
-            env=variables or {},
+            env=env_vars or {},
             resources=resources or {},
         )
         problems = [
             *_text_problems({"name": name, "namespace": namespace, "image": image}),
             *_word_problems("command", command),
             *_word_problems("args", args),
-            *renamed,
             *_env_problems(wanted.env),
             *_resource_problems("resources", wanted.resources),
             *_mapping_problems({"labels": labels, "annotations": annotations, "overrides": overrides}),
@@ -361,24 +348,6 @@ def _variable(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def _requests(wanted: Resources) -> dict[str, Any]:
     return _given(requests=dict(wanted), limits={key: value for key, value in wanted.items() if "/" in key})
-
-
-_T = TypeVar("_T")
-
-
-def _renamed(former: str, given: _T, name: str, value: _T) -> _T:
-    """The value of an argument, also under its former name."""
-    if not given:
-        return value
-    warnings.warn(f"the argument {former} is called {name} now", FutureWarning, stacklevel=3)
-    return value or given
-
-
-def _renamed_problems(env: object, env_vars: object, queue: object, queue_name: object) -> Iterator[Problem]:
-    if env and env_vars:
-        yield Problem("env", "is the former name of env_vars, and both are given", "put it into env_vars")
-    if queue and queue_name:
-        yield Problem("queue", "is the former name of queue_name, and both are given", "put it into queue_name")
 
 
 class _Policies(NamedTuple):

@@ -32,25 +32,28 @@ def cleanup(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
 
 
 @pytest.mark.parametrize(
-    ("action", "end", "over", "deleted"),
+    ("action", True, True, "decided", "over", "deleted"),
     [
-        ("delete_job", "reached", False, True),
-        ("delete_job", "failed", False, True),
-        ("keep_job", "reached", False, False),
-        ("keep_job", "failed", False, False),
-        ("keep_job", "timeout", False, True),
-        ("keep_job", "timeout", True, False),
-        ("delete_succeeded_job", "reached", False, True),
-        ("delete_succeeded_job", "failed", False, False),
-        ("delete_succeeded_job", "timeout", True, False),
-        ("delete_active_job", "reached", False, False),
-        ("delete_active_job", "timeout", False, True),
+        ("delete_job", True, True, False, True),
+        ("delete_job", False, True, False, True),
+        ("keep_job", True, True, False, False),
+        ("keep_job", False, True, False, False),
+        ("keep_job", False, False, False, True),
+        ("keep_job", False, False, True, False),
+        ("delete_succeeded_job", True, True, False, True),
+        ("delete_succeeded_job", False, True, False, False),
+        ("delete_succeeded_job", False, False, True, False),
+        ("delete_active_job", True, True, False, False),
+        ("delete_active_job", False, False, False, True),
     ],
 )
-def test_after_the_wait(light: LightSite, hook: TFJobHook, action: str, end: str, over: bool, deleted: bool) -> None:
+def test_after_the_wait(
+    light: LightSite, hook: TFJobHook, action: str, reached: bool, decided: bool, over: bool, deleted: bool
+) -> None:
     light.submit("a", MINE)
     one = cleanup(hook, Instance("r"), on_finish_action=action)
-    assert one.clean_up(hook.get_job("a", "default"), {"end": end, "over": over}) is deleted
+    event = {"reached": reached, "decided": decided, "over": over}
+    assert one.clean_up(hook.get_job("a", "default"), event) is deleted
     assert len(light.uids()) == (not deleted)
 
 

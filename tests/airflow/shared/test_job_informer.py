@@ -78,7 +78,7 @@ def wait(
 def test_it_drives_what_is_reserved_and_brings_every_line(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved("for i in 1 2 3; do echo step=$i; done", "a"))
     found, lines = wait(informer, "a")
-    assert found["end"] == "reached"
+    assert found["reached"]
     assert found["result"]["metrics"] == {"step": 3.0}
     assert [line.partition("| ")[2] for line in lines if line.startswith("worker-0")] == ["step=1", "step=2", "step=3"]
 
@@ -86,7 +86,7 @@ def test_it_drives_what_is_reserved_and_brings_every_line(cluster_site: Site, in
 def test_a_failure_says_which_replica_and_why(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved("echo out of luck >&2; exit 3", "a"))
     found, lines = wait(informer, "a")
-    assert (found["end"], found["exit_code"], found["replica"]) == ("failed", 3, "worker-0")
+    assert (found["reached"], found["exit_code"], found["replica"]) == (False, 3, "worker-0")
     assert any("out of luck" in line for line in lines)
 
 
@@ -100,7 +100,7 @@ def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site,
 def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved(FOREVER, "a"))
     found, _ = wait(informer, "a", limits=WaitLimits(deadline=0.0))
-    assert found["end"] == "timeout"
+    assert found["outcome"]["kind"] == "deadline_exceeded"
     assert cluster_site.jobs()
 
 
@@ -111,7 +111,7 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
     wait_steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).wait_steps()
     until(lambda: bool(cluster_site.pods()), SECONDS)
     cluster_site.delete("a")
-    assert wait_in_thread(wait_steps, changed, lambda: None)["end"] == "gone"
+    assert wait_in_thread(wait_steps, changed, lambda: None)["outcome"]["kind"] == "deleted"
     informer.leave(subscription)
     with pytest.raises(NotFound):
         informer.join(ref("a"), changed.set)
@@ -152,12 +152,8 @@ def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
     until(lambda: "ours-worker-0" in cluster_site.pods(), SECONDS)
     until(lambda: set((followed() - before).values()) == {1}, SECONDS)
     flag.touch()
-    assert (
-        wait_in_thread(JobWaiter(informer, looker, WaitOptions(), lambda _: None).wait_steps(), changed, lambda: None)[
-            "end"
-        ]
-        == "reached"
-    )
+    steps = JobWaiter(informer, looker, WaitOptions(), lambda _: None).wait_steps()
+    assert wait_in_thread(steps, changed, lambda: None)["reached"]
     informer.leave(looker)
     informer.leave(driven)
 
@@ -165,7 +161,7 @@ def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
 def test_what_others_drive_is_only_watched(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document("echo accuracy=0.5", name="a"))  # the cluster's own driver takes it
     found, _ = wait(informer, "a", drive=False)
-    assert found["end"] == "reached"
+    assert found["reached"]
     assert cluster_site.leases() == []
 
 

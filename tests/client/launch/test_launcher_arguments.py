@@ -70,7 +70,7 @@ def test_an_option_says_one_thing(argument: str, name: str, value: Any) -> None:
 
 
 def test_every_option_is_tried() -> None:
-    no_options = {"job", "job_file", "progress_file", "deadline", "settle", "look_every", "former"}  # of Argo, or fixed
+    no_options = {"job", "job_file", "progress_file", "deadline", "settle", "look_every"}  # of Argo, or fixed
     assert {name for _, name, _ in SAID} == asdict(LauncherOptions()).keys() - no_options
 
 
@@ -78,26 +78,6 @@ def test_what_holds_if_nothing_is_said() -> None:
     found = parse_arguments(["--job-file=job.yaml"], {})
     assert found == LauncherOptions(job_file="job.yaml")
     assert (found.out, found.grace, found.driver) == (Path(contract.OUT), 30.0, DriverChoice.AUTO)
-
-
-FORMER: list[tuple[str, str, Any, tuple[tuple[str, str], ...]]] = [
-    ("--queue=research", "queue", "research", (("queue", "queue-name"),)),
-    ("--pending-timeout=90", "admission_timeout", 90.0, (("pending-timeout", "admission-timeout"),)),
-    ("--drive=inline", "driver", DriverChoice.INLINE, ()),  # one that no workflow fills in needs no warning
-    ("--timeout=90", "run_timeout", 90.0, ()),
-]
-
-
-@pytest.mark.parametrize(("argument", "name", "value", "former"), FORMER)
-def test_a_former_name_is_read_for_one_release(argument: str, name: str, value: Any, former: Any) -> None:
-    found = parse_arguments(["--job=x", "--queue-name=own", "--admission-timeout=1h", argument], {})
-    assert (getattr(found, name), found.former) == (value, former)
-
-
-def test_a_former_name_with_nothing_said_leaves_the_present_one() -> None:
-    words = ["--queue-name=own", "--queue=", "--admission-timeout=1h", "--pending-timeout="]
-    found = parse_arguments(["--job=x", *words], {})
-    assert (found.queue, found.admission_timeout, found.former) == ("own", 3600.0, ())
 
 
 @pytest.mark.parametrize(

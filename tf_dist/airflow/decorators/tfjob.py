@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 100_000  # bytes: Linux takes no longer argument of a program than 128 KiB
 _BOTH: Final = {"image", "workers", "ps", "env_vars", "resources", "priority_class"}
-# What else the operator takes too is the operator's; Airflow has a use of its own for queue.
+# What else the operator takes too is the operator's.
 _JOB_FIELDS: Final = (
-    inspect.signature(TFJob).parameters.keys() - inspect.signature(TFJobOperator).parameters.keys() - {"queue"}
+    inspect.signature(TFJob).parameters.keys() - inspect.signature(TFJobOperator).parameters.keys()
 ) | _BOTH
 _REFUSED: Final = {
     "command": "name the interpreter with python=, or run a command with TFJobOperator",

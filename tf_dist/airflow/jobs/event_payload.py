@@ -22,27 +22,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 
-# What the release before called the end of a wait, by outcome and whether the job itself ended so. Its triggers and
-# tasks are read, and can read what is written here, for one release.
-_FORMER_ENDS: Final[Mapping[str, tuple[OutcomeKind, bool]]] = {
-    "failed": (OutcomeKind.FAILED, True),
-    "evicted": (OutcomeKind.EVICTED, True),
-    "stopped": (OutcomeKind.FAILED, True),
-    "gone": (OutcomeKind.DELETED, True),
-    "timeout": (OutcomeKind.DEADLINE_EXCEEDED, False),
-    "not-admitted": (OutcomeKind.ADMISSION_TIMEOUT, False),
-    "not-started": (OutcomeKind.START_TIMEOUT, False),
-    "image": (OutcomeKind.IMAGE_PULL_FAILED, False),
-    "invalid": (OutcomeKind.INVALID, False),
-    "error": (OutcomeKind.UNKNOWN, False),
-}
-_REACHED: Final = "reached"
 _NOTHING: Final = object()
-_FORMER_WORDS: Final = {
-    **{meant: word for word, meant in reversed(tuple(_FORMER_ENDS.items()))},
-    (OutcomeKind.PREEMPTED, True): "evicted",
-    (OutcomeKind.IMAGE_PULL_FAILED, True): "image",
-}
 
 
 def event_payload(last: StoredJob, snapshot: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
@@ -50,9 +30,7 @@ def event_payload(last: StoredJob, snapshot: JobSnapshot, conclusion: WaitResult
     found = wait_outcome(last.status, conclusion, time.time())
     outcome = snapshot.observed(found) if found is not None else None
     timed = outcome or Outcome.of(last.status, OutcomeKind.UNKNOWN)
-    former = (conclusion.kind or OutcomeKind.FAILED, conclusion.decided)
     return {
-        "end": _REACHED if conclusion.reached else _FORMER_WORDS.get(former, "failed"),
         "reached": conclusion.reached,
         "decided": conclusion.decided,
         "outcome": outcome.document() if outcome else None,
@@ -120,35 +98,18 @@ def error_payload(error: Exception, job: str) -> dict[str, Any]:
     message = str(error) if known else f"{type(error).__name__}: {error}"
     outcome = Outcome(kind=OutcomeKind.UNKNOWN, reason=type(error).__name__, message=message)
     nothing: dict[str, Any] = {"over": False, "exit_code": None, "replica": "", "result": {}}
-    told = {"end": "error", "reached": False, "decided": False, "outcome": outcome.document()}
+    told = {"reached": False, "decided": False, "outcome": outcome.document()}
     return {**told, "message": message, "hint": hint, "job": job, **nothing}
 
 
 def payload_outcome(event: Event) -> Outcome | None:
     """How the job ended, or why the wait did; None where it came to what was waited for, and goes on."""
-    if "outcome" in event:
-        return read_outcome(event["outcome"])
-    succeeded = (OutcomeKind.SUCCEEDED, True)
-    kind, _ = succeeded if payload_reached(event) else _FORMER_ENDS.get(str(event["end"]), (OutcomeKind.FAILED, True))
-    replica, code = str(event.get("replica") or ""), event.get("exit_code")
-    return Outcome(kind=kind, message=str(event.get("message") or ""), replica=replica, exit_code=code)
-
-
-def payload_reached(event: Event) -> bool:
-    """Whether it came to what was waited for."""
-    return bool(event["reached"] if "reached" in event else event["end"] == _REACHED)
-
-
-def payload_decided(event: Event) -> bool:
-    """Whether the job itself ended so: else it continues, unless it is deleted."""
-    if "decided" in event:
-        return bool(event["decided"])
-    return payload_reached(event) or _FORMER_ENDS.get(str(event["end"]), (OutcomeKind.FAILED, True))[1]
+    return read_outcome(event["outcome"])
 
 
 def payload_error(event: Event) -> TFDistError | None:
     """The error that a payload means, None for what was waited for."""
-    if payload_reached(event):
+    if event["reached"]:
         return None
     hint = str(event.get("hint") or "")
     message = f"{event['job']}: {event['message']}"
@@ -156,4 +117,4 @@ def payload_error(event: Event) -> TFDistError | None:
     outcome = payload_outcome(event) or Outcome(kind=OutcomeKind.UNKNOWN)
     if outcome.kind is OutcomeKind.UNKNOWN:
         return Unavailable(message, hint=hint)
-    return outcome_error(outcome, message, hint=hint, decided=payload_decided(event))
+    return outcome_error(outcome, message, hint=hint, decided=event["decided"])

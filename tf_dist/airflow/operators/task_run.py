@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tf_dist.airflow.hooks.tfjob import TFJobHook
 from tf_dist.airflow.jobs import task_jobs
 from tf_dist.airflow.jobs.airflow_deployment import deployment
-from tf_dist.airflow.jobs.event_payload import payload_decided, payload_error, payload_outcome, payload_reached
+from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.jobs.job_request import JobRequest
 from tf_dist.airflow.jobs.task_identity import ENDED_STATES, TaskInstanceKey, owner_of_try, task_state
 from tf_dist.airflow.jobs.task_jobs import (
@@ -141,8 +141,8 @@ class JobCleanup:
 
     def clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> bool:
         """After the wait, as ``on_finish_action`` says; whether the job was deleted."""
-        goes_on = not payload_decided(event) and not event.get("over")
-        delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](payload_reached(event))
+        goes_on = not event["decided"] and not event["over"]
+        delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](event["reached"])
         try:
             return finish_job(self._hook.connection, job, self._owner, self._ti.max_tries, delete=delete)
         except ClusterError as error:

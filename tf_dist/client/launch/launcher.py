@@ -313,8 +313,6 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
         entry, bundle = step_document(options, connection.namespace)
         step = _StepSetup(options, signals, log_writer, outputs, connection, entry)
         outputs.put({"job": entry.job.key.name})
-        for old, new in options.former:
-            log_writer.say(f"warning: {old} is called {new} now, and the next release has only that name")
         for found in bundle.problems:
             log_writer.say(f"warning: {problem_text(found)} {found.problem.hint}".rstrip())
         if stopped:

@@ -17,8 +17,6 @@ from tf_dist.core.steps.shutdown import OnTerm
 AUTO: Final = "auto"
 SUSPEND: Final = "suspend"
 ON_SUSPEND: Final = (SUSPEND, "leave")
-FORMER: Final = {"queue": "queue_name", "pending_timeout": "admission_timeout"}
-"""Former names of options that take a value of the workflow's, with the present ones."""
 
 _STORED: Final = re.compile(r"@(/tmp/argo_arg_\d+\.txt)")
 _NUMBER: Final = r"[0-9]{1,10}(?:\.[0-9]{1,9})?"
@@ -43,8 +41,7 @@ class LauncherOptions:
     SIGKILL. ``on_suspend``: the job is suspended while the workflow is, looked at every ``look_every`` seconds, as
     often as Argo does. ``settle``: seconds for the driver to see to the pods of a job that has ended. ``deadline``:
     when Argo stops the pod. ``checkpoint_files``: those of the last checkpoint are an output, copied from what is
-    below these folders and from nowhere else. ``former``: arguments that were given by a former name, each with its
-    present one.
+    below these folders and from nowhere else.
     """
 
     job: str = ""
@@ -88,7 +85,6 @@ class LauncherOptions:
     deadline: str = ""
     kubeconfig: str = ""
     context: str = ""
-    former: tuple[tuple[str, str], ...] = ()
     dry_run: bool = field(default=False)
 
 
@@ -115,7 +111,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         on_preemption=given.on_preemption,
         workers=given.workers,
         ps=given.ps,
-        queue=given.queue or given.queue_name,
+        queue=given.queue_name,
         priority_class=given.priority_class,
         image=given.image,
         model_dir=given.model_dir,
@@ -130,7 +126,7 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         on_term=None if given.on_term in (AUTO, "") else OnTerm(given.on_term),
         on_suspend=given.on_suspend in (SUSPEND, ""),
         grace=given.grace or (float(grace_period) if grace_period.isdecimal() else 30.0),
-        admission_timeout=_first(given.pending_timeout, given.admission_timeout),
+        admission_timeout=given.admission_timeout,
         startup_timeout=given.startup_timeout,
         run_timeout=given.run_timeout,
         total_steps=given.total_steps,
@@ -140,19 +136,8 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         deadline=environ.get("ARGO_DEADLINE", ""),
         kubeconfig=given.kubeconfig,
         context=given.context,
-        former=_former(given),
         dry_run=given.dry_run,
     )
-
-
-def _former(given: argparse.Namespace) -> tuple[tuple[str, str], ...]:
-    """Only a use of the step gives these, so they stand above what the step itself says."""
-    found = ((old, new) for old, new in FORMER.items() if getattr(given, old) not in (None, ""))
-    return tuple((old.replace("_", "-"), new.replace("_", "-")) for old, new in found)
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
 
 
 def _unfolded(text: str, parser: argparse.ArgumentParser) -> str:
@@ -243,7 +228,6 @@ def _parser() -> argparse.ArgumentParser:
     job.add_argument("--workers", type=read_count, metavar="N", help="how many workers")
     job.add_argument("--ps", type=read_count, metavar="N", help="how many parameter servers")
     job.add_argument("--queue-name", type=read_word, default="", metavar="QUEUE", help="the queue it waits in")
-    job.add_argument("--queue", type=read_word, default="", help=argparse.SUPPRESS)
     job.add_argument("--priority-class", type=read_word, default="", help="how much it matters")
     job.add_argument("--image", type=read_word, default="", help="the image of the containers that train")
     job.add_argument(
@@ -268,7 +252,6 @@ def _parser() -> argparse.ArgumentParser:
     run_options = parser.add_argument_group("how it goes")
     run_options.add_argument(
         "--driver",
-        "--drive",
         choices=(*DriverChoice, ""),
         default=DriverChoice.AUTO,
         help="who drives it: this step, or a controller (auto: a controller where one lives)",
@@ -297,7 +280,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="give up when it has no place by then; with fallbacks: when those have none for as long again",
     )
-    run_options.add_argument("--pending-timeout", type=read_seconds, help=argparse.SUPPRESS)
     run_options.add_argument(
         "--fallback",
         default="",
@@ -317,7 +299,7 @@ def _parser() -> argparse.ArgumentParser:
         help="give up when it is admitted and does not run by then (default: %(default)s; empty: never)",
     )
     run_options.add_argument(
-        "--run-timeout", "--timeout", type=read_seconds, metavar="TIME", help="give up when it is not done by then"
+        "--run-timeout", type=read_seconds, metavar="TIME", help="give up when it is not done by then"
     )
     run_options.add_argument("--out", default=contract.OUT, metavar="DIR", help="where outputs are written")
     run_options.add_argument(
