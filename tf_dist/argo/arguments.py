@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from hera.workflows import Parameter
 
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import read_count, read_line, read_seconds, read_word
-from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.overrides import shorten_text
+from tf_dist.core.steps import job_arguments
 from tf_dist.errors import InvalidJob, Problem
 
 Value = str | int | Parameter | None
@@ -92,51 +90,33 @@ def _plain(value: str | int | None) -> str:
 
 # What is wrong
 
-_READERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "workers": read_count,
-    "ps": read_count,
-    "total_steps": read_count,
-    "queue_name": read_word,
-    "priority_class": read_word,
-    "job_image": read_word,
-    "job_namespace": read_word,
-    "model_dir": read_line,
-    "admission_timeout": read_seconds,
-    "startup_timeout": read_seconds,
-    "run_timeout": read_seconds,
-    "timeout": read_seconds,
-}
+_KINDS: Final = {"job_image": "image", "job_namespace": "namespace", "timeout": "run_timeout"}
 
 
 def value_problems(name: str, value: Any) -> Iterator[Problem]:
-    """What keeps the launcher from reading an argument, said as the launcher would say it."""
-    value = reference_of(value)
-    if isinstance(value, Parameter):
-        value = value.default if value.value is None else value.value
-    if value is None:
-        return
+    """What keeps the launcher from reading an argument: a value, or what is one unless a use says otherwise."""
+    value = _known(value)
     if is_reference(value):
         yield from use_problems(name, value)
-    elif not isinstance(value, str | int) or isinstance(value, bool):
-        yield Problem(name, f"{shorten_text(str(value))} is a {type(value).__name__}", "write a text or a whole number")
-    else:
-        try:
-            _READERS[name](str(value))
-        except ArgumentTypeError as error:
-            reason, _, hint = str(error).partition(": ")
-            yield Problem(name, reason, hint)
+    elif value not in (None, ""):
+        yield from job_arguments.argument_problems(_KINDS.get(name, name), value, path=name)
 
 
 def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[Problem]:
     """A word that is none of those that are known."""
-    value = reference_of(value)
-    if isinstance(value, Parameter):
-        value = value.default if value.value is None else value.value
+    value = _known(value)
     if is_reference(value):
         yield from use_problems(name, value)
-    elif value is not None and value not in known:
-        hint = suggestion(str(value), known) or f"write one of {', '.join(known)}"
-        yield Problem(name, f"{shorten_text(str(value))} is none of {', '.join(known)}", hint)
+    elif value is not None:
+        yield from job_arguments.choice_problems(name, value, known)
+
+
+def _known(value: Any) -> Any:
+    """What is known here of a value: of a parameter, the value that it has unless a use gives another."""
+    value = reference_of(value)
+    if isinstance(value, Parameter):
+        return value.default if value.value is None else value.value
+    return value
 
 
 def use_problems(name: str, text: str, *, step: str = "train", instead: str = "leave it out") -> Iterator[Problem]:

@@ -21,9 +21,9 @@ from tf_dist.argo.merging import merged
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
 from tf_dist.core.dialects.common_annotations import with_startup_timeout
+from tf_dist.core.steps.job_arguments import argument_problems, seconds_of
 from tf_dist.errors import InvalidJob, Problem
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
@@ -86,7 +86,8 @@ def tf_job_resource(
     """
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
     _check(texts, startup_timeout)
-    document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), _duration(startup_timeout))
+    limit = "" if startup_timeout is None else f"{seconds_of(startup_timeout):.0f}s"
+    document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), limit)
     filled = _FilledIn()
     tailoring = StepOverrides(
         workers=workers,
@@ -142,15 +143,9 @@ def _check(texts: Mapping[str, Any], startup_timeout: object) -> None:
             problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing beside it")
         elif not _NAMED.fullmatch(text):
             problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
-    if startup_timeout is not None and parse_duration(_duration(startup_timeout)) is None:
-        hint = "write 90s, 10m or 1h30m"
-        problems.append(Problem("startup_timeout", f"{startup_timeout!r} is no duration", hint))
+    problems += argument_problems("startup_timeout", startup_timeout)
     if problems:
         raise InvalidJob(problems)
-
-
-def _duration(given: object) -> str:
-    return "" if given is None else str(given)
 
 
 _NAMED: Final = re.compile(r"\{\{((?:inputs|workflow)(?:\.[A-Za-z]\w*)*?)\.([-\w]+)\}\}", re.ASCII)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
 import shlex
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tf_dist.cli import output
 from tf_dist.core.api.job import DisruptionPolicy
+from tf_dist.core.steps.job_arguments import argument_problems, seconds_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ class PullPolicy(StrEnum):
     NEVER = "Never"
 
 
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
-
-
 def _refuse(option: str, message: str, hint: str) -> InvalidJob:
     return InvalidJob([Problem(option, message, hint)])
 
@@ -39,11 +35,9 @@ def parse_seconds(text: str, option: str = "--timeout") -> float | None:
     """``90``, ``90s``, ``1h30m`` in seconds; None for nothing."""
     if not text:
         return None
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    if not re.fullmatch(rf"({_PART.pattern})+", text):
-        raise _refuse(option, f"{text!r} is not a time", "write 90s, 10m or 1h30m")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+    if problems := [*argument_problems("run_timeout", text, path=option)]:
+        raise InvalidJob(problems)
+    return float(seconds_of(text))
 
 
 def parse_resources(text: str) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.steps.job_arguments import argument_problems, count_of, is_template
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -96,39 +96,28 @@ class TFJob:
         run_policy: Mapping[str, Any] | None = None,
     ) -> None:
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
-        texts = {"name": name, "image": image, "queue_name": queue_name, "priority_class": priority_class}
-        texts |= {"namespace": namespace, "restart_policy": restart_policy, "success_policy": success_policy}
+        trained = {"image": image, "command": command, "args": args, "env_vars": env_vars}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
+        texts = {"name": name, "namespace": namespace, "queue_name": queue_name, "priority_class": priority_class}
+        texts |= {"restart_policy": restart_policy, "success_policy": success_policy}
         switches = {"chief": chief, "evaluator": evaluator, "enable_dynamic_worker": enable_dynamic_worker}
-        mappings = {"labels": labels, "annotations": annotations, "pod": pod, "container": container}
-        of_containers = {"image": image, "command": command, "args": args, "env": env_vars}
-        problems = [
-            *_text_problems(texts),
-            *([Problem("image", "is empty", "name the image that every replica runs")] if image == "" else []),
-            *(_count_problem(argument, count) for argument, count in counts.items() if not _is_count(count)),
-            *_word_problems("command", command),
-            *_word_problems("args", args),
-            *_env_problems({} if env_vars is None else env_vars),
-            *_resource_problems("resources", resources or {}),
-            *_resource_problems("ps_resources", ps_resources or {}),
-            *_switch_problems(switches),
-            *_mapping_problems({**mappings, "run_policy": run_policy}),
-            *_clash_problems(pod, container, run_policy, {**of_containers, "resources": resources or ps_resources}),
-            *policies.problems(),
-        ]
-        if problems:
-            raise InvalidJob(problems)
+        mappings = {"labels": labels, "annotations": annotations, "resources": resources, "ps_resources": ps_resources}
+        mappings |= {"pod": pod, "container": container, "run_policy": run_policy}
+        clashes = _clash_problems(pod, container, run_policy, {**trained, "resources": resources or ps_resources})
+        missing = [] if image else [Problem("image", "is empty", "name the image that every replica runs")]
+        _refuse({**trained, **counts, **texts, **switches, **mappings}, [*missing, *clashes, *policies.problems()])
+        workers, ps, min_workers, max_workers = map(count_of, counts.values())
 
         def replicas(kind: str, count: object, wanted: Resources) -> dict[str, Any]:
             trains = _given(
                 name=_CONTAINER,
                 image=image,
-                command=list(command),
-                args=list(args),
+                command=list(command or ()),
+                args=list(args or ()),
                 env=[_variable(*item) for item in (env_vars or {}).items()],
                 resources=_requests(wanted),
             )
-            policy = "OnFailure" if kind == "PS" else restart_policy
+            policy = "OnFailure" if kind == "PS" else restart_policy or "ExitCode"
             template = {"spec": {**(pod or {}), "containers": [{**trains, **(container or {})}]}}
             return {"replicas": count, "restartPolicy": policy, "template": template}
 
@@ -265,27 +254,21 @@ class TFJob:
         own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
         policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout, bool(own.get(FALLBACK)))
         wanted = StepOverrides(
-            workers=workers,
-            ps=ps,
+            workers=count_of(workers),
+            ps=count_of(ps),
             queue=queue_name,
             priority_class=priority_class,
             image=image,
-            command=command,
-            args=args,
+            command=command or (),
+            args=args or (),
             env=env_vars or {},
             resources=resources or {},
         )
-        problems = [
-            *_text_problems({"name": name, "namespace": namespace, "image": image}),
-            *_word_problems("command", command),
-            *_word_problems("args", args),
-            *_env_problems(wanted.env),
-            *_resource_problems("resources", wanted.resources),
-            *_mapping_problems({"labels": labels, "annotations": annotations, "overrides": overrides}),
-            *policies.problems(),
-        ]
-        if problems:
-            raise InvalidJob(problems)
+        given: dict[str, object] = {"name": name, "namespace": namespace, "image": image, "command": command}
+        given |= {"args": args, "workers": workers, "ps": ps, "env_vars": env_vars, "resources": resources}
+        given |= {"queue_name": queue_name, "priority_class": priority_class}
+        given |= {"labels": labels, "annotations": annotations, "overrides": overrides}
+        _refuse(given, policies.problems())
         places = named_overrides(overrides or {})
         content = apply_overrides(apply_step_overrides(self._written.content, wanted), places)
         if places:
@@ -365,7 +348,7 @@ class _Policies(NamedTuple):
             return {}
         from tf_dist.core.dialects import policy_annotations
 
-        return policy_annotations(**self._asdict(), open_=_is_template)
+        return policy_annotations(**self._asdict(), open_=is_template)
 
     def problems(self) -> tuple[Problem, ...]:
         """What is wrong with them."""
@@ -379,79 +362,11 @@ class _Policies(NamedTuple):
         return ()
 
 
-def _is_template(value: object) -> bool:
-    """Whether a pipeline is still to fill it in."""
-    return isinstance(value, str) and ("{{" in value or "{%" in value)
-
-
-def _is_count(value: object) -> bool:
-    return value is None or _is_template(value) or (type(value) is int and value >= 0)
-
-
-def _count_problem(argument: str, value: object) -> Problem:
-    return Problem(argument, f"{value!r} is no number of replicas", "give a whole number from 0 up")
-
-
-def _text_problems(arguments: Mapping[str, object]) -> Iterator[Problem]:
-    for argument, value in arguments.items():
-        if not isinstance(value, str):
-            yield Problem(argument, f"must be text, not {value!r}", f"give {str(value)!r}, if that is meant")
-
-
-def _word_problems(argument: str, words: object) -> Iterator[Problem]:
-    if isinstance(words, str) or not isinstance(words, Sequence):
-        hint = f"give the words one by one: {words.split()!r}" if isinstance(words, str) else "give a list of texts"
-        yield Problem(argument, f"must be a list of texts, not {words!r}", hint)
-        return
-    for index, word in enumerate(words):
-        if not isinstance(word, str):
-            yield Problem(f"{argument}[{index}]", f"must be text, not {word!r}", f"give {str(word)!r}")
-
-
-def _env_problems(env: object) -> Iterator[Problem]:
-    if not isinstance(env, Mapping):
-        yield Problem("env_vars", f"must be a mapping of names to texts, not {env!r}", 'give {"NAME": "value"}')
-        return
-    for name, value in env.items():
-        if not isinstance(name, str):
-            yield Problem(f"env_vars[{name!r}]", "the name must be text", f"write {str(name)!r}")
-        if not isinstance(value, str | Mapping):
-            yield Problem(f"env_vars[{name!r}]", f"must be text, not {value!r}", f"give {str(value)!r}")
-
-
-def _resource_problems(argument: str, resources: object) -> Iterator[Problem]:
-    if not isinstance(resources, Mapping):
-        yield Problem(argument, f"must be a mapping of names to quantities, not {resources!r}", 'give {"cpu": "2"}')
-        return
-    for name, quantity in resources.items():
-        if not isinstance(name, str):
-            yield Problem(f"{argument}[{name!r}]", "the name must be text", 'give {"cpu": "2"}')
-        try:
-            _ = None if _is_template(quantity) else parse_quantity(quantity)
-        except ValueError as error:
-            yield Problem(f"{argument}[{name!r}]", str(error), "500m, 2 and 64Gi are quantities")
-
-
-def _switch_problems(switches: Mapping[str, object]) -> Iterator[Problem]:
-    for argument, value in switches.items():
-        if not (isinstance(value, int) and value in (0, 1)):
-            yield Problem(argument, f"must be True or False, not {value!r}", "give True or False")
-
-
-_MAPPINGS: Final = {
-    "labels": '{"team": "research"}',
-    "annotations": '{"note": "weekly"}',
-    "pod": '{"nodeSelector": {"pool": "gpu"}}',
-    "container": '{"workingDir": "/work"}',
-    "run_policy": '{"backoffLimit": 3}',
-    "overrides": '{"spec.runPolicy.backoffLimit": 3}',
-}
-
-
-def _mapping_problems(arguments: Mapping[str, object]) -> Iterator[Problem]:
-    for argument, value in arguments.items():
-        if not isinstance(value, Mapping | None):
-            yield Problem(argument, f"must be a mapping, not {value!r}", f"give {_MAPPINGS[argument]}")
+def _refuse(given: Mapping[str, object], others: Iterable[Problem]) -> None:
+    """InvalidJob with all that is wrong with these arguments, and with others."""
+    problems = [*(one for name, value in given.items() for one in argument_problems(name, value)), *others]
+    if problems:
+        raise InvalidJob(problems)
 
 
 def _clash_problems(
@@ -461,8 +376,8 @@ def _clash_problems(
     if "containers" in mapping(pod):
         yield Problem("pod.containers", "the arguments make the container", "give its further fields as container")
     for field in mapping(container):
-        if arguments.get(field):
-            name = "env_vars" if field == "env" else field
+        name = "env_vars" if field == "env" else field
+        if arguments.get(name):
             yield Problem(f"container.{field}", f"would replace what {name} says", f"say it in {name} alone")
     given = mapping(run_policy).get("schedulingPolicy", {})
     if not isinstance(given, Mapping):

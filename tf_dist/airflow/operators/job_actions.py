@@ -9,15 +9,11 @@ from airflow.sdk import BaseOperator
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
-from tf_dist.airflow.operators.job_arguments import (
-    choice_problems,
-    count_of,
-    count_problems,
-    job_name_problems,
-)
+from tf_dist.airflow.operators.job_arguments import comes_later
 from tf_dist.airflow.operators.tfjob import TFJobOperator
 from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
 from tf_dist.core.api.status import OutcomeKind
+from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, count_of, job_name_problems
 from tf_dist.errors import InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:
@@ -99,7 +95,7 @@ class _StoredJobOperator(BaseOperator):
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the arguments: asked when the DAG is read, and again when they are filled in."""
-        yield from job_name_problems(self.job_name)
+        yield from job_name_problems(self.job_name, comes_later)
         yield from choice_problems("if_missing", self.if_missing, _REACTIONS)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
@@ -208,11 +204,11 @@ class ScaleTFJobOperator(_JobChangeOperator):
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the arguments."""
         yield from super().problems()
-        yield from count_problems("workers", self.workers)
+        yield from argument_problems("workers", self.workers, comes_later)
 
     def change(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
         """Scale it."""
-        found = hook.scale(job, count_of(self.workers, 0))
+        found = hook.scale(job, count_of(self.workers))
         had = " already" if found is job else ""
         self.log.info("%s has %s workers%s", job.shown, self.workers, had)
         return found

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
-from tf_dist.airflow.operators.job_arguments import argument_problems, count_of
+from tf_dist.airflow.operators.job_arguments import comes_later, operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.dialects import StepOverrides, policy_annotations
+from tf_dist.core.steps.job_arguments import count_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def policies_of_operator(operator: BaseTFJobOperator) -> dict[str, str]:
         on_eviction=operator.on_eviction,
         on_preemption=operator.on_preemption,
         admission_timeout=operator.admission_timeout,
-        open_=lambda value: isinstance(value, str) and ("{{" in value or "{%" in value),
+        open_=comes_later,
     )
 
 
@@ -71,10 +72,10 @@ def built_job(operator: BaseTFJobOperator) -> dict[str, Any]:
         image=operator.image or "",
         command=operator.command or (),
         args=operator.args or (),
-        workers=count_of(operator.workers, 1),
-        ps=count_of(operator.ps, 0),
-        env_vars=operator.env_vars or {},
-        resources=operator.job_resources or {},
+        workers=1 if operator.workers is None else count_of(operator.workers),
+        ps=count_of(operator.ps or 0),
+        env_vars=operator.env_vars,
+        resources=operator.job_resources,
         priority_class=operator.priority_class or "",
     )
     return job.to_dict()
@@ -83,8 +84,8 @@ def built_job(operator: BaseTFJobOperator) -> dict[str, Any]:
 def _changes(operator: BaseTFJobOperator) -> StepOverrides:
     """What the arguments change of the job."""
     return StepOverrides(
-        workers=count_of(operator.workers, None),
-        ps=count_of(operator.ps, None),
+        workers=count_of(operator.workers),
+        ps=count_of(operator.ps),
         priority_class=operator.priority_class or "",
         image=operator.image or "",
         command=operator.command or (),
@@ -104,7 +105,7 @@ def _folders(operator: BaseTFJobOperator) -> list[Path]:
 
 def _check(operator: BaseTFJobOperator) -> None:
     """InvalidJob with everything that is wrong with the arguments: those that were filled in, and the DAG's."""
-    if problems := [*argument_problems(operator), *_of_the_dag(operator)]:
+    if problems := [*operator_problems(operator), *_of_the_dag(operator)]:
         raise InvalidJob(problems)
 
 

@@ -10,7 +10,7 @@ from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.base import BaseTFJobOperator
-from tf_dist.airflow.operators.job_arguments import argument_problems, seconds_of
+from tf_dist.airflow.operators.job_arguments import operator_problems
 from tf_dist.airflow.versions import (
     TASKS_CHOOSE_NATIVE,
     AirflowFailException,
@@ -19,6 +19,7 @@ from tf_dist.airflow.versions import (
     conf,
 )
 from tf_dist.client.tfjob import TFJob
+from tf_dist.core.steps.job_arguments import seconds_of
 from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class TFJobOperator(BaseTFJobOperator):
         self.poll_interval = poll_interval
         self.get_logs = get_logs
         self.admission_timeout = seconds_of(admission_timeout)
-        self.startup_timeout_seconds = startup_timeout_seconds
+        self.startup_timeout_seconds = seconds_of(startup_timeout_seconds)
         self.fallback = fallback
         self.on_eviction = on_eviction
         self.on_preemption = on_preemption
@@ -196,7 +197,7 @@ class TFJobOperator(BaseTFJobOperator):
         self.callbacks = callbacks
         self.job_url = job_url
         self.tensorboard_url = tensorboard_url
-        problems = [*argument_problems(self)]
+        problems = [*operator_problems(self)]
         if any(given is not None for given in (fallback, on_eviction, on_preemption)):
             from tf_dist.airflow.operators.operator_arguments import policies_of_operator
 

@@ -12,12 +12,13 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
-from tf_dist.airflow.operators.job_arguments import choice_problems, job_name_problems
+from tf_dist.airflow.operators.job_arguments import comes_later
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, conf
 from tf_dist.client.stored_jobs import StoredJob, driver_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
+from tf_dist.core.steps.job_arguments import choice_problems, job_name_problems
 from tf_dist.core.steps.wait_result import NO_LIMITS, WaitResult, evaluate_wait, wait_outcome
 from tf_dist.errors import InvalidJob, NotFound, TFDistError
 
@@ -58,7 +59,7 @@ class _JobSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        if problems := [*job_name_problems(job_name)]:
+        if problems := [*job_name_problems(job_name, comes_later)]:
             raise InvalidJob(problems)
         self.job_name = job_name
         self.goal = goal

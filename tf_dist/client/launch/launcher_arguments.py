@@ -1,17 +1,18 @@
-"""The command line of the launcher. Only the standard library: it is read before anything else is loaded."""
+"""The command line of the launcher. It imports little: it is read before anything else is loaded."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tf_dist.client.launch import contract
 from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, count_of, seconds_of
 from tf_dist.core.steps.shutdown import OnTerm
 
 AUTO: Final = "auto"
@@ -19,13 +20,6 @@ SUSPEND: Final = "suspend"
 ON_SUSPEND: Final = (SUSPEND, "leave")
 
 _STORED: Final = re.compile(r"@(/tmp/argo_arg_\d+\.txt)")
-_NUMBER: Final = r"[0-9]{1,10}(?:\.[0-9]{1,9})?"
-_TIME: Final = re.compile(rf"(?:{_NUMBER}[smhd])*{_NUMBER}[smhd]?")
-_TIME_PART: Final = re.compile(rf"({_NUMBER})([smhd]?)")
-_COUNT: Final = re.compile(r"[0-9]{1,9}")
-_MAX_SECONDS: Final = 1024
-_MAX_SHOWN: Final = 60
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,59 +79,29 @@ class LauncherOptions:
     deadline: str = ""
     kubeconfig: str = ""
     context: str = ""
-    dry_run: bool = field(default=False)
+    dry_run: bool = False
 
 
 def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> LauncherOptions:
     """Read the command line; SystemExit 2 when it is wrong, 0 after ``--help``."""
     parser = _parser()
-    given = parser.parse_args([_unfolded(text, parser) for text in arguments])
-    if bool(given.job) == bool(given.job_file):
+    given = vars(parser.parse_args([_unfolded(text, parser) for text in arguments]))
+    if bool(given["job"]) == bool(given["job_file"]):
         parser.error("give a job: either --job DOCUMENT or --job-file FILE")
     grace_period = environ.get("ARGO_TERMINATION_GRACE_PERIOD_SECONDS", "")
     progress = environ.get("ARGO_PROGRESS_FILE", "")
-    return LauncherOptions(
-        job=given.job,
-        job_file=given.job_file,
-        changes=_given_texts(given.set),
-        changes_json=_given_texts(given.set_json),
-        changes_text=_given_texts(given.set_string),
-        inputs=_given_texts(given.input),
-        input_values=_given_texts(given.set_input),
-        input_list=given.set_inputs,
-        overrides=given.overrides,
-        fallback=given.fallback,
-        on_eviction=given.on_eviction,
-        on_preemption=given.on_preemption,
-        workers=given.workers,
-        ps=given.ps,
-        queue=given.queue_name,
-        priority_class=given.priority_class,
-        image=given.image,
-        model_dir=given.model_dir,
-        namespace=given.namespace,
-        workflow=given.workflow,
-        workflow_uid=given.workflow_uid,
-        node=given.node,
-        retry=given.retry or 0,
-        retries=given.retries or 0,
-        reattach=given.reattach,
-        driver=DriverChoice(given.driver or AUTO),
-        on_term=None if given.on_term in (AUTO, "") else OnTerm(given.on_term),
-        on_suspend=given.on_suspend in (SUSPEND, ""),
-        grace=given.grace or (float(grace_period) if grace_period.isdecimal() else 30.0),
-        admission_timeout=given.admission_timeout,
-        startup_timeout=given.startup_timeout,
-        run_timeout=given.run_timeout,
-        total_steps=given.total_steps,
-        checkpoint_files=tuple(given.checkpoint_files),
-        out=Path(given.out),
-        progress_file=Path(progress) if progress else None,
-        deadline=environ.get("ARGO_DEADLINE", ""),
-        kubeconfig=given.kubeconfig,
-        context=given.context,
-        dry_run=given.dry_run,
-    )
+    texts = {name: tuple(filter(None, value)) for name, value in given.items() if isinstance(value, list)}
+    options = {
+        **given,
+        **texts,
+        "checkpoint_files": tuple(given["checkpoint_files"]),
+        "retry": given["retry"] or 0,
+        "retries": given["retries"] or 0,
+        "grace": given["grace"] or (float(grace_period) if grace_period.isdecimal() else 30.0),
+        "progress_file": Path(progress) if progress else None,
+        "deadline": environ.get("ARGO_DEADLINE", ""),
+    }
+    return LauncherOptions(**options)
 
 
 def _unfolded(text: str, parser: argparse.ArgumentParser) -> str:
@@ -151,46 +115,36 @@ def _unfolded(text: str, parser: argparse.ArgumentParser) -> str:
         parser.error(f"{stored[1]}, where Argo has put a long argument, cannot be read: {error}")
 
 
-def _given_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(text for text in texts if text)
+def _value(kind: str, read: Callable[[str], Any] = str, empty: Any = "") -> Callable[[str], Any]:
+    """A reader of an argument of the table of job arguments; an empty text is none."""
+
+    def reader(text: str) -> Any:
+        if not text.strip():
+            return empty
+        # What a workflow was to fill in stands here as it is.
+        for problem in argument_problems(kind, text, later=lambda _: False):
+            raise argparse.ArgumentTypeError(f"{problem.message}: {problem.hint}")
+        return read(text)
+
+    return reader
 
 
-def read_count(text: str) -> int | None:
-    """The whole number; None for an empty text. ArgumentTypeError, as for the others below."""
-    if not text.strip():
-        return None
-    if not _COUNT.fullmatch(text.strip()):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number: write 4")
-    return int(text)
+def _choice(known: Mapping[str, Any], empty: str) -> Callable[[str], Any]:
+    """A reader of one of several words, as what it means."""
+
+    def reader(text: str) -> Any:
+        for problem in choice_problems("", text or empty, known):
+            raise argparse.ArgumentTypeError(f"{problem.message} ({problem.hint})")
+        return known[text or empty]
+
+    return reader
 
 
-def read_line(text: str) -> str:
-    """One line of text: what a workflow fills in here goes into the job as it is."""
-    if len(text) > _MAX_SECONDS or not text.isprintable() or "{{" in text:
-        raise argparse.ArgumentTypeError(
-            f"{_shown(text)} is not one line of at most {_MAX_SECONDS} printable characters"
-        )
-    return text
-
-
-def read_word(text: str) -> str:
-    """A text without a space in it."""
-    if " " in read_line(text):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} has a space in it: write one word")
-    return text
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
-
-
-def read_seconds(text: str) -> float | None:
-    """Seconds of ``90``, ``10m`` or ``1h30m``; None for an empty text."""
-    if not text.strip():
-        return None
-    if not _TIME.fullmatch(text.strip()):
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a time: write 90s, 10m or 1h30m")
-    return sum(float(number) * _UNITS[unit] for number, unit in _TIME_PART.findall(text))
+_COUNT: Final = _value("workers", count_of, None)
+_TIME: Final = _value("run_timeout", seconds_of, None)
+_DRIVERS: Final = {one.value: one for one in DriverChoice}
+_ON_TERM: Final[Mapping[str, OnTerm | None]] = {AUTO: None, **{one.value: one for one in OnTerm}}
+_ON_SUSPEND: Final = {one: one == SUSPEND for one in ON_SUSPEND}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -201,108 +155,70 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 succeeded, 1 the job failed, 2 set up wrongly, 75 try again, 143 stopped by SIGTERM.",
         allow_abbrev=False,
     )
+    usual = {one.name: one.default for one in fields(LauncherOptions)}
+
+    def option(
+        group: Any, flag: str, metavar: str, about: str, read: Callable[[str], Any] = str, dest: str = ""
+    ) -> None:
+        """An option for the field of its name, or ``dest``; what is several there may be said several times."""
+        dest = dest or flag.removeprefix("--").replace("-", "_")
+        several = isinstance(usual[dest], tuple)
+        action, default = ("append", []) if several else ("store", usual[dest])
+        group.add_argument(flag, dest=dest, action=action, default=default, metavar=metavar, type=read, help=about)
+
     job = parser.add_argument_group("the job")
-    job.add_argument("--job", default="", metavar="DOCUMENT", help="the job, as YAML or JSON")
-    job.add_argument("--job-file", default="", metavar="FILE", help="the job, in a file")
-    job.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the job first")
-    job.add_argument("--set-json", action="append", default=[], metavar="PATH=JSON", help="the same, with any JSON")
-    job.add_argument("--set-string", action="append", default=[], metavar="PATH=TEXT", help="the same, with any text")
-    job.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="JSON",
-        help="declare a value that the workflow fills in: its name, path, type (string, integer, number, boolean), "
-        "minimum, maximum, pattern, enum, maxLength, and the text around it; or a list of such",
+    option(job, "--job", "DOCUMENT", "the job, as YAML or JSON")
+    option(job, "--job-file", "FILE", "the job, in a file")
+    option(job, "--set", "PATH=VALUE", "change the job first", dest="changes")
+    option(job, "--set-json", "PATH=JSON", "the same, with any JSON", dest="changes_json")
+    option(job, "--set-string", "PATH=TEXT", "the same, with any text", dest="changes_text")
+    declared = (
+        "declare a value that the workflow fills in: its name, path, type (string, integer, number, boolean), "
+        "minimum, maximum, pattern, enum, maxLength, and the text around it; or a list of such"
     )
-    job.add_argument("--set-input", action="append", default=[], metavar="NAME=VALUE", help="the value of an input")
-    job.add_argument(
-        "--set-inputs", default="", metavar="JSON", help="values of all inputs: {{workflow.parameters.json}}"
-    )
-    job.add_argument(
-        "--overrides",
-        default="",
-        metavar="JSON",
-        help='values for places of the job: {"spec.runPolicy.backoffLimit": 3}',
-    )
-    job.add_argument("--workers", type=read_count, metavar="N", help="how many workers")
-    job.add_argument("--ps", type=read_count, metavar="N", help="how many parameter servers")
-    job.add_argument("--queue-name", type=read_word, default="", metavar="QUEUE", help="the queue it waits in")
-    job.add_argument("--priority-class", type=read_word, default="", help="how much it matters")
-    job.add_argument("--image", type=read_word, default="", help="the image of the containers that train")
-    job.add_argument(
-        "--model-dir",
-        type=read_line,
-        default="",
-        metavar="DIR",
-        help=f"the folder that replicas find in ${contract.MODEL_DIR}",
-    )
-    job.add_argument("--total-steps", type=read_count, metavar="N", help="at which step it is done, for the progress")
+    option(job, "--input", "JSON", declared, dest="inputs")
+    option(job, "--set-input", "NAME=VALUE", "the value of an input", dest="input_values")
+    option(job, "--set-inputs", "JSON", "values of all inputs: {{workflow.parameters.json}}", dest="input_list")
+    option(job, "--overrides", "JSON", 'values for places of the job: {"spec.runPolicy.backoffLimit": 3}')
+    option(job, "--workers", "N", "how many workers", _COUNT)
+    option(job, "--ps", "N", "how many parameter servers", _COUNT)
+    option(job, "--queue-name", "QUEUE", "the queue it waits in", _value("queue_name"), dest="queue")
+    option(job, "--priority-class", "NAME", "how much it matters", _value("priority_class"))
+    option(job, "--image", "IMAGE", "the image of the containers that train", _value("image"))
+    option(job, "--model-dir", "DIR", f"the folder that replicas find in ${contract.MODEL_DIR}", _value("model_dir"))
+    option(job, "--total-steps", "N", "at which step it is done, for the progress", _COUNT)
     place = parser.add_argument_group("its place")
-    place.add_argument(
-        "--namespace", type=read_word, default="", metavar="NS", help="where it goes (default: where the pod is)"
-    )
-    place.add_argument("--workflow", default="", metavar="NAME", help="the workflow: {{workflow.name}}")
-    place.add_argument("--workflow-uid", default="", metavar="UID", help="{{workflow.uid}}")
-    place.add_argument("--node", default="", metavar="NAME", help="the step: {{node.name}}")
-    place.add_argument("--retry", type=read_count, metavar="N", help="which try it is: {{retries}}")
-    place.add_argument("--retries", type=read_count, metavar="N", help="how many more there are: retryStrategy.limit")
-    place.add_argument("--kubeconfig", default="", metavar="FILE", help="a cluster other than the pod's own")
-    place.add_argument("--context", default="", metavar="NAME", help="of that kubeconfig")
-    run_options = parser.add_argument_group("how it goes")
-    run_options.add_argument(
-        "--driver",
-        choices=(*DriverChoice, ""),
-        default=DriverChoice.AUTO,
-        help="who drives it: this step, or a controller (auto: a controller where one lives)",
-    )
-    run_options.add_argument(
-        "--on-term",
-        choices=(AUTO, *OnTerm, ""),
-        default=AUTO,
-        help="what becomes of the job on SIGTERM (auto: delete, or leave it when the step will be tried again)",
-    )
-    run_options.add_argument(
-        "--on-suspend",
-        choices=(*ON_SUSPEND, ""),
-        default=SUSPEND,
-        help="what becomes of the job while the workflow is suspended (default: suspend; leave: it goes on)",
-    )
-    run_options.add_argument(
-        "--no-reattach", dest="reattach", action="store_false", help="a try makes a job of its own, the last one's goes"
-    )
-    run_options.add_argument(
-        "--grace", type=read_seconds, metavar="TIME", help="from SIGTERM to SIGKILL (default: 30s)"
-    )
-    run_options.add_argument(
-        "--admission-timeout",
-        type=read_seconds,
-        metavar="TIME",
-        help="give up when it has no place by then; with fallbacks: when those have none for as long again",
-    )
-    run_options.add_argument(
-        "--fallback",
-        default="",
-        metavar="JSON",
-        help='what it may be instead: [{"workers": 4}, {"queue_name": "spot"}]',
-    )
+    option(place, "--namespace", "NS", "where it goes (default: where the pod is)", _value("namespace"))
+    option(place, "--workflow", "NAME", "the workflow: {{workflow.name}}")
+    option(place, "--workflow-uid", "UID", "{{workflow.uid}}")
+    option(place, "--node", "NAME", "the step: {{node.name}}")
+    option(place, "--retry", "N", "which try it is: {{retries}}", _COUNT)
+    option(place, "--retries", "N", "how many more there are: retryStrategy.limit", _COUNT)
+    option(place, "--kubeconfig", "FILE", "a cluster other than the pod's own")
+    option(place, "--context", "NAME", "of that kubeconfig")
+    run = parser.add_argument_group("how it goes")
+    drives = "who drives it: this step, or a controller (auto: a controller where one lives)"
+    option(run, "--driver", "{auto,inline,controller}", drives, _choice(_DRIVERS, AUTO))
+    term = "what becomes of the job on SIGTERM (auto: delete, or leave it when the step will be tried again)"
+    option(run, "--on-term", "{auto,delete,suspend,leave}", term, _choice(_ON_TERM, AUTO))
+    suspend = "what becomes of the job while the workflow is suspended (default: suspend; leave: it goes on)"
+    option(run, "--on-suspend", "{suspend,leave}", suspend, _choice(_ON_SUSPEND, SUSPEND))
+    anew = "a try makes a job of its own, the last one's goes"
+    run.add_argument("--no-reattach", dest="reattach", action="store_false", help=anew)
+    run.add_argument("--grace", metavar="TIME", type=_TIME, help="from SIGTERM to SIGKILL (default: 30s)")
+    admission = "give up when it has no place by then; with fallbacks: when those have none for as long again"
+    option(run, "--admission-timeout", "TIME", admission, _TIME)
+    option(run, "--fallback", "JSON", 'what it may be instead: [{"workers": 4}, {"queue_name": "spot"}]')
     policies = "restart (default), requeue, fail, fallback"
-    run_options.add_argument(
-        "--on-eviction", default="", metavar="POLICY", help=f"what follows an eviction: {policies}"
+    option(run, "--on-eviction", "POLICY", f"what follows an eviction: {policies}")
+    option(run, "--on-preemption", "POLICY", "the same, for a preemption")
+    startup = (
+        f"give up when it is admitted and does not run by then (default: {contract.STARTUP_TIMEOUT}; empty: never)"
     )
-    run_options.add_argument("--on-preemption", default="", metavar="POLICY", help="the same, for a preemption")
-    run_options.add_argument(
-        "--startup-timeout",
-        type=read_seconds,
-        default=contract.STARTUP_TIMEOUT,
-        metavar="TIME",
-        help="give up when it is admitted and does not run by then (default: %(default)s; empty: never)",
-    )
-    run_options.add_argument(
-        "--run-timeout", type=read_seconds, metavar="TIME", help="give up when it is not done by then"
-    )
-    run_options.add_argument("--out", default=contract.OUT, metavar="DIR", help="where outputs are written")
-    run_options.add_argument(
+    option(run, "--startup-timeout", "TIME", startup, _TIME)
+    option(run, "--run-timeout", "TIME", "give up when it is not done by then", _TIME)
+    option(run, "--out", "DIR", "where outputs are written", Path)
+    run.add_argument(
         "--checkpoint-files",
         action="append",
         default=[],
@@ -311,5 +227,5 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MOUNT",
         help="copy the last checkpoint into the folder of the outputs if it is below this folder; may be repeated",
     )
-    run_options.add_argument("--dry-run", action="store_true", help="print the job that would be created, and end")
+    run.add_argument("--dry-run", action="store_true", help="print the job that would be created, and end")
     return parser

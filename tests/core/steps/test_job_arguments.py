@@ -1,0 +1,108 @@
+"""The table of job arguments: what each may be, how times and counts are read, and what is judged later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tf_dist.core.steps.job_arguments import (
+    argument_problems,
+    choice_problems,
+    count_of,
+    job_name_problems,
+    seconds_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90.0),
+        ("1.5", 1.5),
+        ("90s", 90.0),
+        ("250ms", 0.25),
+        ("1h30m", 5400.0),
+        ("2d", 172_800.0),
+        (" 10m ", 600.0),
+        (7, 7),
+        ("1h30", "1h30"),
+        ("-1m", "-1m"),
+        ("soon", "soon"),
+        ("", ""),
+    ],
+)
+def test_times(text: Any, seconds: Any) -> None:
+    assert seconds_of(text) == seconds
+    assert [*argument_problems("run_timeout", text)] == [] or seconds_of(text) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "told"),
+    [
+        ("workers", -1, "workers: -1 is not a whole number from 0 up (write 4)"),
+        ("workers", True, "workers: True is not a whole number"),
+        ("workers", "4.5", "workers: '4.5' is not a whole number"),
+        ("workers", "1234567890", "workers: '1234567890' is not a whole number"),
+        ("run_timeout", -1, "run_timeout: -1 is not a time (write 90s, 10m or 1h30m)"),
+        ("run_timeout", float("nan"), "run_timeout: nan is not a time"),
+        ("image", "a b", "image: 'a b' has a space in it (write one word)"),
+        ("image", "a\nb", "image: 'a\\nb' is not one line of at most 1024 printable characters"),
+        ("model_dir", "/" * 1025, f"model_dir: '{'/' * 60}…' is not one line"),
+        (
+            "command",
+            "python train.py",
+            "command: must be a list of texts, not 'python train.py' (give the words one by",
+        ),
+        ("command", ["a", 5], "command[1]: must be text, not 5 (give '5')"),
+        ("env_vars", {"A": 1}, "env_vars['A']: must be text, not 1 (give '1')"),
+        ("labels", {"a": {}}, "labels['a']: must be text, not {}"),
+        ("labels", {3: "a"}, 'labels[3]: must be text, not 3 (write {"team": "research"})'),
+        ("overrides", ["a"], "overrides: must be a mapping, not ['a']"),
+        ("resources", {"cpu": "lots"}, "resources['cpu']: 'lots' is not a quantity"),
+        ("chief", "yes", "chief: must be True or False, not 'yes'"),
+    ],
+)
+def test_what_is_wrong_and_what_would_be_right(kind: str, wrong: Any, told: str) -> None:
+    (problem,) = argument_problems(kind, wrong)
+    assert str(problem).startswith(told)
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "right"),
+    [
+        ("workers", "4"),
+        ("workers", "{{ params.workers }}"),
+        ("image", None),
+        ("env_vars", {"A": "b", "TOKEN": {"secretKeyRef": {}}, "RATE": "{{ params.rate }}"}),
+        ("resources", {"cpu": "{{ params.cpu }}", "nvidia.com/gpu": 1}),
+        ("command", ["python", "{{ params.script }}"]),
+        ("evaluator", 1),
+    ],
+)
+def test_what_is_right_or_comes_later(kind: str, right: Any) -> None:
+    assert [*argument_problems(kind, right)] == []
+
+
+def test_what_no_one_will_fill_in_any_more_is_wrong() -> None:
+    (problem,) = argument_problems("image", "{{inputs.parameters.image}}", later=lambda _: False)
+    assert "is not one line" in problem.message
+
+
+def test_counts_as_text_are_numbers() -> None:
+    assert [count_of(given) for given in ("4", 4, None, "many")] == [4, 4, None, "many"]
+
+
+def test_words_and_names() -> None:
+    (problem,) = choice_problems("on_term", "delte", ("auto", "delete"))
+    assert str(problem) == "on_term: 'delte' is none of auto, delete (did you mean delete?)"
+    assert [*choice_problems("on_term", "auto", ("auto", "delete"))] == []
+    assert [bool([*job_name_problems(name)]) for name in ("a", "vcjob/a-b", "{{ x }}", "pod/a", "A", 3)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]

@@ -1,0 +1,199 @@
+"""Arguments of a pipeline's job: one table of what each may be, for Python, Airflow, Argo and the command line.
+
+None is an argument that is not given. What a template, another task or the workflow fills in is judged by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.errors import Problem
+
+Later = Callable[[object], bool]
+"""Whether a value is only known later."""
+
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_PART: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|[smhd])")
+_TIME: Final = re.compile(rf"(?:{_PART.pattern})+|[0-9]{{1,10}}(?:\.[0-9]{{1,9}})?")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_LINE: Final = 1024
+_MOST_SHOWN: Final = 60
+_JOB_NAME: Final = re.compile(r"((tfjob|vcjob)/)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+
+
+def is_template(value: object) -> bool:
+    """Whether a pipeline is still to fill it in."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def count_of(given: Any) -> Any:
+    """A number of replicas, also where a pipeline has it as text; what is none stays as it is."""
+    return int(given) if isinstance(given, str) and _COUNT.fullmatch(given) else given
+
+
+def seconds_of(given: Any) -> Any:
+    """Seconds of ``90``, ``90s``, ``10m``, ``1h30m`` or a number; what is no time stays as it is."""
+    if not isinstance(given, str) or not _TIME.fullmatch(given.strip()):
+        return given
+    parts = _PART.findall(given)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(given)
+
+
+# What each kind of argument may be. ``example``: one that is right.
+
+
+def _text(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    if not isinstance(value, str):
+        yield Problem(name, f"must be text, not {value!r}", f'write "{example or value}"')
+
+
+def _line(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    """What goes into a command line or a document as it is."""
+    if not isinstance(value, str):
+        yield from _text(name, value, example, later)
+    elif len(value) > _LONGEST_LINE or not value.isprintable() or "{{" in value:
+        what = f"{_shown(value)} is not one line of at most {_LONGEST_LINE} printable characters"
+        yield Problem(name, what, f"write {example}")
+
+
+def _word(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    yield from _line(name, value, example, later)
+    if isinstance(value, str) and " " in value:
+        yield Problem(name, f"{_shown(value)} has a space in it", "write one word")
+
+
+def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        right = f"give the words one by one: {value.split()!r}" if isinstance(value, str) else f"write {example}"
+        yield Problem(name, f"must be a list of texts, not {value!r}", right)
+        return
+    for index, word in enumerate(value):
+        if not isinstance(word, str) and not later(word):
+            yield Problem(f"{name}[{index}]", f"must be text, not {word!r}", f"give {str(word)!r}")
+
+
+def _count(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    found = count_of(value)
+    if type(found) is not int or found < 0:
+        yield Problem(name, f"{_shown(value)} is not a whole number from 0 up", f"write {example}")
+
+
+def _seconds(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    found = seconds_of(value)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+        yield Problem(name, f"{_shown(value)} is not a time", "write 90s, 10m or 1h30m")
+
+
+def _switch(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    if not (isinstance(value, int) and value in (0, 1)):
+        yield Problem(name, f"must be True or False, not {value!r}", "give True or False")
+
+
+def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    """A mapping whose values are their format's to judge."""
+    if not isinstance(value, Mapping):
+        yield Problem(name, f"must be a mapping, not {value!r}", f"write {example}")
+        return
+    for key in value:
+        if not isinstance(key, str):
+            yield Problem(f"{name}[{key!r}]", f"must be text, not {key!r}", f"write {example}")
+
+
+def _texts(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    yield from _entries(name, value, example, later, str)
+
+
+def _environment(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    """Variables; a mapping instead of a text is a ``valueFrom``."""
+    yield from _entries(name, value, example, later, str, Mapping)
+
+
+def _entries(name: str, value: object, example: str, later: Later, *types: type) -> Iterator[Problem]:
+    yield from _fields(name, value, example, later)
+    for key, one in value.items() if isinstance(value, Mapping) else ():
+        if not isinstance(one, types) and not later(one):
+            yield Problem(f"{name}[{key!r}]", f"must be text, not {one!r}", f"give {str(one)!r}")
+
+
+def _quantities(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    yield from _fields(name, value, example, later)
+    for key, one in value.items() if isinstance(value, Mapping) else ():
+        try:
+            _ = None if later(one) else parse_quantity(one)
+        except ValueError as error:
+            yield Problem(f"{name}[{key!r}]", str(error), "500m, 2 and 64Gi are quantities")
+
+
+class _Argument(NamedTuple):
+    problems: Callable[[str, object, str, Later], Iterator[Problem]]
+    example: str
+
+
+_TIME_EXAMPLE: Final = "10m"
+_COUNT_EXAMPLE: Final = "4"
+_RESOURCES: Final = '{"cpu": "2", "nvidia.com/gpu": 1}'
+_ARGUMENTS: Final[Mapping[str, _Argument]] = {
+    "name": _Argument(_text, "mnist"),
+    "namespace": _Argument(_word, "team-a"),
+    "image": _Argument(_word, "registry/trainer:1"),
+    "command": _Argument(_words, '["python", "train.py"]'),
+    "args": _Argument(_words, '["--steps=1000"]'),
+    "workers": _Argument(_count, _COUNT_EXAMPLE),
+    "ps": _Argument(_count, _COUNT_EXAMPLE),
+    "min_workers": _Argument(_count, _COUNT_EXAMPLE),
+    "max_workers": _Argument(_count, _COUNT_EXAMPLE),
+    "chief": _Argument(_switch, ""),
+    "evaluator": _Argument(_switch, ""),
+    "enable_dynamic_worker": _Argument(_switch, ""),
+    "env_vars": _Argument(_environment, '{"RATE": "0.1"}'),
+    "resources": _Argument(_quantities, _RESOURCES),
+    "ps_resources": _Argument(_quantities, _RESOURCES),
+    "queue_name": _Argument(_word, "research"),
+    "priority_class": _Argument(_word, "high"),
+    "restart_policy": _Argument(_text, "ExitCode"),
+    "success_policy": _Argument(_text, "AllWorkers"),
+    "labels": _Argument(_texts, '{"team": "research"}'),
+    "annotations": _Argument(_texts, '{"note": "weekly"}'),
+    "pod": _Argument(_fields, '{"nodeSelector": {"pool": "gpu"}}'),
+    "container": _Argument(_fields, '{"workingDir": "/work"}'),
+    "run_policy": _Argument(_fields, '{"backoffLimit": 3}'),
+    "overrides": _Argument(_fields, '{"spec.runPolicy.backoffLimit": 3}'),
+    "model_dir": _Argument(_line, "/models/digits"),
+    "total_steps": _Argument(_count, "1000"),
+    "admission_timeout": _Argument(_seconds, _TIME_EXAMPLE),
+    "startup_timeout": _Argument(_seconds, _TIME_EXAMPLE),
+    "run_timeout": _Argument(_seconds, _TIME_EXAMPLE),
+    "poll_interval": _Argument(_seconds, _TIME_EXAMPLE),
+}
+
+
+def argument_problems(kind: str, value: object, later: Later = is_template, path: str = "") -> Iterator[Problem]:
+    """What is wrong with the value of an argument of this ``kind`` (a name of the table), and what would be right.
+
+    ``path``: what the argument is called, where that is another name.
+    """
+    if value is not None and not later(value):
+        checks, example = _ARGUMENTS[kind]
+        yield from checks(path or kind, value, example, later)
+
+
+def choice_problems(path: str, value: object, known: Collection[str]) -> Iterator[Problem]:
+    """What is wrong with one of several words."""
+    if value not in known:
+        words = ", ".join(known)
+        hint = suggestion(str(value), known, f"write one of {words}")
+        yield Problem(path, f"{_shown(value)} is none of {words}", hint)
+
+
+def job_name_problems(value: object, later: Later = is_template) -> Iterator[Problem]:
+    """What is wrong with the name of a job that is there."""
+    if not later(value) and not (isinstance(value, str) and _JOB_NAME.fullmatch(value)):
+        yield Problem("job_name", f"{value!r} is no job", "write NAME, tfjob/NAME or vcjob/NAME")
+
+
+def _shown(value: object) -> str:
+    return repr(f"{value[:_MOST_SHOWN]}…" if isinstance(value, str) and len(value) > _MOST_SHOWN else value)
