@@ -10,10 +10,10 @@ import pytest
 
 from tests.controller.harness import tfjob
 from tests.waiting import until
+from tf_dist.client.connection import backoff_seconds as patience
 from tf_dist.client.monitor import ObjectWatcher
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.wait import GoalNotReached, wait_for
-from tf_dist.client.wait import backoff_seconds as patience
 from tf_dist.cluster.api import TFJOBS, Cluster, Resource, WatchEvent
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer, jittered_backoff

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.client.raw import CHUNKED, chunk, failure, reply, saying
 from tests.waiting import until
+from tf_dist.client.connection import Backoff
 from tf_dist.client.job_files import load_job_files
 from tf_dist.client.log_follower import (
     ContainerInstance,
@@ -23,7 +24,7 @@ from tf_dist.client.log_follower import (
 from tf_dist.client.monitor import ObjectChanged, ObjectsListed, ObjectWatcher
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job
-from tf_dist.client.wait import Backoff, wait_for
+from tf_dist.client.wait import wait_for
 from tf_dist.cluster.api import TFJOBS, LogOptions, Object
 from tf_dist.errors import AlreadyExists, Forbidden, NotFound, Throttled, Unavailable
 
@@ -257,9 +258,12 @@ def event(kind: str, stored: Object) -> bytes:
 
 
 def test_waiting_bears_with_a_cluster_that_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    running = {**with_phase("Running"), "metadata": {**JOB["metadata"], "resourceVersion": "6"}}
     answers = (
-        *(listed(JOB), failure(503), failure(503), b"", listed(JOB)),
-        *(CHUNKED + event("MODIFIED", with_phase("Running"))[:-9], listed(with_phase("Running"))),
+        failure(503),
+        listed(JOB),
+        CHUNKED + event("MODIFIED", running)[:-9],
+        CHUNKED + event("MODIFIED", running),
     )
     with saying(*answers) as (client, _):
         wait_for(client, [StoredJob(TFJOBS, JOB)], "running", None, print)

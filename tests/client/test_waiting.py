@@ -1,18 +1,22 @@
-"""Waiting for jobs: where each is, what ends the wait, and how often the cluster is asked."""
+"""Waiting for jobs: where each is, what ends the wait, in a thread and on an event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from tests.controller.harness import disturbed, tfjob
+from tf_dist.client.monitor import JobEvent, JobInformer, ObjectChanged, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.client.wait import GoalNotReached, wait_for
-from tf_dist.cluster.api import TFJOBS, Cluster
+from tf_dist.client.wait import GoalNotReached, goal_steps, wait_for, wait_on_loop
+from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.errors import Gone, JobFailed, NotFound, Unavailable
+from tf_dist.errors import JobFailed, NotFound, Unavailable
+
+METADATA = {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "1"}
 
 
 def stored(memory: MemoryCluster, phase: str) -> StoredJob:
@@ -59,39 +63,55 @@ def test_what_comes_of_it(phase: str, goal: str, told: str, error: Exception | N
     assert lines == [told] * bool(told)
 
 
-def interrupted(memory: MemoryCluster, watches: Iterator[bool]) -> Cluster:
-    """One whose watches bring a change (True), or are over before they begin; after the last, the job is gone."""
-
-    def before(verb: str, *_: Any, **__: Any) -> None:
-        if verb == "watch":
-            fruitful = next(watches, None)
-            if fruitful is None:
-                memory.delete(TFJOBS, "default", "a")
-            if not fruitful:
-                raise Gone("too old")
-            memory.patch(TFJOBS, "default", "a", {"metadata": {"labels": {"changed": "true"}}})
-
-    return disturbed(memory, before)
+def changed(job: StoredJob, phase: str) -> ObjectChanged:
+    return ObjectChanged(TFJOBS, "MODIFIED", {**job.stored, "status": {"tfDist": {"phase": phase}}})
 
 
-def test_after_a_watch_that_brought_something_pauses_are_short_again() -> None:
-    backoffs: list[float] = []
+def test_a_wait_is_steps_that_need_neither_a_thread_nor_a_cluster() -> None:
+    job, lines = StoredJob(TFJOBS, {**tfjob("a"), "metadata": METADATA}), list[str]()
+    watch = JobInformer(job)
+
+    def come(item: JobEvent) -> list[JobEvent]:
+        watch.put(item)
+        return watch.take(0)
+
+    steps = goal_steps(watch, job, "succeeded", None, lines.append)
+    assert next(steps) is None
+    assert steps.send(come(changed(job, "Aborted"))) is None  # a change, and not yet how everything is
+    assert lines == []
+    assert steps.send(come(ObjectsListed(TFJOBS, [changed(job, "Aborted").object]))) is None
+    assert steps.send(come(changed(job, "Running"))) is None
+    with pytest.raises(StopIteration) as done:
+        steps.send(come(changed(job, "Completed")))
+    assert done.value.value.state == "Succeeded"
+    assert len(lines) == 1
+    assert "goes on once it is resumed" in lines[0]
+
+
+@pytest.mark.parametrize("on_loop", [False, True], ids=["thread", "event loop"])
+def test_a_handle_may_be_older_than_what_became_of_its_job(on_loop: bool) -> None:
     with MemoryCluster() as memory:
         job = stored(memory, "Running")
-        cluster = interrupted(memory, iter([*[False] * 6, True, False]))
-        wait_for(cluster, [job], "deleted", None, print, sleep=backoffs.append)
-    assert len(backoffs) == 8
-    assert max(backoffs[:6]) > 0.2 >= backoffs[6]
+        memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
+        old = StoredJob(TFJOBS, {**job.stored, "status": {"tfDist": {"phase": "Running"}}})
+
+        def wait() -> None:
+            if on_loop:
+                asyncio.run(wait_on_loop(memory, old, "running", None))
+            else:
+                wait_for(memory, [old], "running", None, print)
+
+        with pytest.raises(JobFailed, match="Succeeded and will never be running"):
+            wait()
 
 
-def test_a_cluster_that_is_away_is_asked_ever_more_seldom() -> None:
-    backoffs: list[float] = []
-
+def test_a_cluster_that_is_away_is_no_reason_to_wait_longer_than_asked() -> None:
     def before(verb: str, *_: Any, **__: Any) -> None:
-        if len(backoffs) < 6:
-            raise Unavailable("away")
+        raise Unavailable("away")
 
     with MemoryCluster() as memory:
-        job = stored(memory, "Completed")
-        wait_for(disturbed(memory, before), [job], "succeeded", None, print, sleep=backoffs.append)
-    assert max(backoffs) > 10 * backoffs[0] > 0
+        job = stored(memory, "Running")
+        begun = time.monotonic()
+        with pytest.raises(GoalNotReached, match="the cluster has not answered"):
+            wait_for(disturbed(memory, before), [job], "succeeded", 0.0, print)
+        assert time.monotonic() - begun < 60

@@ -15,8 +15,9 @@ from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
 from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
-from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
+from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.shared.subscription import Subscription
+from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.driver_settings import JobRef
@@ -55,15 +56,14 @@ def joined(informer: SharedJobInformer, told: Callable[[], None], *, drive: bool
 def test_a_job_is_driven_to_its_end(admin: RestCluster, informer: SharedJobInformer, room: Kubelet) -> None:
     changed = threading.Event()
     subscription = joined(informer, changed.set, drive=True)
-    wait_steps = JobWaiter(
-        informer, subscription, WaitOptions(get_logs=False, results=False), lambda _: None
-    ).wait_steps()
+    steps = JobWaiter(informer, subscription, WaitOptions(get_logs=False, results=False), lambda _: None).steps()
+    next(steps)
     ends, found = {"worker-0": 0}, []
 
     def over() -> bool:
         room.step(ends)
         try:
-            next(wait_steps)
+            steps.send(subscription.take(0))
         except StopIteration as done:
             found.append(done.value["reached"])
         return bool(found)
@@ -84,9 +84,9 @@ def test_a_right_that_is_missing_is_said_and_not_waited_for(
     )
     changed = threading.Event()
     subscription = joined(informer, changed.set, drive=drive)
-    wait_steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).wait_steps()
+    steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).steps()
     with pytest.raises(Forbidden, match="pods"):
-        wait_in_thread(wait_steps, changed, lambda: None)
+        run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))
     informer.leave(subscription)
 
 

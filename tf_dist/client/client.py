@@ -6,7 +6,6 @@ import os
 import queue
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -15,7 +14,6 @@ from tf_dist.client.job_display import view_of
 from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, log_opener, replica_of, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
-    JobInformer,
     JobSnapshot,
     ObjectChanged,
     ObjectsListed,
@@ -36,7 +34,7 @@ from tf_dist.client.stored_jobs import (
     refuse_finished,
     without_driver,
 )
-from tf_dist.client.wait import goal_reached, not_reached, wait_for, wait_goal
+from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import largest_job
@@ -213,26 +211,9 @@ class Client:
         """``wait`` for coroutines: neither blocks the event loop nor leaves anything behind when it is cancelled."""
         import asyncio
 
-        goal, loop = wait_goal(until), asyncio.get_running_loop()
+        goal = wait_goal(until)
         found = await asyncio.to_thread(self._found, job)
-        changes: asyncio.Queue[Any] = asyncio.Queue()
-
-        def put(change: object) -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(changes.put_nowait, change)
-
-        fields = f"metadata.name={found.name}"
-        state = JobInformer(found)
-        watcher = ObjectWatcher(self.cluster, found.resource, found.namespace, put, fields=fields)
-        try:
-            async with asyncio.timeout(timeout):
-                while not goal_reached(state.job, found, goal):
-                    state.learn(await changes.get())
-        except TimeoutError:
-            raise not_reached(state.job, found, goal) from None
-        finally:
-            watcher.close()
-        return state.job or found
+        return await wait_on_loop(self.cluster, found, goal, timeout) or found
 
     def logs(
         self,

@@ -1,13 +1,15 @@
-"""Connection to a cluster: the named one, the local one or the kubeconfig's; and whose its definitions are."""
+"""Connection to a cluster: the named one, the local one or the kubeconfig's; pauses while it is away; its CRDs."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tf_dist.cluster.api import Cluster, Object, Resource
-from tf_dist.errors import Forbidden, InvalidJob, NotFound, Problem, Rejected, Unavailable
+from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem, Rejected, Throttled, Unavailable
 
 if TYPE_CHECKING:
     from tf_dist.cluster.client.client_config import KubeContext
@@ -105,3 +107,53 @@ def connect(kubeconfig: str = "", context: str = "", *, local: bool = False, in_
     place = client_config.load_config(kubeconfig or None, context or None)
     name = _POD if place.name == client_config.IN_CLUSTER else f"context {place.name}"
     return Connection(place.cluster(), place.namespace, name, place)
+
+
+TRANSIENT_ERRORS: Final = (Unavailable, Throttled)
+"""Errors that pass by themselves."""
+_FIRST_PAUSE: Final = 0.2
+_MAX_PAUSE: Final = 5.0
+
+
+def backoff_seconds(failures: int) -> float:
+    """Seconds that people wait after so many failures in a row."""
+    from tf_dist.cluster.client.informer import jittered_backoff
+
+    return jittered_backoff(failures, first=_FIRST_PAUSE, longest=_MAX_PAUSE)
+
+
+class Backoff:
+    """Pauses after failures in a row, doubling to a few seconds; ``limit``: seconds of them that are borne in all."""
+
+    def __init__(self, limit: float = 120.0, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._limit = limit
+        self._sleep = sleep
+        self._since: float | None = None
+        self._failures = 0
+
+    def failed(self, error: ClusterError) -> None:
+        """Return after a pause; raise ``error`` when it has gone on for too long."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since > self._limit:
+            raise error
+        requested = error.after if isinstance(error, Throttled) and error.after else 0.0
+        self._pause(min(requested, self._limit))
+
+    def _pause(self, least: float) -> None:
+        pause = backoff_seconds(self._failures)
+        self._failures = min(self._failures + 1, 16)
+        self._sleep(max(pause, least))
+
+    def unfruitful(self) -> None:
+        """Return after a pause: it answers, and what was asked for ended at once. No time of that is counted."""
+        self._since = None
+        self._pause(0.0)
+
+    def answered(self) -> None:
+        """It is there, whether or not it will stay: the time counts anew, the next pause is no shorter."""
+        self._since = None
+
+    def succeeded(self) -> None:
+        """It is there, and does what was asked."""
+        self._since, self._failures = None, 0

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
-from tf_dist.client.wait import TRANSIENT_ERRORS, Backoff
+from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Stream
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId

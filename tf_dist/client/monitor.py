@@ -6,11 +6,12 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
+from tf_dist.client.connection import TRANSIENT_ERRORS, backoff_seconds
 from tf_dist.client.log_follower import (
     ContainerInstance,
     InstanceState,
@@ -21,7 +22,6 @@ from tf_dist.client.log_follower import (
     instance_state,
 )
 from tf_dist.client.stored_jobs import StoredJob, now, pod_views, pods_of
-from tf_dist.client.wait import TRANSIENT_ERRORS, backoff_seconds
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
@@ -131,6 +131,13 @@ class SignalReceived(NamedTuple):
 
 
 JobEvent = LogLine | LogEnded | ObjectsListed | ObjectChanged | SignalReceived | ClusterError
+
+_T = TypeVar("_T")
+WaitStep = float | Callable[[], object] | None
+WaitSteps = Generator[WaitStep, list[JobEvent], _T]
+"""A wait: yields how long to wait for something new (None: as long as it takes) and gets what has come, or yields work
+that blocks. It waits for nothing itself: ``wait.run_in_thread`` and ``wait.run_on_loop`` do.
+"""
 
 
 class ObjectWatcher:
@@ -343,7 +350,10 @@ class JobMonitor:
 
     def step(self, timeout: float | None) -> bool:
         """Take in and show what has come, waiting up to ``timeout`` seconds for something; whether anything had."""
-        batch = self.watch.take(timeout)
+        return self.show(self.watch.take(timeout))
+
+    def show(self, batch: list[JobEvent]) -> bool:
+        """Take in and show what has come; whether anything had."""
         lines = [item for item in batch if isinstance(item, LogLine)]
         for pod in changed_pods(batch):
             self._following.notice(pod)
@@ -386,29 +396,30 @@ class JobMonitor:
         """Whether lines of a container that has ended may still come."""
         return self._following.pending(self.watch.ended)
 
-    def drain(self, before: int) -> None:
-        """The last lines, and what else has come; cut short by another signal than the ``before`` there were."""
-        self._drain_logs(before)
-        if self.signals == before:
-            self.say_unread()
-        while self.step(0) and self.signals == before:
-            pass
+    def drain(
+        self, before: int = 0, *, quiet: float = _DRAIN, busy_until: Callable[[], float] = lambda: 0.0
+    ) -> WaitSteps[None]:
+        """The last lines of what has ended, and what else has come; cut short by another signal than the ``before``.
 
-    def say_unread(self) -> None:
-        """Say that the end of a log did not come in time, if one did not: results are not those of the whole log."""
-        if self.has_unread_logs:
+        However many lines they are, but not for ever if none comes for ``quiet`` seconds. ``busy_until``: until when
+        (monotonic seconds) something else may still come.
+        """
+        until = time.monotonic() + quiet
+        while self.signals == before:
+            left = max(until if self.has_unread_logs else 0.0, busy_until()) - time.monotonic()
+            if left <= 0:
+                break
+            if self.show((yield left)):
+                until = time.monotonic() + quiet
+        if self.signals == before and self.has_unread_logs:  # results are not those of the whole log
             self._view.say(
                 "the last lines of a container could not be read in time (is its node up?): step, metrics and "
                 "checkpoint are as of the lines that could",
                 "yellow",
             )
 
-    def _drain_logs(self, before: int) -> None:
-        """The last lines of what has ended: however many they are, but not for ever if none comes."""
-        until = time.monotonic() + _DRAIN
-        while self.has_unread_logs and self.signals == before and time.monotonic() < until:
-            if self.step(max(0.0, until - time.monotonic())):
-                until = time.monotonic() + _DRAIN
+        while self.show((yield 0.0)) and self.signals == before:
+            pass
 
 
 @contextmanager

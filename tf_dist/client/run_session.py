@@ -26,6 +26,7 @@ from tf_dist.client.submission import (
     create_job,
     file_folder,
 )
+from tf_dist.client.wait import run_in_thread
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.controller.observability.signals import Signals
@@ -290,7 +291,7 @@ class RunSession:
         if longest is not None or self._run_options.keep:
             # On a cluster the logs of a job go with it.
             monitor.sync_pods()
-            monitor.drain(before)
+            run_in_thread(monitor.drain(before), watch.take)
         if self._run_options.keep:
             return
         with suppress(NotFound):
@@ -300,7 +301,7 @@ class RunSession:
             if until is not None and time.monotonic() >= until:
                 break
             monitor.step(self._view.tick if until is None else max(0.0, until - time.monotonic()))
-        monitor.drain(before)
+        run_in_thread(monitor.drain(before), watch.take)
 
 
 def follow_job(

@@ -1,15 +1,17 @@
-"""Waiting for jobs until a goal is reached or out of reach, over restarts of the server, with backoff."""
+"""Waiting for jobs: a wait is a generator of what to do next, which a thread or an event loop runs."""
 
 from __future__ import annotations
 
-import math
+import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
+from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, ObjectWatcher, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster
-from tf_dist.cluster.client import informer
 from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.status import STOPPED, OutcomeKind, Status, display_phase
 from tf_dist.core.diagnostics.outcome import (
@@ -19,76 +21,57 @@ from tf_dist.core.diagnostics.outcome import (
     job_outcome,
     outcome_error,
 )
-from tf_dist.errors import (
-    ClusterError,
-    Gone,
-    InvalidJob,
-    JobFailed,
-    NotFound,
-    Problem,
-    Throttled,
-    Unavailable,
-)
+from tf_dist.errors import InvalidJob, JobFailed, NotFound, Problem, Unavailable
 
-TRANSIENT_ERRORS: Final = (Unavailable, Throttled)
-"""Errors that pass by themselves."""
-_FIRST_PAUSE: Final = 0.2
-_MAX_PAUSE: Final = 5.0
+T = TypeVar("T")
+Take = Callable[[float | None], list[JobEvent]]
+"""What has come, waiting for it up to so many seconds (None: as long as it takes), as ``JobInformer.take``."""
 
-
-def backoff_seconds(failures: int) -> float:
-    """Seconds that people wait after so many failures in a row."""
-    return informer.jittered_backoff(failures, first=_FIRST_PAUSE, longest=_MAX_PAUSE)
-
-
-class Backoff:
-    """Pauses after failures in a row, doubling to a few seconds; ``limit``: seconds of them that are borne in all."""
-
-    def __init__(self, limit: float = 120.0, *, sleep: Callable[[float], object] = time.sleep) -> None:
-        self._limit = limit
-        self._sleep = sleep
-        self._since: float | None = None
-        self._failures = 0
-
-    def failed(self, error: ClusterError) -> None:
-        """Return after a pause; raise ``error`` when it has gone on for too long."""
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        if now - self._since > self._limit:
-            raise error
-        requested = error.after if isinstance(error, Throttled) and error.after else 0.0
-        self._pause(min(requested, self._limit))
-
-    def _pause(self, least: float) -> None:
-        pause = backoff_seconds(self._failures)
-        self._failures = min(self._failures + 1, 16)
-        self._sleep(max(pause, least))
-
-    def unfruitful(self) -> None:
-        """Return after a pause: it answers, and what was asked for ended at once. No time of that is counted."""
-        self._since = None
-        self._pause(0.0)
-
-    def answered(self) -> None:
-        """It is there, whether or not it will stay: the time counts anew, the next pause is no shorter."""
-        self._since = None
-
-    def succeeded(self) -> None:
-        """It is there, and does what was asked."""
-        self._since, self._failures = None, 0
-
-
-_MAX_WATCH: Final = 290.0
-_SHORT_WATCH: Final = 1.0  # a watch that ends sooner, without a word, is not asked for again at once
-_UNAVAILABLE_LIMIT: Final = 120.0  # seconds without an answer
-
-
+_FIRST_ANSWER: Final = 5.0  # seconds that a cluster has for it, however short the wait
+_THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 _GOAL_ALIASES: Final = {
     "delete": "deleted",
     "created": "admitted",
     "complete": "succeeded",
     "completed": "succeeded",
 }
+
+
+def run_in_thread(steps: WaitSteps[T], take: Take) -> T:
+    """Run the steps of a wait in this thread."""
+    batch: list[JobEvent] | None = None
+    while True:
+        try:
+            step = next(steps) if batch is None else steps.send(batch)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        batch = []
+        if callable(step):
+            step()
+        else:
+            batch = take(step)
+
+
+async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -> T:
+    """Run the steps of a wait on this event loop; what blocks is done in a thread. ``changed``: something has come."""
+    turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
+    begun = waited = False
+    while True:
+        async with turns:
+            try:
+                step = steps.send(take(0) if waited else []) if begun else next(steps)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            await asyncio.sleep(0)  # the turn is over with this round of the loop, and not before
+        begun, waited = True, not callable(step)
+        if callable(step):
+            await asyncio.to_thread(step)
+        elif step != 0:
+            # A timer is left alone where none is needed: there may be a thousand of these.
+            with suppress(TimeoutError):
+                await (changed.wait() if step is None else asyncio.wait_for(changed.wait(), max(0.0, step)))
+            changed.clear()
 
 
 class GoalNotReached(Unavailable):
@@ -103,19 +86,18 @@ def wait_for(
     report: Callable[[str], object],
     *,
     check: bool = False,
-    sleep: Callable[[float], object] = time.sleep,
 ) -> list[StoredJob | None]:
     """The jobs as they were at ``goal`` (None: deleted); JobFailed when one can never be, GoalNotReached if too late.
 
     ``check``: JobFailed (JobEvicted), too, for the first that has ended at its goal and did not succeed.
     ``report`` gets a line for each job that has reached the goal, that is stopped meanwhile (it can be resumed), or of
     which the spec is rejected (it can be corrected).
-    ``sleep``: pauses between requests.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     found = []
     for job in jobs:
-        reached = _wait(cluster, job, goal, deadline, report, sleep)
+        with watched(cluster, job) as watch:
+            reached = run_in_thread(goal_steps(watch, job, goal, deadline, report), watch.take)
         report(f"{job.shown} {'deleted' if reached is None else reached.state}")
         if check and reached is not None and (failure := _failure(reached)) is not None:
             raise failure
@@ -123,45 +105,63 @@ def wait_for(
     return found
 
 
-def _wait(
-    cluster: Cluster,
-    job: StoredJob,
-    goal: str,
-    deadline: float | None,
-    report: Callable[[str], object],
-    sleep: Callable[[float], object],
-) -> StoredJob | None:
-    limit = _UNAVAILABLE_LIMIT if deadline is None else min(_UNAVAILABLE_LIMIT, max(0.0, deadline - time.monotonic()))
-    backoff, watches, refusal, stopped = Backoff(limit, sleep=sleep), Backoff(math.inf, sleep=sleep), "", False
+async def wait_on_loop(cluster: Cluster, job: StoredJob, goal: str, timeout: float | None) -> StoredJob | None:
+    """``wait_for`` for one job and for coroutines; when it is cancelled nothing of it goes on."""
+    changed, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(changed.set)
+
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with watched(cluster, job, wake) as watch:
+        return await run_on_loop(goal_steps(watch, job, goal, deadline, lambda _: None), changed, watch.take)
+
+
+@contextmanager
+def watched(cluster: Cluster, job: StoredJob, on_change: Callable[[], object] = lambda: None) -> Iterator[JobInformer]:
+    """A mailbox into which a job is watched; ``on_change`` is called from another thread when something has come."""
+    watch = JobInformer(job)
+
+    def put(item: JobEvent) -> None:
+        watch.put(item)
+        on_change()
+
+    watcher = ObjectWatcher(cluster, job.resource, job.namespace, put, fields=f"metadata.name={job.name}")
+    try:
+        yield watch
+    finally:
+        watcher.close()
+
+
+def goal_steps(
+    watch: JobInformer, job: StoredJob, goal: str, deadline: float | None, report: Callable[[str], object]
+) -> WaitSteps[StoredJob | None]:
+    """The wait until a watched job is at its goal, or ``deadline`` (monotonic seconds); see ``wait_for``."""
+    refusal, stopped, listed = "", False, False
+    limit = None if deadline is None else max(deadline, time.monotonic() + _FIRST_ANSWER)
     while True:
-        try:
-            current, version = _get_job(cluster, job)
-        except TRANSIENT_ERRORS as error:
-            backoff.failed(error)
-            continue
-        backoff.succeeded()
-        if goal_reached(current, job, goal):
+        batch = yield None if limit is None else max(0.0, limit - time.monotonic())
+        if not listed and any(isinstance(item, ObjectsListed) for item in batch):
+            listed, limit = True, deadline
+        current = watch.job
+        if listed and _goal_reached(current, job, goal):
             return current
-        if current and current.status.refusal not in ("", refusal):
-            refusal = current.status.refusal
-            report(f"{job.shown}: {refusal}")
-        status = current.status if current else None
-        if status and status.phase in STOPPED and not stopped:
-            report(f"{job.shown} is {display_phase(status)} ({status.message}): it goes on once it is resumed")
-        stopped = status is not None and status.phase in STOPPED
-        left = _MAX_WATCH if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            raise not_reached(current, job, goal)
-        try:
-            if _until_change(cluster, job, version, min(left, _MAX_WATCH)):
-                watches.succeeded()
-            else:
-                watches.unfruitful()
-        except TRANSIENT_ERRORS as error:
-            watches.failed(error)  # the request that follows shows whether the server answers
+        if listed and current is not None:
+            status = current.status
+            if status.refusal not in ("", refusal):
+                refusal = status.refusal
+                report(f"{job.shown}: {refusal}")
+            if status.phase in STOPPED and not stopped:
+                report(f"{job.shown} is {display_phase(status)} ({status.message}): it goes on once it is resumed")
+            stopped = status.phase in STOPPED
+        if limit is not None and time.monotonic() >= limit:
+            state = f"it is {current.state if current else 'gone'}" if listed else "the cluster has not answered"
+            message = f"{job.shown} is not {goal} yet, {state}"
+            raise GoalNotReached(message, hint=f"tf-dist explain {job.shown} says why")
 
 
-def goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
+def _goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
     """Whether a job, which was ``job``, is at the goal now; JobFailed (JobEvicted) or NotFound if it can never be."""
     status = current.status if current else None
     if WAIT_CONDITIONS[goal](status):
@@ -169,12 +169,6 @@ def goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
     if goal_unreachable(goal, status):
         raise _goal_unreachable(current, job, goal)
     return False
-
-
-def not_reached(current: StoredJob | None, job: StoredJob, goal: str) -> GoalNotReached:
-    """The error for a job that has not come there in time."""
-    state = current.state if current else "gone"
-    return GoalNotReached(f"{job.shown} is not {goal} yet, it is {state}", hint=f"tf-dist explain {job.shown} says why")
 
 
 def wait_goal(text: str, argument: str = "until") -> str:
@@ -185,28 +179,6 @@ def wait_goal(text: str, argument: str = "until") -> str:
         hint = suggestion(word, WAIT_CONDITIONS)
         raise InvalidJob([Problem(argument, f"there is no state {text!r} to wait for", hint)])
     return word
-
-
-def _get_job(cluster: Cluster, job: StoredJob) -> tuple[StoredJob | None, str]:
-    listed = cluster.list(job.resource, job.namespace, fields=f"metadata.name={job.name}")
-    for stored in listed.items:
-        if stored["metadata"]["uid"] == job.uid:
-            return StoredJob(job.resource, stored), listed.resource_version
-    return None, listed.resource_version
-
-
-def _until_change(cluster: Cluster, job: StoredJob, version: str, longest: float) -> bool:
-    """Return at the next change of the job, or after ``longest`` seconds; False: the watch ended before that."""
-    begun = time.monotonic()
-    fields = f"metadata.name={job.name}"
-    try:
-        with cluster.watch(job.resource, job.namespace, fields=fields, since=version, timeout=longest) as changes:
-            for event in changes:
-                if event.type != "BOOKMARK":
-                    return True
-    except Gone:
-        return False
-    return time.monotonic() - begun >= min(longest, _SHORT_WATCH)
 
 
 def _goal_unreachable(current: StoredJob | None, job: StoredJob, goal: str) -> Exception:
@@ -226,7 +198,8 @@ def _failure(job: StoredJob) -> Exception | None:
 
 def outcome_now(cluster: Cluster, job: StoredJob) -> Outcome | None:
     """How a job ended, as of now: deleted, where it is gone; None while it goes on."""
-    current, _ = _get_job(cluster, job)
-    if current is None:
-        return Outcome.of(Status(), OutcomeKind.DELETED, reason="Deleted", message="the job has been deleted")
-    return job_outcome(current.status)
+    with suppress(NotFound):
+        current = StoredJob(job.resource, cluster.get(job.resource, job.namespace, job.name))
+        if current.uid == job.uid:
+            return job_outcome(current.status)
+    return Outcome.of(Status(), OutcomeKind.DELETED, reason="Deleted", message="the job has been deleted")

@@ -19,8 +19,9 @@ from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_c
 from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.airflow.shared.informer_registry import SharedInformerRegistry
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
-from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
+from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.client.inline_driver import leased_driver
+from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
@@ -68,9 +69,8 @@ def wait(
     changed, lines = threading.Event(), list[str]()
     subscription = informer.join(ref(name), changed.set, drive=drive)
     try:
-        return wait_in_thread(
-            JobWaiter(informer, subscription, WaitOptions(**options), lines.append).wait_steps(), changed, lambda: None
-        ), lines
+        waiter = JobWaiter(informer, subscription, WaitOptions(**options), lines.append)
+        return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, lambda: None)), lines
     finally:
         informer.leave(subscription)
 
@@ -108,10 +108,10 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
     cluster_site.submit(reserved(FOREVER, "a"))
     changed = threading.Event()
     subscription = informer.join(ref("a"), changed.set, drive=True)
-    wait_steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).wait_steps()
+    steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).steps()
     until(lambda: bool(cluster_site.pods()), SECONDS)
     cluster_site.delete("a")
-    assert wait_in_thread(wait_steps, changed, lambda: None)["outcome"]["kind"] == "deleted"
+    assert run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))["outcome"]["kind"] == "deleted"
     informer.leave(subscription)
     with pytest.raises(NotFound):
         informer.join(ref("a"), changed.set)
@@ -152,8 +152,8 @@ def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
     until(lambda: "ours-worker-0" in cluster_site.pods(), SECONDS)
     until(lambda: set((followed() - before).values()) == {1}, SECONDS)
     flag.touch()
-    steps = JobWaiter(informer, looker, WaitOptions(), lambda _: None).wait_steps()
-    assert wait_in_thread(steps, changed, lambda: None)["reached"]
+    steps = JobWaiter(informer, looker, WaitOptions(), lambda _: None).steps()
+    assert run_in_thread(steps, take_in_thread(looker, changed, lambda: None))["reached"]
     informer.leave(looker)
     informer.leave(driven)
 

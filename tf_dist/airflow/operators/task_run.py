@@ -26,11 +26,12 @@ from tf_dist.airflow.jobs.task_jobs import (
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.job_arguments import unwaited_problem
 from tf_dist.airflow.operators.operator_arguments import policies_of_operator, request_of_operator, task_failure
-from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_in_thread
+from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 from tf_dist.client.inline_driver import is_driven_inline
 from tf_dist.client.stored_jobs import StoredJob, find_job
+from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.core.api.status import OutcomeKind, Status
@@ -242,8 +243,8 @@ class ForegroundWait:
         drive = _drives(operator, job) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
-            wait_steps = JobWaiter(informer, subscription, options, operator.log.info).wait_steps()
-            return wait_in_thread(wait_steps, changed, self._stop_if_killed)
+            waiter = JobWaiter(informer, subscription, options, operator.log.info)
+            return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))
         finally:
             informer.leave(subscription)
 

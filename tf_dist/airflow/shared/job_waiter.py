@@ -1,29 +1,23 @@
-"""Job waiter: waits for one job on behalf of a task, in a thread or on an event loop, and writes the task's log.
-
-The same steps are run by a thread (``wait_in_thread``) and by an event loop (``wait_on_loop``); it never blocks by
-itself.
-"""
+"""Job waiter: the steps of a wait for one job on behalf of a task, which write the task's log; what runs them."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from tf_dist.airflow.jobs.event_payload import event_payload
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
 from tf_dist.client.job_display import prefix_width, state_changes
 from tf_dist.client.log_follower import LogLine
-from tf_dist.client.monitor import JobMonitor, JobSnapshot
+from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob, driver_problems
+from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
 from tf_dist.core.api.status import OutcomeKind
@@ -46,12 +40,6 @@ _SOON: Final = 40.0
 _RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
 _OWN_PREFIX: Final = "tf-dist"
 _GROUP: Final = 20  # lines of one replica that come at once: so many are folded
-_THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
-_thread_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-
-WaitStep = float | Callable[[], None] | None
-WaitSteps = Generator[WaitStep, None, dict[str, Any]]
-"""Yields how long to wait for something new (None: as long as it takes), or work that blocks; returns the payload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +145,11 @@ class JobWaiter:
         check = math.inf if subscription.driven else options.driver_check
         self._driver_check = _DriverCheck(informer.cluster, check)
 
-    def wait_steps(self) -> WaitSteps:
-        """From now until the wait is over; see ``WaitSteps``."""
+    def steps(self) -> WaitSteps[dict[str, Any]]:
+        """From now until the wait is over; the payload."""
+        left: float | None = 0.0
         while True:
-            self._monitor.step(0)
+            self._monitor.show((yield left))
             now = time.time()
             result = self._result(now)
             if result is not None:
@@ -171,7 +160,7 @@ class JobWaiter:
                 yield self._look_for_driver
             due = next_wait_limit(self._monitor.snapshot.status, self._options.limits, now)
             left = min(math.inf if due is None else due - now, self._driver_check.left)
-            yield None if left == math.inf else left
+            left = None if left == math.inf else left
         if self._options.results and result.kind is not OutcomeKind.DELETED:
             yield from self._drain_logs(result)
         if not result.reached:
@@ -195,7 +184,7 @@ class JobWaiter:
             return DELETED
         return found
 
-    def _drain_logs(self, result: WaitResult) -> Generator[WaitStep, None, None]:
+    def _drain_logs(self, result: WaitResult) -> WaitSteps[None]:
         """The last lines, and what the job's driver does after the end; both have their limits."""
         monitor = self._monitor
         self._log_follower.begun = True
@@ -203,23 +192,14 @@ class JobWaiter:
             self._subscription.mark_changed()  # its pods are noticed once more, and that takes no request
         else:
             yield monitor.sync_pods
-        over = result.decided
-        monitor.step(0)
-        monitor.decided = over
-        quiet, clean = time.monotonic() + _DRAIN, time.monotonic() + _CLEAN_UP
-        while over and time.monotonic() < (limit := self._busy_until(quiet, clean)):
-            yield limit - time.monotonic()
-            if monitor.step(0):
-                quiet = time.monotonic() + _DRAIN
-        if over:
-            monitor.say_unread()
-        while monitor.step(0):
-            yield 0.0
-
-    def _busy_until(self, quiet: float, clean: float) -> float:
-        """Until when something may still come (monotonic seconds), 0 for nothing."""
-        has_unread_logs = quiet if self._monitor.has_unread_logs else 0.0
-        return max(has_unread_logs, clean if self._cleans_up() else 0.0)
+        monitor.show((yield 0.0))
+        monitor.decided = result.decided
+        clean = time.monotonic() + _CLEAN_UP
+        if result.decided:
+            yield from monitor.drain(quiet=_DRAIN, busy_until=lambda: clean if self._cleans_up() else 0.0)
+        else:
+            while monitor.show((yield 0.0)):
+                pass
 
     def _cleans_up(self) -> bool:
         """Whether pods still run that the job's policy takes away: its driver may be ours."""
@@ -236,40 +216,18 @@ class JobWaiter:
         return list(self._subscription.pods.values())
 
 
-def wait_in_thread(wait_steps: WaitSteps, changed: threading.Event, checked: Callable[[], None]) -> dict[str, Any]:
-    """Run the steps of a wait in this thread. ``checked`` is called twice a second, and may raise to end it.
+def take_in_thread(subscription: Subscription, changed: threading.Event, checked: Callable[[], None]) -> Take:
+    """How a thread takes what has come. ``checked`` is called twice a second, and may raise to end the wait.
 
     ``changed`` is waited for in short pieces: a signal handler may come at any moment.
     """
-    while True:
+
+    def take(seconds: float | None) -> list[JobEvent]:
         checked()
-        try:
-            step = next(wait_steps)
-        except StopIteration as done:
-            return dict(done.value)
-        if callable(step):
-            step()
-            continue
-        until = math.inf if step is None else time.monotonic() + step
+        until = math.inf if seconds is None else time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not changed.wait(min(_CHECK, left)):
             checked()
         changed.clear()
+        return subscription.take(0)
 
-
-async def wait_on_loop(wait_steps: WaitSteps, changed: asyncio.Event) -> dict[str, Any]:
-    """Run the steps of a wait on this event loop; what blocks is done in a thread."""
-    turns = _thread_slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
-    while True:
-        async with turns:
-            try:
-                step = next(wait_steps)
-            except StopIteration as done:
-                return dict(done.value)
-            await asyncio.sleep(0)  # the turn is over with this round of the loop, and not before
-        if callable(step):
-            await asyncio.to_thread(step)
-            continue
-        # A timer is left alone where none is needed: there may be a thousand of these.
-        with suppress(TimeoutError):
-            await (changed.wait() if step is None else asyncio.wait_for(changed.wait(), max(0.0, step)))
-        changed.clear()
+    return take

@@ -166,7 +166,8 @@ class TFJobTrigger(BaseTrigger):
             await asyncio.shield(asyncio.to_thread(SHARED_INFORMERS.leave, key))
 
     async def _wait_for_job(self, informer: SharedJobInformer) -> dict[str, Any]:
-        from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, wait_on_loop
+        from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions
+        from tf_dist.client.wait import run_on_loop
 
         request, loop, changed = self.request, asyncio.get_running_loop(), asyncio.Event()
 
@@ -180,7 +181,7 @@ class TFJobTrigger(BaseTrigger):
                 tail=self._tail(),
             )
             waiter = await asyncio.to_thread(JobWaiter, informer, subscription, options, self.log.info)
-            return await wait_on_loop(waiter.wait_steps(), changed)
+            return await run_on_loop(waiter.steps(), changed, subscription.take)
         finally:
             await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
 

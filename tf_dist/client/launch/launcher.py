@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tf_dist.client import exit_codes
-from tf_dist.client.connection import Connection, connect
+from tf_dist.client.connection import TRANSIENT_ERRORS, Connection, connect
 from tf_dist.client.inline_driver import inline_driver
 from tf_dist.client.job_display import prefix_width, show_warnings
 from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
@@ -26,7 +26,7 @@ from tf_dist.client.log_follower import log_opener
 from tf_dist.client.monitor import JobMonitor, JobView, monitoring
 from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.client.submission import TargetNamespaces, create_companion
-from tf_dist.client.wait import TRANSIENT_ERRORS
+from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import Cluster, LogOptions, Object
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.job import CleanPodPolicy, JobKey
@@ -234,7 +234,7 @@ class StepRun:
         A signal cuts that short: pods that were asked to end do so by themselves.
         """
         monitor.sync_pods()
-        monitor.drain(0)
+        run_in_thread(monitor.drain(0), monitor.watch.take)
         until = time.monotonic() + self._settle
         while self._unsettled(monitor) and not monitor.signal and time.monotonic() < until:
             monitor.step(max(0.0, until - time.monotonic()))

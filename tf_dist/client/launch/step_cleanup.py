@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
 from tf_dist.client.monitor import JobMonitor
 from tf_dist.client.stored_jobs import StoredJob, list_jobs, now
-from tf_dist.client.wait import TRANSIENT_ERRORS, Backoff, wait_for
+from tf_dist.client.wait import wait_for
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.core.api.status import Phase

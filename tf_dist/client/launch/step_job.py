@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.client.job_files import JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
 from tf_dist.client.monitor import ObjectsListed, SignalReceived, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job, job_resource
-from tf_dist.client.wait import TRANSIENT_ERRORS, Backoff
 from tf_dist.cluster.api import PODS, Cluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api import names
