@@ -73,12 +73,13 @@ _KUEUE: Final = "kueue.x-k8s.io"
 _LEASES: Final = "coordination.k8s.io"
 
 
-def _rule(group: str, resources: str, *verbs: str) -> Manifest:
+def rule(group: str, resources: str, *verbs: str) -> Manifest:
+    """These verbs on these resources of an API group."""
     return {"apiGroups": [group], "resources": resources.split(), "verbs": list(verbs)}
 
 
 def _event_rule() -> Manifest:
-    return _rule(_CORE, "events", "create", "patch")
+    return rule(_CORE, "events", "create", "patch")
 
 
 def _jobs(group: str, plural: str) -> list[Manifest]:
@@ -89,9 +90,9 @@ def _jobs(group: str, plural: str) -> list[Manifest]:
     allowed to set its finalizers.
     """
     return [
-        _rule(group, plural, *_READ_VERBS, "patch", "delete"),
-        _rule(group, f"{plural}/status", "update"),
-        _rule(group, f"{plural}/finalizers", "update"),
+        rule(group, plural, *_READ_VERBS, "patch", "delete"),
+        rule(group, f"{plural}/status", "update"),
+        rule(group, f"{plural}/finalizers", "update"),
     ]
 
 
@@ -99,18 +100,18 @@ def driver_rules(*, volcano: bool = False) -> list[Manifest]:
     """What any driver needs in a namespace whose jobs it drives. Only Volcano's plugins need more than pods."""
     rules = [
         *_jobs(_KUBEFLOW, "tfjobs"),
-        _rule(_CORE, "pods", *_OWN_VERBS),
-        _rule(_CORE, "services", *_OWN_VERBS),
+        rule(_CORE, "pods", *_OWN_VERBS),
+        rule(_CORE, "services", *_OWN_VERBS),
         _event_rule(),
-        _rule(_CORE, "resourcequotas", *_FEED_VERBS),
+        rule(_CORE, "resourcequotas", *_FEED_VERBS),
     ]
     if volcano:
         rules += _jobs(_VOLCANO, "jobs")
-        rules.append(_rule(_CORE, "configmaps", *_OWN_VERBS, "patch"))
-        rules.append(_rule(_NETWORK, "networkpolicies", *_OWN_VERBS))
-        rules.append(_rule(_BUS, "commands", *_READ_VERBS, "delete"))
+        rules.append(rule(_CORE, "configmaps", *_OWN_VERBS, "patch"))
+        rules.append(rule(_NETWORK, "networkpolicies", *_OWN_VERBS))
+        rules.append(rule(_BUS, "commands", *_READ_VERBS, "delete"))
         # Keys of the ssh plugin. Who may create pods may read every Secret of the namespace by way of one.
-        rules.append(_rule(_CORE, "secrets", "get", "create"))
+        rules.append(rule(_CORE, "secrets", "get", "create"))
     return rules
 
 
@@ -119,9 +120,9 @@ def integration_rules(schedulers: Iterable[str]) -> list[Manifest]:
     and follow them; of Kueue it is the one that says how its jobs stand.
     """
     objects = {key: api for name in schedulers for part in INTEGRATIONS[name].apis for key, api in _own_kinds(part)}
-    rules = [_rule(api.group, api.plural, *_OWN_VERBS, "patch") for api in objects.values()]
+    rules = [rule(api.group, api.plural, *_OWN_VERBS, "patch") for api in objects.values()]
     if GangScheduler.KUEUE in schedulers:
-        rules.append(_rule(_KUEUE, "workloads/status", "patch"))
+        rules.append(rule(_KUEUE, "workloads/status", "patch"))
     return rules
 
 
@@ -132,23 +133,23 @@ def _own_kinds(apis: Iterable[ApiResource]) -> Iterator[tuple[str, ApiResource]]
 def integration_cluster_rules(schedulers: Iterable[str]) -> list[Manifest]:
     """What they have in no namespace: Kueue's kinds of nodes, and its priority classes."""
     shared = {api.key: api for name in schedulers for part in INTEGRATIONS[name].apis for api in part}
-    return [_rule(api.group, api.plural, *_FEED_VERBS) for api in shared.values() if not api.namespaced]
+    return [rule(api.group, api.plural, *_FEED_VERBS) for api in shared.values() if not api.namespaced]
 
 
 def controller_rules(*, volcano: bool = False, budgets: bool = False) -> list[Manifest]:
     """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead."""
-    gangs = [_rule("policy", "poddisruptionbudgets", *_OWN_VERBS, "patch")] if budgets else []
+    gangs = [rule("policy", "poddisruptionbudgets", *_OWN_VERBS, "patch")] if budgets else []
     return [*driver_rules(volcano=volcano), *gangs, *lease_monitor_rules()]
 
 
 def lease_monitor_rules() -> list[Manifest]:
     """What it takes to see which drivers of a namespace are dead, and which one decides about places for all."""
-    return [_rule(_LEASES, "leases", "get", "list")]
+    return [rule(_LEASES, "leases", "get", "list")]
 
 
 def lease_holder_rules(leases: Iterable[str]) -> list[Manifest]:
     """What the candidates for Leases need that are there already: these, and no other of the namespace."""
-    return [{**_rule(_LEASES, "leases", "get", "update"), "resourceNames": list(leases)}]
+    return [{**rule(_LEASES, "leases", "get", "update"), "resourceNames": list(leases)}]
 
 
 def admission_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -156,24 +157,24 @@ def admission_rules(*, volcano: bool = False) -> list[Manifest]:
     namespaces, by which queues select theirs. Of Volcano's queues it writes nothing.
     """
     rules = [
-        _rule(_CORE, "nodes", *_FEED_VERBS),
-        _rule(_TF_DIST, "queues", *_FEED_VERBS),
-        _rule(_TF_DIST, "queues/status", "update"),
-        _rule(_SCHEDULING, "priorityclasses", *_FEED_VERBS),
-        _rule(_NODE, "runtimeclasses", *_FEED_VERBS),
-        _rule(_CORE, "namespaces", *_FEED_VERBS),
+        rule(_CORE, "nodes", *_FEED_VERBS),
+        rule(_TF_DIST, "queues", *_FEED_VERBS),
+        rule(_TF_DIST, "queues/status", "update"),
+        rule(_SCHEDULING, "priorityclasses", *_FEED_VERBS),
+        rule(_NODE, "runtimeclasses", *_FEED_VERBS),
+        rule(_CORE, "namespaces", *_FEED_VERBS),
     ]
-    return [*rules, _rule(_VOLCANO_QUEUES, "queues", *_FEED_VERBS)] if volcano else rules
+    return [*rules, rule(_VOLCANO_QUEUES, "queues", *_FEED_VERBS)] if volcano else rules
 
 
 def see_nodes_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a driver of one namespace reads of the whole cluster to decide about places: all that takes part in it."""
     rules = [
-        _rule(_CORE, "nodes pods namespaces resourcequotas", *_FEED_VERBS),
-        _rule(_KUBEFLOW, "tfjobs", *_FEED_VERBS),
+        rule(_CORE, "nodes pods namespaces resourcequotas", *_FEED_VERBS),
+        rule(_KUBEFLOW, "tfjobs", *_FEED_VERBS),
         *queue_reader_rules(volcano=volcano),
     ]
-    return [*rules, _rule(_VOLCANO, "jobs", *_FEED_VERBS)] if volcano else rules
+    return [*rules, rule(_VOLCANO, "jobs", *_FEED_VERBS)] if volcano else rules
 
 
 def verdict_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -183,31 +184,31 @@ def verdict_rules(*, volcano: bool = False) -> list[Manifest]:
 
 
 def _verdicts(group: str, plural: str) -> list[Manifest]:
-    return [_rule(group, plural, "get", "patch"), _rule(group, f"{plural}/status", "update")]
+    return [rule(group, plural, "get", "patch"), rule(group, f"{plural}/status", "update")]
 
 
 def queue_reader_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a driver of one namespace needs beyond it, and who wants to know why a job waits: queues and priorities."""
     rules = [
-        _rule(_TF_DIST, "queues", *_READ_VERBS),
-        _rule(_SCHEDULING, "priorityclasses", *_READ_VERBS),
-        _rule(_NODE, "runtimeclasses", *_READ_VERBS),
+        rule(_TF_DIST, "queues", *_READ_VERBS),
+        rule(_SCHEDULING, "priorityclasses", *_READ_VERBS),
+        rule(_NODE, "runtimeclasses", *_READ_VERBS),
     ]
-    return [*rules, _rule(_VOLCANO_QUEUES, "queues", *_READ_VERBS)] if volcano else rules
+    return [*rules, rule(_VOLCANO_QUEUES, "queues", *_READ_VERBS)] if volcano else rules
 
 
 def inline_driver_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a program needs that submits a job in a namespace and drives it there: Airflow's worker, ``tf-dist run``."""
-    submitting = [_rule(_KUBEFLOW, "tfjobs", "create")]
+    submitting = [rule(_KUBEFLOW, "tfjobs", "create")]
     if volcano:
-        submitting.append(_rule(_VOLCANO, "jobs", "create"))
+        submitting.append(rule(_VOLCANO, "jobs", "create"))
     return [
         *submitting,
         *companion_rules(),
         *driver_rules(volcano=volcano),
-        _rule(_CORE, "pods/log", "get"),
-        _rule(_CORE, "events", *_FEED_VERBS),
-        _rule(_LEASES, "leases", "get", "list", "create", "update", "delete"),
+        rule(_CORE, "pods/log", "get"),
+        rule(_CORE, "events", *_FEED_VERBS),
+        rule(_LEASES, "leases", "get", "list", "create", "update", "delete"),
     ]
 
 
@@ -216,33 +217,33 @@ def companion_rules() -> list[Manifest]:
 
     Who may create pods may read every Secret of the namespace by way of one: this adds nothing to it.
     """
-    return [_rule(_CORE, "configmaps secrets persistentvolumeclaims services", "get", "create", "patch")]
+    return [rule(_CORE, "configmaps secrets persistentvolumeclaims services", "get", "create", "patch")]
 
 
 def edit_rules(*, volcano: bool = False) -> list[Manifest]:
     """What who may edit a namespace may do with its jobs."""
     all_verbs = (*_READ_VERBS, "create", "update", "patch", "delete", "deletecollection")
     rules = [
-        _rule(_KUBEFLOW, "tfjobs", *all_verbs),
-        _rule(_KUBEFLOW, "tfjobs/scale", "get", "update", "patch"),
-        _rule(_KUBEFLOW, "tfjobs/status", "get"),
+        rule(_KUBEFLOW, "tfjobs", *all_verbs),
+        rule(_KUBEFLOW, "tfjobs/scale", "get", "update", "patch"),
+        rule(_KUBEFLOW, "tfjobs/status", "get"),
     ]
     if volcano:
-        rules += [_rule(_VOLCANO, "jobs", *all_verbs), _rule(_VOLCANO, "jobs/status", "get")]
-        rules.append(_rule(_BUS, "commands", *_OWN_VERBS))
+        rules += [rule(_VOLCANO, "jobs", *all_verbs), rule(_VOLCANO, "jobs/status", "get")]
+        rules.append(rule(_BUS, "commands", *_OWN_VERBS))
     return rules
 
 
 def view_rules(*, volcano: bool = False) -> list[Manifest]:
     """What who may look into a namespace sees of its jobs."""
     rules = [
-        _rule(_KUBEFLOW, "tfjobs", *_READ_VERBS),
-        _rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get"),
+        rule(_KUBEFLOW, "tfjobs", *_READ_VERBS),
+        rule(_KUBEFLOW, "tfjobs/status tfjobs/scale", "get"),
         *queue_reader_rules(
             volcano=volcano
         ),  # for who may look into the whole cluster; in one namespace there are none
     ]
-    return [*rules, _rule(_VOLCANO, "jobs", *_READ_VERBS), _rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
+    return [*rules, rule(_VOLCANO, "jobs", *_READ_VERBS), rule(_VOLCANO, "jobs/status", "get")] if volcano else rules
 
 
 ARGO_ACCOUNT: Final = "tf-dist-argo"
@@ -258,20 +259,15 @@ def user_roles(settings: InstallOptions) -> list[Manifest]:
     edit = {f"{_API}/aggregate-to-edit": "true", f"{_API}/aggregate-to-admin": "true"}
     view = {f"{_API}/aggregate-to-view": "true"}
     return [
-        _role("tf-dist-edit", edit_rules(volcano=volcano), labels=edit),
-        _role("tf-dist-view", view_rules(volcano=volcano), labels=view),
-        _role(QUEUES, queue_reader_rules(volcano=volcano)),
+        role("tf-dist-edit", edit_rules(volcano=volcano), labels=edit),
+        role("tf-dist-view", view_rules(volcano=volcano), labels=view),
+        role(QUEUES, queue_reader_rules(volcano=volcano)),
     ]
 
 
 def controller_roles(settings: InstallOptions) -> list[Manifest]:
     """The controller's account and its rights: everywhere, or in the namespaces that it drives and nowhere else."""
-    account = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": metadata(CONTROLLER, settings.into),
-        "automountServiceAccountToken": False,  # its pod asks for it
-    }
+    mine = {**account(CONTROLLER, settings.into), "automountServiceAccountToken": False}  # its pod asks for it
     driving = controller_rules(volcano=settings.volcano_jobs, budgets=settings.disruption_budgets)
     rights = [*driving, *integration_rules(settings.others)]
     granted: list[Manifest] = []
@@ -289,12 +285,10 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
     election = _granted(f"{CONTROLLER}-election", taking_turns, settings.into, settings.into)
     # That of a whole cluster decides about places for all drivers.
     admission = (
-        []
-        if settings.namespaces
-        else [_binding(ADMISSION_LEADER, CONTROLLER, settings.into, settings.system_namespace)]
+        [] if settings.namespaces else [binding(ADMISSION_LEADER, CONTROLLER, settings.into, settings.system_namespace)]
     )
     readable = _lease_reader_roles(settings.into) if settings.apart else []
-    return [account, *granted, *election, *admission, *readable]
+    return [mine, *granted, *election, *admission, *readable]
 
 
 def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
@@ -303,8 +297,8 @@ def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
     Drivers that see another one decide leave it to that one; commands say when nothing drives a job.
     """
     leases = (ref.name for ref in admission_leader_leases(settings))
-    role = _role(ADMISSION_LEADER, lease_holder_rules(leases), settings.system_namespace)
-    return [role, *_lease_reader_roles(settings.system_namespace)]
+    leader = role(ADMISSION_LEADER, lease_holder_rules(leases), settings.system_namespace)
+    return [leader, *_lease_reader_roles(settings.system_namespace)]
 
 
 def _lease_reader_roles(namespace: str) -> list[Manifest]:
@@ -314,8 +308,8 @@ def _lease_reader_roles(namespace: str) -> list[Manifest]:
         {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"},
     )
     return [
-        _role(name, lease_monitor_rules(), namespace),
-        {**_binding(name, "", "", namespace), "subjects": [all_users]},
+        role(name, lease_monitor_rules(), namespace),
+        {**binding(name, "", "", namespace), "subjects": [all_users]},
     ]
 
 
@@ -324,19 +318,18 @@ def integration_cluster_roles(settings: InstallOptions) -> list[Manifest]:
     rights = integration_cluster_rules(settings.others)
     if not rights:
         return []
-    bindings = [_binding(f"{FLAVORS}-{one}", DRIVER, one, role=FLAVORS) for one in settings.drivers]
+    bindings = [binding(f"{FLAVORS}-{one}", DRIVER, one, of=FLAVORS) for one in settings.drivers]
     if settings.controller and settings.namespaces:
-        bindings.append(_binding(f"{FLAVORS}-controller", CONTROLLER, settings.into, role=FLAVORS))
-    return [_role(FLAVORS, rights), *bindings]
+        bindings.append(binding(f"{FLAVORS}-controller", CONTROLLER, settings.into, of=FLAVORS))
+    return [role(FLAVORS, rights), *bindings]
 
 
 def driver_roles(namespace: str, *, volcano: bool = False, gang_schedulers: Sequence[str] = ()) -> list[Manifest]:
     """An account in a namespace that may submit jobs there and drive them, and see the queues of the cluster."""
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(DRIVER, namespace)}
     rights = [*inline_driver_rules(volcano=volcano), *integration_rules(gang_schedulers)]
-    role = _role(DRIVER, rights, namespace)
-    queues = _binding(f"{DRIVER}-{namespace}", DRIVER, namespace, role=QUEUES)
-    return [account, role, _binding(DRIVER, DRIVER, namespace, namespace), queues]
+    queues = binding(f"{DRIVER}-{namespace}", DRIVER, namespace, of=QUEUES)
+    mine = binding(DRIVER, DRIVER, namespace, namespace)
+    return [account(DRIVER, namespace), role(DRIVER, rights, namespace), mine, queues]
 
 
 def see_nodes_roles(settings: InstallOptions) -> list[Manifest]:
@@ -345,43 +338,50 @@ def see_nodes_roles(settings: InstallOptions) -> list[Manifest]:
     They read the whole cluster, and write verdicts into jobs of the namespaces that were named together, no others.
     """
     volcano, system, drivers = settings.volcano_jobs, settings.system_namespace, settings.drivers
-    found = [_role(SEE_NODES, see_nodes_rules(volcano=volcano))]
+    found = [role(SEE_NODES, see_nodes_rules(volcano=volcano))]
     for one in drivers:
-        found.append(_for_steps(_binding(f"{SEE_NODES}-{one}", DRIVER, one, role=SEE_NODES), one))
-        leading = _binding(f"{ADMISSION_LEADER}-{one}", DRIVER, one, system, role=ADMISSION_LEADER)
+        found.append(_for_steps(binding(f"{SEE_NODES}-{one}", DRIVER, one, of=SEE_NODES), one))
+        leading = binding(f"{ADMISSION_LEADER}-{one}", DRIVER, one, system, of=ADMISSION_LEADER)
         found.append(_for_steps(leading, one))
         others = [other for other in drivers if other != one]
         if others:
-            found.append(_role(VERDICTS, verdict_rules(volcano=volcano), one))
+            found.append(role(VERDICTS, verdict_rules(volcano=volcano), one))
             # One binding each: what another run of the installation has bound stays.
-            verdicts = ((_binding(f"{VERDICTS}-{other}", DRIVER, other, one, role=VERDICTS), other) for other in others)
-            found += [_for_steps(binding, other) for binding, other in verdicts]
+            verdicts = ((binding(f"{VERDICTS}-{other}", DRIVER, other, one, of=VERDICTS), other) for other in others)
+            found += [_for_steps(bound, other) for bound, other in verdicts]
     return found
 
 
-def _for_steps(binding: Manifest, home: str) -> Manifest:
+def _for_steps(bound: Manifest, home: str) -> Manifest:
     """The same for the account of Argo's steps there, which drive jobs, too (``tf-dist workflows export``)."""
     steps = {"kind": "ServiceAccount", "name": ARGO_ACCOUNT, "namespace": home}
-    return {**binding, "subjects": [*binding["subjects"], steps]}
+    return {**bound, "subjects": [*bound["subjects"], steps]}
 
 
 def _granted(name: str, rights: Sequence[Manifest], home: str, namespace: str) -> list[Manifest]:
     """A role and the controller in it; ``home`` is where the controller's account is."""
-    return [_role(name, rights, namespace), _binding(name, CONTROLLER, home, namespace)]
+    return [role(name, rights, namespace), binding(name, CONTROLLER, home, namespace)]
 
 
-def _role(name: str, rights: Sequence[Manifest], namespace: str = "", labels: dict[str, str] | None = None) -> Manifest:
+def account(name: str, namespace: str) -> Manifest:
+    """A ServiceAccount."""
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(name, namespace)}
+
+
+def role(name: str, rights: Sequence[Manifest], namespace: str = "", labels: dict[str, str] | None = None) -> Manifest:
+    """A role of a namespace, or of the cluster."""
     kind = "Role" if namespace else "ClusterRole"
     named = metadata(name, namespace, labels)
     return {"apiVersion": f"{_API}/v1", "kind": kind, "metadata": named, "rules": list(rights)}
 
 
-def _binding(name: str, account: str, home: str, namespace: str = "", role: str = "") -> Manifest:
+def binding(name: str, account: str, home: str, namespace: str = "", of: str = "") -> Manifest:
+    """A binding of a role (``of``, else of the same name) to an account, whose namespace is ``home``."""
     kind = "Role" if namespace else "ClusterRole"
     return {
         "apiVersion": f"{_API}/v1",
         "kind": f"{kind}Binding",
         "metadata": metadata(name, namespace),
-        "roleRef": {"apiGroup": _API, "kind": kind, "name": role or name},
+        "roleRef": {"apiGroup": _API, "kind": kind, "name": of or name},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
     }
