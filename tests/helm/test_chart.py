@@ -6,7 +6,7 @@ import copy
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ import yaml
 
 from tests.helm.helm import CHART, Helm, Manifest, Place, by_place, documents
 from tf_dist.cli.install.helm.chart import chart_files
-from tf_dist.cli.install.helm.chart_values import VALUES, values_yaml
+from tf_dist.cli.install.helm.chart_values import chart_values, values_yaml
+from tf_dist.cli.install.install_options import InstallOptions
 from tf_dist.cli.main import run
+from tf_dist.cli.options import PullPolicy
 from tf_dist.controller.leases.lease import controller_lease_name
+from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import short_hash
 
 SYSTEM = "tf-dist-system"
@@ -215,14 +218,23 @@ def test_options_agree_together(
     agrees(helm, install, options, values_file(tmp_path, values), draw.choice([SYSTEM, "ml", "kube-system"]))
 
 
+def leaves() -> list[tuple[str, Mapping[str, Any]]]:
+    """Each value that is one, by its path."""
+    return [
+        (f"{name}.{part}" if part else name, found)
+        for name, one in chart_values().items()
+        for part, found in one.get("parts", {"": one}).items()
+    ]
+
+
 def test_every_value_has_a_case() -> None:
     """And so every option of the command that is one; the others concern the command itself, or Helm."""
     covered = {key for _, values in CASES.values() for key in values}
-    assert covered == {one.name for one in VALUES}
+    assert covered == chart_values().keys()
     options = {
         option.partition("=")[0] for arguments, _ in CASES.values() for option in arguments if option[:2] == "--"
     }
-    named = {option.strip() for one in VALUES for part in (one.parts or (one,)) for option in part.option.split(",")}
+    named = {option.strip() for _, part in leaves() for option in part["option"].split(",")}
     assert named == options | {"--namespace"}
 
 
@@ -230,11 +242,20 @@ def test_the_document_has_every_value_with_its_option() -> None:
     text = (CHART.parents[1] / "docs/install.md").read_text().partition("## With Helm")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([\w.]+)` \| (.*) \| (.*) \|$", text, flags=re.MULTILINE)
     expected = []
-    for one in VALUES:
-        for part in one.parts or (one,):
-            options = " ".join(f"`{option.strip()}`" for option in part.option.split(","))
-            expected.append((f"{one.name}.{part.name}" if one.parts else one.name, options, part.meaning))
+    for name, part in leaves():
+        options = " ".join(f"`{option.strip()}`" for option in part["option"].split(","))
+        expected.append((name, options, part["meaning"]))
     assert rows == expected
+
+
+def test_the_chart_is_by_default_what_the_command_is() -> None:
+    values, options = {name: one["default"] for name, one in leaves()}, InstallOptions()
+    assert values["resources"] == options.resources
+    assert (values["replicas"], values["systemNamespace"]) == (options.replicas, options.system_namespace)
+    assert (values["defaultScheduler"], values["controllerConfig.key"]) == (options.gang_scheduler, options.config_key)
+    schemas = {name: one["schema"] for name, one in leaves()}
+    assert schemas["defaultScheduler"]["enum"] == schemas["gangSchedulers"]["items"]["enum"] == [*GangScheduler]
+    assert schemas["image.pullPolicy"]["enum"] == ["", *PullPolicy]
 
 
 @pytest.mark.parametrize("release", ["1.26", "1.20.2"])
