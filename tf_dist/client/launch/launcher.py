@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tf_dist.client import exit_codes
 from tf_dist.client.connection import TRANSIENT_ERRORS, Connection, connect
@@ -43,127 +42,103 @@ from tf_dist.errors import ClusterError, InvalidJob, TFDistError
 _EVERY: Final = 1.0  # seconds between two writes of what training reports
 
 
-class StepEnd(StrEnum):
-    """Why a try ended; the value is the status that it reports, where the job itself has none."""
-
-    FINISHED = "Finished"
-    DELETED = "Deleted"
-    SIGNAL = "Terminated"
-    PENDING = "PendingTimeout"
-    START = "StartTimeout"
-    TIMEOUT = "Timeout"
-    IMAGE = "ImageUnavailable"
-    INVALID = "InvalidSpec"
-
-
-_DELETED: Final = "the job was deleted"
-_LIMITS: Final = {
-    OutcomeKind.DEADLINE_EXCEEDED: StepEnd.TIMEOUT,
-    OutcomeKind.ADMISSION_TIMEOUT: StepEnd.PENDING,
-    OutcomeKind.START_TIMEOUT: StepEnd.START,
-    OutcomeKind.IMAGE_PULL_FAILED: StepEnd.IMAGE,
-    OutcomeKind.INVALID: StepEnd.INVALID,
+# The status that a try reports where the job has none, because it did not end by itself.
+_STATUS: Final[Mapping[OutcomeKind, str]] = {
+    OutcomeKind.DELETED: "Deleted",
+    OutcomeKind.UNKNOWN: "Terminated",
+    OutcomeKind.ADMISSION_TIMEOUT: "PendingTimeout",
+    OutcomeKind.START_TIMEOUT: "StartTimeout",
+    OutcomeKind.DEADLINE_EXCEEDED: "Timeout",
+    OutcomeKind.IMAGE_PULL_FAILED: "ImageUnavailable",
+    OutcomeKind.INVALID: "InvalidSpec",
 }
-_KINDS: Final = {
-    **{end: kind for kind, end in _LIMITS.items()},
-    StepEnd.DELETED: OutcomeKind.DELETED,
-    StepEnd.SIGNAL: OutcomeKind.UNKNOWN,
-}
+_LIMITS: Final = _STATUS.keys() - {OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
 _KIND_OF_FATE: Final = {OnTerm.DELETE: OutcomeKind.DELETED, OnTerm.SUSPEND: OutcomeKind.SUSPENDED}
 
 
+class _End(NamedTuple):
+    """Why a try ended: the job by itself (``finished``), or it was deleted, stopped (UNKNOWN), or a limit passed."""
+
+    kind: OutcomeKind
+    why: str = ""
+    finished: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
 class StepRun:
-    """``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
-    ``suspension``: what a suspended workflow does; ``checkpoint_files``: where those of the last one go, copied from
-    what is below ``checkpoint_mounts``.
+    """One try of a step, from its job to the exit code.
+
+    ``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
+    ``suspension``: what a suspended workflow does; ``settle``: seconds for the driver to see to the pods of a job that
+    has ended; ``checkpoint_files``: where those of the last one go, copied from what is below ``checkpoint_mounts``.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        job: StoredJob,
-        view: JobView,
-        outputs: StepOutputs,
-        progress: ProgressFile,
-        stopping: StepShutdown,
-        suspension: StepSuspension,
-        limits: WaitLimits,
-        settle: float,
-        checkpoint_files: Path,
-        checkpoint_mounts: Sequence[str],
-    ) -> None:
-        self._settle = settle
-        self._checkpoint_files = checkpoint_files
-        self._checkpoint_mounts = checkpoint_mounts
-        self._suspension = suspension
-        self._cluster = cluster
-        self._job = job
-        self._view = view
-        self._outputs = outputs
-        self._progress = progress
-        self._stopping = stopping
-        self._usage = GpuUsage()
-        self._started = time.monotonic()
-        self._limits = limits
-        self._why = ""
-        self._reported_at = 0.0
-        self._complained = ""
+    cluster: Cluster
+    job: StoredJob
+    view: JobView
+    outputs: StepOutputs
+    progress: ProgressFile
+    stopping: StepShutdown
+    suspension: StepSuspension
+    limits: WaitLimits
+    settle: float
+    checkpoint_files: Path
+    checkpoint_mounts: Sequence[str]
+    _usage: GpuUsage = field(default_factory=GpuUsage, init=False)
+    _started: float = field(default_factory=time.monotonic, init=False)
+    _reported_at: float = field(default=0.0, init=False)
+    _complained: str = field(default="", init=False)
 
     def run(self, monitor: JobMonitor) -> int:
         """See the job to its end; the exit code. ClusterError when it cannot be seen any more."""
         end = self._until_end(monitor)
         monitor.decided = True
-        match end:
-            case StepEnd.SIGNAL:
-                return self._stop(monitor)
-            case StepEnd.PENDING if self._stopping.retried:
-                # The next try goes on with it: a job that waits keeps its age.
-                self._view.say(f"{self._why}: {self._job.shown} goes on waiting, and the next try takes it up")
-                self._tell(monitor, self._end_values(monitor, end))
-            case StepEnd.PENDING | StepEnd.START | StepEnd.TIMEOUT | StepEnd.IMAGE | StepEnd.INVALID:
-                self._view.say(f"{self._why}: deletes {self._job.shown}")
-                self._tell(monitor, self._end_values(monitor, end))
-                self._stopping.delete(monitor, until=None)
-            case StepEnd.FINISHED:
-                self._tell(monitor, self._end_values(monitor, end))
-                self._see_off(monitor)
+        if end.kind is OutcomeKind.UNKNOWN and not end.finished:
+            return self._stop(monitor)
+        if end.kind is OutcomeKind.ADMISSION_TIMEOUT and self.stopping.retried and not end.finished:
+            # The next try goes on with it: a job that waits keeps its age.
+            self.view.say(f"{end.why}: {self.job.shown} goes on waiting, and the next try takes it up")
+        elif not end.finished and end.kind is not OutcomeKind.DELETED:
+            self.view.say(f"{end.why}: deletes {self.job.shown}")
+            self._tell(monitor, self._end_values(monitor, end))
+            self.stopping.delete(monitor, until=None)
+        self._tell(monitor, self._end_values(monitor, end))
+        if end.finished:
+            self._see_off(monitor)
         return self._report(monitor, end)
 
     # While it goes on
 
-    def _until_end(self, monitor: JobMonitor) -> StepEnd:
+    def _until_end(self, monitor: JobMonitor) -> _End:
         while True:
             monitor.step(self._wait_seconds(monitor))
             self._usage.note(monitor.watch.pods, now())
             if (end := self._end(monitor)) is not None:
                 return end
-            self._suspension.look(monitor.watch.job)
+            self.suspension.look(monitor.watch.job)
             self._tell_now_and_then(monitor)
 
-    def _end(self, monitor: JobMonitor) -> StepEnd | None:
+    def _end(self, monitor: JobMonitor) -> _End | None:
         snapshot, status = monitor.snapshot, monitor.snapshot.status
-        if monitor.watch.job is None:
-            self._why = _DELETED
-            return StepEnd.SIGNAL if monitor.signal else StepEnd.DELETED
-        if outcome_kind(status) not in (None, OutcomeKind.SUSPENDED):
-            return StepEnd.FINISHED  # a limit or a signal changes nothing: its outcome is reported
+        deleted, kind = monitor.watch.job is None, outcome_kind(status)
+        if kind is not None and kind is not OutcomeKind.SUSPENDED and not deleted:
+            return _End(kind, finished=True)  # a limit or a signal changes nothing: its outcome is reported
         if monitor.signal:
-            return StepEnd.SIGNAL
-        found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self._limits, now())
-        if found is None or found.kind not in _LIMITS:
-            return None
-        self._why = found.message
-        return _LIMITS[found.kind]
+            return _End(OutcomeKind.UNKNOWN)
+        if deleted:
+            return _End(OutcomeKind.DELETED, "the job was deleted")
+        found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self.limits, now())
+        return _End(found.kind, found.message) if found is not None and found.kind in _LIMITS else None
 
     def _wait_seconds(self, monitor: JobMonitor) -> float | None:
         """How long to wait for something to happen: for ever, unless a limit or a look at the workflow is near."""
-        due = wait_result.next_wait_limit(self._dated(monitor.snapshot.status), self._limits, now())
-        found = (None if due is None else max(0.0, due - now()), self._suspension.seconds())
+        due = wait_result.next_wait_limit(self._dated(monitor.snapshot.status), self.limits, now())
+        found = (None if due is None else max(0.0, due - now()), self.suspension.seconds())
         return min((seconds for seconds in found if seconds is not None), default=None)
 
     def _dated(self, status: Status) -> Status:
         """Where no driver has written a status yet, the job has waited since it was made."""
-        made = parse_time(self._job.stored["metadata"].get("creationTimestamp"))
+        made = parse_time(self.job.stored["metadata"].get("creationTimestamp"))
         return status if status.created is not None else replace(status, created=made)
 
     def _tell_now_and_then(self, monitor: JobMonitor) -> None:
@@ -176,17 +151,16 @@ class StepRun:
         if time.monotonic() - self._reported_at >= _EVERY:
             self._reported_at = time.monotonic()
             values |= progress_outputs(snapshot.result)
-            self._progress.show(snapshot.result)
+            self.progress.show(snapshot.result)
         self._put(values)
 
     # How it ends
 
-    def _end_values(self, monitor: JobMonitor, end: StepEnd) -> dict[str, str]:
-        status = monitor.snapshot.status
+    def _end_values(self, monitor: JobMonitor, end: _End) -> dict[str, str]:
         outcome = self._outcome(monitor, end)
         return {
             "outcome": outcome.kind.value,
-            "status": outcome_word(status) if end is StepEnd.FINISHED else end.value,
+            "status": outcome_word(monitor.snapshot.status) if end.finished else _STATUS[end.kind],
             "reason": outcome.reason,
             "message": outcome.message,
             "replica": outcome.replica,
@@ -194,13 +168,12 @@ class StepRun:
             **_counts(outcome),
         }
 
-    def _outcome(self, monitor: JobMonitor, end: StepEnd) -> Outcome:
+    def _outcome(self, monitor: JobMonitor, end: _End) -> Outcome:
         status = monitor.snapshot.status
-        found = job_outcome(status) if end is StepEnd.FINISHED else None
-        if found is None:
-            kind = _KINDS.get(end, OutcomeKind.UNKNOWN)
-            found = Outcome.of(self._dated(status), kind, reason=end.value, message=self._why, now=now())
-        return found
+        found = job_outcome(status) if end.finished else None
+        return found or Outcome.of(
+            self._dated(status), end.kind, reason=_STATUS.get(end.kind, ""), message=end.why, now=now()
+        )
 
     def _tell(self, monitor: JobMonitor, values: dict[str, str]) -> None:
         """Everything that is known."""
@@ -212,20 +185,19 @@ class StepRun:
         self._put(progress_outputs(monitor.snapshot.result) | used | values)
 
     def _put(self, values: dict[str, str]) -> None:
-        self._outputs.put(values)
-        if self._outputs.problem and self._outputs.problem != self._complained:
-            self._complained = self._outputs.problem
-            self._view.say(self._outputs.problem)
+        self.outputs.put(values)
+        if self.outputs.problem and self.outputs.problem != self._complained:
+            self._complained = self.outputs.problem
+            self.view.say(self.outputs.problem)
 
     def _stop(self, monitor: JobMonitor) -> int:
         """In the time that is left before SIGKILL."""
-        stopped = self._outcome(monitor, StepEnd.SIGNAL)
-        before = {"outcome": stopped.kind.value, "status": StepEnd.SIGNAL.value, "reason": StepEnd.SIGNAL.value}
-        before |= _counts(stopped)
-        self._tell(monitor, {**before, "message": "the launcher was asked to stop"})
-        fate = self._stopping.stop(monitor)
-        before["outcome"] = _KIND_OF_FATE.get(fate.what, stopped.kind).value
-        self._tell(monitor, {**before, "message": f"the launcher was asked to stop: {fate.why} ({fate.what} job)"})
+        stopped = self._outcome(monitor, _End(OutcomeKind.UNKNOWN))
+        values = {"outcome": stopped.kind.value, "status": stopped.reason, "reason": stopped.reason, **_counts(stopped)}
+        self._tell(monitor, {**values, "message": "the launcher was asked to stop"})
+        fate = self.stopping.stop(monitor)
+        values["outcome"] = _KIND_OF_FATE.get(fate.what, stopped.kind).value
+        self._tell(monitor, {**values, "message": f"the launcher was asked to stop: {fate.why} ({fate.what} job)"})
         return exit_codes.SIGNAL_BASE + monitor.signal
 
     def _see_off(self, monitor: JobMonitor) -> None:
@@ -235,7 +207,7 @@ class StepRun:
         """
         monitor.sync_pods()
         run_in_thread(monitor.drain(0), monitor.watch.take)
-        until = time.monotonic() + self._settle
+        until = time.monotonic() + self.settle
         while self._unsettled(monitor) and not monitor.signal and time.monotonic() < until:
             monitor.step(max(0.0, until - time.monotonic()))
 
@@ -249,34 +221,29 @@ class StepRun:
             return False
         return any(_still_running(pod) for pod in monitor.watch.pods.values())
 
-    def _report(self, monitor: JobMonitor, end: StepEnd) -> int:
+    def _report(self, monitor: JobMonitor, end: _End) -> int:
         """The last line, outputs of the workflow, and a mark on the job that its end was reported."""
         snapshot, values = monitor.snapshot, self._end_values(monitor, end)
-        succeeded = end is StepEnd.FINISHED and snapshot.status.phase in SUCCESSFUL
-        self._progress.show(snapshot.result, done=succeeded)
-        if end is StepEnd.FINISHED and not succeeded:
+        succeeded = end.finished and snapshot.status.phase in SUCCESSFUL
+        self.progress.show(snapshot.result, done=succeeded)
+        if end.finished and not succeeded:
             for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
-                self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
+                self.view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
         self._tell(monitor, values)
-        if self._checkpoint_mounts and snapshot.result.checkpoint:
-            problem = copy_checkpoint(snapshot.result.checkpoint, self._checkpoint_files, self._checkpoint_mounts)
+        if self.checkpoint_mounts and snapshot.result.checkpoint:
+            problem = copy_checkpoint(snapshot.result.checkpoint, self.checkpoint_files, self.checkpoint_mounts)
             if problem:
-                self._view.say(f"warning: no artifact of the checkpoint: {problem}")
-        if end is StepEnd.FINISHED:
+                self.view.say(f"warning: no artifact of the checkpoint: {problem}")
+        if end.finished:
             self._note_reported()
-        self._view.say(_last_line(self._job, values, snapshot.result))
-        match end:
-            case StepEnd.FINISHED:
-                return exit_codes.exit_code_of_outcome(outcome_kind(snapshot.status))
-            case StepEnd.PENDING:
-                return exit_codes.RETRYABLE
-        return exit_codes.FAILED
+        self.view.say(_last_line(self.job, values, snapshot.result))
+        return exit_codes.exit_code_of_outcome(end.kind)
 
     def _note_reported(self) -> None:
         """Not being able to costs no more than telling it once more at the next try."""
-        patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self._job.uid}}
+        patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self.job.uid}}
         with suppress(ClusterError):
-            self._cluster.patch(self._job.resource, self._job.namespace, self._job.name, patch)
+            self.cluster.patch(self.job.resource, self.job.namespace, self.job.name, patch)
 
 
 def _counts(outcome: Outcome) -> dict[str, str]:
@@ -328,41 +295,33 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
         raise
 
 
+@dataclass(frozen=True, slots=True)
 class _StepSetup:
-    def __init__(
-        self,
-        options: LauncherOptions,
-        signals: Signals,
-        log_writer: LogWriter,
-        outputs: StepOutputs,
-        connection: Connection,
-        entry: LoadedJob,
-    ) -> None:
-        self._options = options
-        self._signals = signals
-        self._log_writer = log_writer
-        self._outputs = outputs
-        self._connection = connection
-        self._entry = entry
-        self._namespace = TargetNamespaces(options.namespace, connection.namespace).of(entry.written)
+    options: LauncherOptions
+    signals: Signals
+    log_writer: LogWriter
+    outputs: StepOutputs
+    connection: Connection
+    entry: LoadedJob
 
     def run(self, bundle: JobFiles) -> int:
         """Make or find the job, and see it to its end."""
-        cluster = self._connection.cluster
-        self._log_writer.width = max(prefix_width(self._entry.job), _OWN_NAME)
+        cluster, entry, say = self.connection.cluster, self.entry, self.log_writer.say
+        namespace = TargetNamespaces(self.options.namespace, self.connection.namespace).of(entry.written)
+        self.log_writer.width = max(prefix_width(entry.job), _OWN_NAME)
+        name = entry.job.key.name
+        # Of every run of the workflow the same, as what stands beside the job.
+        owner = name.rpartition("-")[0] if self.options.workflow_uid else name
         for written in bundle.companions:
-            create_companion(cluster, written, self._namespace, owner=self._base_name())
-        with show_warnings(self._log_writer), self._driven() as annotations:
-            placing = StepJobCreator(
-                cluster,
-                self._entry,
-                self._namespace,
-                self._signals,
-                self._log_writer.say,
-                reattach=self._options.reattach,
-            )
-            job = placing.place(annotations, None if self._connection.here else "")
-            self._log_writer.say(f"{job.shown} in namespace {job.namespace}")
+            create_companion(cluster, written, namespace, owner=owner)
+        key, choice = JobKey(namespace, name), self.options.driver
+        with (
+            show_warnings(self.log_writer),
+            inline_driver(self.connection, entry.job.dialect, key, choice=choice, takes_over=True) as annotations,
+        ):
+            creator = StepJobCreator(cluster, entry, namespace, self.signals, say, reattach=self.options.reattach)
+            job = creator.place(annotations, None if self.connection.here else "")
+            say(f"{job.shown} in namespace {job.namespace}")
             try:
                 return self._see_to_its_end(job)
             except TRANSIENT_ERRORS:
@@ -371,48 +330,35 @@ class _StepSetup:
                 _delete_abandoned_job(cluster, job)
                 raise
 
-    def _base_name(self) -> str:
-        """What the document calls the job: of every run of the workflow the same, as what stands beside it."""
-        name = self._entry.job.key.name
-        return name.rpartition("-")[0] if self._options.workflow_uid else name
-
-    @contextmanager
-    def _driven(self) -> Iterator[Mapping[str, str]]:
-        key, choice = JobKey(self._namespace, self._entry.job.key.name), self._options.driver
-        with inline_driver(
-            self._connection, self._entry.job.dialect, key, choice=choice, takes_over=True
-        ) as annotations:
-            yield annotations
-
     def _see_to_its_end(self, job: StoredJob) -> int:
-        cluster, options, log_writer = self._connection.cluster, self._options, self._log_writer
-        deadline = None if options.run_timeout is None else now() + options.run_timeout
+        cluster, options, view = self.connection.cluster, self.options, self.log_writer
+        home = self.connection.namespace
         with ExitStack() as stack:
             quick: Cluster = cluster
-            if self._connection.place is not None:
-                quick = stack.enter_context(self._connection.place.cluster(connections=2, retries=0, timeout=_QUICK))
+            if self.connection.place is not None:
+                quick = stack.enter_context(self.connection.place.cluster(connections=2, retries=0, timeout=_QUICK))
             monitor = stack.enter_context(
-                monitoring(cluster, job, log_writer, self._signals, lambda _: log_opener(cluster, _FOLLOW))
+                monitoring(cluster, job, view, self.signals, lambda _: log_opener(cluster, _FOLLOW))
             )
-            launch = StepRun(
-                cluster,
-                job,
-                log_writer,
-                self._outputs,
-                ProgressFile(options.progress_file, options.total_steps),
-                StepShutdown(quick, job, options, self._connection.namespace, log_writer.say),
-                StepSuspension(quick, options, self._connection.namespace, log_writer.say),
-                WaitLimits(
-                    deadline=deadline,
+            step = StepRun(
+                cluster=cluster,
+                job=job,
+                view=view,
+                outputs=self.outputs,
+                progress=ProgressFile(options.progress_file, options.total_steps),
+                stopping=StepShutdown(quick, job, options, home, view.say),
+                suspension=StepSuspension(quick, options, home, view.say),
+                limits=WaitLimits(
+                    deadline=None if options.run_timeout is None else now() + options.run_timeout,
                     admission=admission_limit(options.admission_timeout, fallbacks=bool(job.job.fallbacks)),
                     startup=options.startup_timeout,
                     begun=now(),
                 ),
-                options.settle,
-                options.out / contract.CHECKPOINT,
-                options.checkpoint_files,
+                settle=options.settle,
+                checkpoint_files=options.out / contract.CHECKPOINT,
+                checkpoint_mounts=options.checkpoint_files,
             )
-            return launch.run(monitor)
+            return step.run(monitor)
 
 
 def _delete_abandoned_job(cluster: Cluster, job: StoredJob) -> None:
