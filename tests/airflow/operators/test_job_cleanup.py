@@ -32,7 +32,7 @@ def cleanup(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
 
 
 @pytest.mark.parametrize(
-    ("action", True, True, "decided", "over", "deleted"),
+    ("action", "reached", "decided", "over", "deleted"),
     [
         ("delete_job", True, True, False, True),
         ("delete_job", False, True, False, True),
