@@ -1,4 +1,4 @@
-"""Fields of the operator that building its job and running its task read; ``tfjob`` fills them in."""
+"""Arguments of the operator, as fields that building its job and running its task read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
-from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
+from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
+from tf_dist.airflow.operators.job_arguments import operator_problems
+from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, conf
+from tf_dist.client.tfjob import TFJob
+from tf_dist.core.steps.job_arguments import seconds_of
+from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:
     from tf_dist.airflow.jobs.job_request import JobRequest
-    from tf_dist.client.yaml_files import YamlDocument
 
 
 class BaseTFJobOperator(BaseOperator):
@@ -22,51 +26,130 @@ class BaseTFJobOperator(BaseOperator):
     exact_name: ClassVar[bool] = False
     """Whether the job has its name as it is given, or each try a name of its own."""
 
-    job: str | Mapping[str, Any] | None
-    image: str | None
-    command: Sequence[str] | None
-    args: Sequence[str] | None
-    workers: int | str | None
-    ps: int | str | None
-    env_vars: Mapping[str, str | Mapping[str, Any]] | None
-    job_resources: Mapping[str, Any] | None
-    priority_class: str | None
-    name: str | None
-    namespace: str | None
-    queue_name: str | None
-    overrides: Mapping[str, Any] | None
-    labels: Mapping[str, str] | None
-    annotations: Mapping[str, str] | None
-    driver: str
-    durable: bool
-    wait_for_completion: bool
-    deferrable: bool
-    poll_interval: float
-    get_logs: bool
-    admission_timeout: float | None
-    startup_timeout_seconds: float | None
-    fallback: Sequence[Mapping[str, Any]] | None
-    on_eviction: str | None
-    on_preemption: str | None
-    on_finish_action: str
-    on_kill_action: str
-    skip_on_exit_code: int | Container[int] | None
-    callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None
-    job_url: str | None
-    tensorboard_url: str | None
+    template_fields: Sequence[str] = (
+        "job",
+        "image",
+        "command",
+        "args",
+        "workers",
+        "ps",
+        "env_vars",
+        "job_resources",
+        "priority_class",
+        "name",
+        "namespace",
+        "queue_name",
+        "overrides",
+        "fallback",
+        "labels",
+        "annotations",
+        "kubernetes_conn_id",
+        "config_file",
+        "cluster_context",
+        "job_url",
+        "tensorboard_url",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "job": "yaml",
+        "env_vars": "py",
+        "job_resources": "py",
+        "overrides": "py",
+        "fallback": "py",
+        "labels": "py",
+        "annotations": "py",
+    }
 
-    companions: tuple[YamlDocument, ...]
-    """What stands beside a ``TFJob`` that was given as ``job``."""
-    killed: bool
-    """Set in a signal handler, when the task is to end."""
-    request: JobRequest | None
-    """What is submitted, once it is known."""
-    result: Mapping[str, Any]
-    """What the job came to."""
+    def __init__(
+        self,
+        *,
+        job: str | Mapping[str, Any] | TFJob | None = None,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        args: Sequence[str] | None = None,
+        workers: int | str | None = None,
+        ps: int | str | None = None,
+        env_vars: Mapping[str, str | Mapping[str, Any]] | None = None,
+        resources: Mapping[str, Any] | None = None,
+        priority_class: str | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
+        queue_name: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
+        in_cluster: bool | None = None,
+        config_file: str | None = None,
+        cluster_context: str | None = None,
+        driver: str = "auto",
+        durable: bool = True,
+        wait_for_completion: bool = True,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        get_logs: bool = True,
+        admission_timeout: float | str | None = None,
+        startup_timeout_seconds: float | None = 600.0,
+        fallback: Sequence[Mapping[str, Any]] | None = None,
+        on_eviction: str | None = None,
+        on_preemption: str | None = None,
+        on_finish_action: str = "delete_job",
+        on_kill_action: str = "delete_job",
+        skip_on_exit_code: int | Container[int] | None = None,
+        callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = None,
+        job_url: str | None = None,
+        tensorboard_url: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
+        texts = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
+        super().__init__(**{**texts, **kwargs})
+        # Airflow fills in plain data only.
+        self.job = job.to_dict() if isinstance(job, TFJob) else job
+        self.companions = job.companions if isinstance(job, TFJob) else ()  # what stands beside it
+        self.image = image
+        self.command = command
+        self.args = args
+        self.workers = workers
+        self.ps = ps
+        self.env_vars = env_vars
+        self.job_resources = resources  # Airflow has another use for the name
+        self.priority_class = priority_class
+        self.name = name
+        self.namespace = namespace
+        self.queue_name = queue_name
+        self.overrides = overrides
+        self.labels = labels
+        self.annotations = annotations
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.in_cluster = in_cluster
+        self.config_file = config_file
+        self.cluster_context = cluster_context
+        self.driver = driver
+        self.durable = durable
+        self.wait_for_completion = wait_for_completion
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self.get_logs = get_logs
+        self.admission_timeout = seconds_of(admission_timeout)
+        self.startup_timeout_seconds = seconds_of(startup_timeout_seconds)
+        self.fallback = fallback
+        self.on_eviction = on_eviction
+        self.on_preemption = on_preemption
+        self.on_finish_action = on_finish_action
+        self.on_kill_action = on_kill_action
+        self.skip_on_exit_code = skip_on_exit_code
+        self.callbacks = callbacks
+        self.job_url = job_url
+        self.tensorboard_url = tensorboard_url
+        if problems := [*operator_problems(self)]:
+            raise InvalidJob(problems)
+        self.killed = False  # set in a signal handler, when the task is to end
+        self.request: JobRequest | None = None  # what is submitted, once it is known
+        self.result: Mapping[str, Any] = {}  # what the job came to
 
-    @abstractmethod
     def access(self) -> ClusterArguments:
         """The cluster that the arguments name."""
+        return ClusterArguments.of(vars(self))
 
     @abstractmethod
     def document(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, is_template
-from tf_dist.errors import Problem
+from tf_dist.errors import InvalidJob, Problem
 
 # By the operator's attribute, the argument that it is, and what it is called: Airflow has another use for some names.
 _ARGUMENTS: Final[Mapping[str, tuple[str, str]]] = {
@@ -46,6 +46,10 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
         yield from choice_problems(name, getattr(operator, name), known)
     if not operator.wait_for_completion and operator.driver == DriverChoice.INLINE:
         yield unwaited_problem()
+    try:
+        policies_of_operator(operator)
+    except InvalidJob as error:
+        yield from error.problems
     codes: object = operator.skip_on_exit_code
     if not _are_exit_codes(codes):
         yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")
@@ -53,6 +57,16 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     for one in callbacks if isinstance(callbacks, Sequence) else () if callbacks is None else (callbacks,):
         if not (isinstance(one, type) and issubclass(one, TFJobCallbacks)):
             yield Problem("callbacks", f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")
+
+
+def policies_of_operator(operator: Any) -> dict[str, str]:
+    """The job's annotations for the operator's policies; InvalidJob. What comes later is not judged."""
+    policies = {name: getattr(operator, name) for name in ("fallback", "on_eviction", "on_preemption")}
+    if all(one is None for one in policies.values()):
+        return {}
+    from tf_dist.core.dialects import policy_annotations
+
+    return policy_annotations(**policies, admission_timeout=operator.admission_timeout, open_=comes_later)
 
 
 def unwaited_problem() -> Problem:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
-from tf_dist.airflow.operators.job_arguments import comes_later, operator_problems
+from tf_dist.airflow.operators.job_arguments import operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob
-from tf_dist.core.dialects import StepOverrides, policy_annotations
+from tf_dist.core.dialects import StepOverrides
 from tf_dist.core.steps.job_arguments import count_of
 from tf_dist.errors import InvalidJob, Problem
 
@@ -52,17 +52,6 @@ def request_of_operator(operator: BaseTFJobOperator, render: Callable[[Any], Any
         queue_name=operator.queue_name,
         name=operator.name,
         default_name=operator.task_id,
-    )
-
-
-def policies_of_operator(operator: BaseTFJobOperator) -> dict[str, str]:
-    """The job's annotations for the operator's policies; InvalidJob. What is a template yet is not judged."""
-    return policy_annotations(
-        fallback=operator.fallback,
-        on_eviction=operator.on_eviction,
-        on_preemption=operator.on_preemption,
-        admission_timeout=operator.admission_timeout,
-        open_=comes_later,
     )
 
 

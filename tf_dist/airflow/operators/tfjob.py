@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from tf_dist.airflow.callbacks import TFJobCallbacks
-from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.base import BaseTFJobOperator
-from tf_dist.airflow.operators.job_arguments import operator_problems
 from tf_dist.airflow.versions import (
-    TASKS_CHOOSE_NATIVE,
     AirflowFailException,
     TaskDeferralError,
     TaskDeferralTimeout,
-    conf,
 )
-from tf_dist.client.tfjob import TFJob
-from tf_dist.core.steps.job_arguments import seconds_of
 from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
-
-    from tf_dist.airflow.jobs.job_request import JobRequest
 
 
 class TFJobOperator(BaseTFJobOperator):
@@ -80,137 +71,10 @@ class TFJobOperator(BaseTFJobOperator):
     :param tensorboard_url: likewise. (templated)
     """
 
-    template_fields: Sequence[str] = (
-        "job",
-        "image",
-        "command",
-        "args",
-        "workers",
-        "ps",
-        "env_vars",
-        "job_resources",
-        "priority_class",
-        "name",
-        "namespace",
-        "queue_name",
-        "overrides",
-        "fallback",
-        "labels",
-        "annotations",
-        "kubernetes_conn_id",
-        "config_file",
-        "cluster_context",
-        "job_url",
-        "tensorboard_url",
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        "job": "yaml",
-        "env_vars": "py",
-        "job_resources": "py",
-        "overrides": "py",
-        "fallback": "py",
-        "labels": "py",
-        "annotations": "py",
-    }
     ui_color = "#ffe0b2"
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
-    def __init__(
-        self,
-        *,
-        job: str | Mapping[str, Any] | TFJob | None = None,
-        image: str | None = None,
-        command: Sequence[str] | None = None,
-        args: Sequence[str] | None = None,
-        workers: int | str | None = None,
-        ps: int | str | None = None,
-        env_vars: Mapping[str, str | Mapping[str, Any]] | None = None,
-        resources: Mapping[str, Any] | None = None,
-        priority_class: str | None = None,
-        name: str | None = None,
-        namespace: str | None = None,
-        queue_name: str | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
-        kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
-        in_cluster: bool | None = None,
-        config_file: str | None = None,
-        cluster_context: str | None = None,
-        driver: str = "auto",
-        durable: bool = True,
-        wait_for_completion: bool = True,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
-        get_logs: bool = True,
-        admission_timeout: float | str | None = None,
-        startup_timeout_seconds: float | None = 600.0,
-        fallback: Sequence[Mapping[str, Any]] | None = None,
-        on_eviction: str | None = None,
-        on_preemption: str | None = None,
-        on_finish_action: str = "delete_job",
-        on_kill_action: str = "delete_job",
-        skip_on_exit_code: int | Container[int] | None = None,
-        callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = None,
-        job_url: str | None = None,
-        tensorboard_url: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
-        texts = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
-        super().__init__(**{**texts, **kwargs})
-        # Airflow fills in plain data only.
-        self.job = job.to_dict() if isinstance(job, TFJob) else job
-        self.companions = job.companions if isinstance(job, TFJob) else ()
-        self.image = image
-        self.command = command
-        self.args = args
-        self.workers = workers
-        self.ps = ps
-        self.env_vars = env_vars
-        self.job_resources = resources  # Airflow has another use for the name
-        self.priority_class = priority_class
-        self.name = name
-        self.namespace = namespace
-        self.queue_name = queue_name
-        self.overrides = overrides
-        self.labels = labels
-        self.annotations = annotations
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.in_cluster = in_cluster
-        self.config_file = config_file
-        self.cluster_context = cluster_context
-        self.driver = driver
-        self.durable = durable
-        self.wait_for_completion = wait_for_completion
-        self.deferrable = deferrable
-        self.poll_interval = poll_interval
-        self.get_logs = get_logs
-        self.admission_timeout = seconds_of(admission_timeout)
-        self.startup_timeout_seconds = seconds_of(startup_timeout_seconds)
-        self.fallback = fallback
-        self.on_eviction = on_eviction
-        self.on_preemption = on_preemption
-        self.on_finish_action = on_finish_action
-        self.on_kill_action = on_kill_action
-        self.skip_on_exit_code = skip_on_exit_code
-        self.callbacks = callbacks
-        self.job_url = job_url
-        self.tensorboard_url = tensorboard_url
-        problems = [*operator_problems(self)]
-        if any(given is not None for given in (fallback, on_eviction, on_preemption)):
-            from tf_dist.airflow.operators.operator_arguments import policies_of_operator
-
-            try:
-                policies_of_operator(self)
-            except InvalidJob as error:
-                problems += error.problems
-        if problems:
-            raise InvalidJob(problems)
-        self.killed = False
-        self.request: JobRequest | None = None  # what is submitted, once it is known
-        self.result: Mapping[str, Any] = {}  # what the job came to
-        self._given: tuple[Any, ...] = ()  # ``job``, as the DAG has it
+    _given: tuple[Any, ...] = ()  # ``job``, as the DAG has it
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
@@ -291,10 +155,6 @@ class TFJobOperator(BaseTFJobOperator):
         from tf_dist.airflow.operators.operator_arguments import dry_run_text
 
         print(dry_run_text(self))  # noqa: T201
-
-    def access(self) -> ClusterArguments:
-        """The cluster that the arguments name."""
-        return ClusterArguments.of(vars(self))
 
 
 def _is_template(text: str, env: Environment) -> bool:
