@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tf_dist.cluster.api import Cluster, Object, Resource
-from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem, Rejected, Throttled, Unavailable
+from tf_dist.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    InvalidJob,
+    NotFound,
+    Problem,
+    Rejected,
+    Throttled,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from tf_dist.cluster.client.client_config import KubeContext
@@ -157,3 +168,17 @@ class Backoff:
     def succeeded(self) -> None:
         """It is there, and does what was asked."""
         self._since, self._failures = None, 0
+
+
+def until_taken(request: Callable[[], object], backoff: Backoff) -> None:
+    """Make a request until the cluster has taken it; ClusterError when it does not for too long.
+
+    An object that is gone already, and perhaps has another in its place, is left alone.
+    """
+    while True:
+        try:
+            with suppress(NotFound, Conflict):
+                request()
+            return
+        except TRANSIENT_ERRORS as error:
+            backoff.failed(error)

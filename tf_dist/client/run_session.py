@@ -222,32 +222,27 @@ class RunOptions:
     second: str = "once more to kill them at once"
 
 
+@dataclass(slots=True)
 class RunSession:
     """``timeout``: seconds after which the run is given up (None: never)."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        job: StoredJob,
-        view: JobView,
-        signals: Signals,
-        run_options: RunOptions,
-        *,
-        timeout: float | None,
-    ) -> None:
-        self._cluster = cluster
-        self._run_options = run_options
-        self._job = job
-        self._view = view
-        self._signals = signals
-        self._started = time.monotonic()
-        self._deadline = None if timeout is None else self._started + timeout
+    cluster: Cluster
+    job: StoredJob
+    view: JobView
+    signals: Signals
+    run_options: RunOptions
+    timeout: float | None
+    _started: float = field(default_factory=time.monotonic, init=False)
+
+    @property
+    def _deadline(self) -> float | None:
+        return None if self.timeout is None else self._started + self.timeout
 
     def run(self) -> Result:
         """Show the job until it has ended or was brought to an end."""
-        options = self._run_options
+        options = self.run_options
         with monitoring(
-            self._cluster, self._job, self._view, self._signals, options.open_log, options.kept_lines
+            self.cluster, self.job, self.view, self.signals, options.open_log, options.kept_lines
         ) as monitor:
             end = self._until_end(monitor)
             seconds, monitor.decided = time.monotonic() - self._started, True
@@ -264,7 +259,7 @@ class RunSession:
             if monitor.watch.job is None or outcome_kind(snapshot.status) is not None:
                 return RunEnd.FINISHED
             reason = pending_reason(snapshot.status) if snapshot.status.admission is None else None
-            if self._run_options.gives_up and reason is not None and reason.unreachable:
+            if self.run_options.gives_up and reason is not None and reason.unreachable:
                 return RunEnd.NEVER_FITS
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return RunEnd.TIMEOUT
@@ -272,15 +267,15 @@ class RunSession:
     def _wait_seconds(self) -> float | None:
         """How long to wait for something to happen."""
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        known = [wait for wait in (left, self._view.tick) if wait is not None]
+        known = [wait for wait in (left, self.view.tick) if wait is not None]
         return min(known) if known else None
 
     def _announce(self, end: RunEnd) -> None:
         why = {RunEnd.SIGNAL: "stopping", RunEnd.TIMEOUT: "the time is over: stopping"}.get(end)
-        if why and self._run_options.keep:
-            self._view.say(f"{why} to look on; the job stays where it is", "yellow")
+        if why and self.run_options.keep:
+            self.view.say(f"{why} to look on; the job stays where it is", "yellow")
         elif why:
-            self._view.say(f"{why}: pods get their grace period to end in; {self._run_options.second}", "yellow")
+            self.view.say(f"{why}: pods get their grace period to end in; {self.run_options.second}", "yellow")
 
     def _stop(self, monitor: JobMonitor, longest: float | None) -> None:
         """Delete the job, wait until its pods have ended in their own time, read their last lines.
@@ -288,19 +283,19 @@ class RunSession:
         Another signal cuts that short.
         """
         before, watch = monitor.signals, monitor.watch
-        if longest is not None or self._run_options.keep:
+        if longest is not None or self.run_options.keep:
             # On a cluster the logs of a job go with it.
             monitor.sync_pods()
             run_in_thread(monitor.drain(before), watch.take)
-        if self._run_options.keep:
+        if self.run_options.keep:
             return
         with suppress(NotFound):
-            self._cluster.delete(self._job.resource, self._job.namespace, self._job.name, uid=self._job.uid)
+            self.cluster.delete(self.job.resource, self.job.namespace, self.job.name, uid=self.job.uid)
         until = None if longest is None else time.monotonic() + longest
         while (watch.job is not None or watch.pods) and monitor.signals == before:
             if until is not None and time.monotonic() >= until:
                 break
-            monitor.step(self._view.tick if until is None else max(0.0, until - time.monotonic()))
+            monitor.step(self.view.tick if until is None else max(0.0, until - time.monotonic()))
         run_in_thread(monitor.drain(before), watch.take)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -133,43 +134,45 @@ _DELETED_ENDS: Final[Mapping[str, Callable[[bool], bool]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class JobCleanup:
     """Parts ``owner``, a try of the task ``ti`` of ``operator``, from its job."""
 
-    def __init__(self, operator: BaseTFJobOperator, ti: Any, hook: TFJobHook, owner: str) -> None:
-        self._operator, self._ti, self._hook, self._owner = operator, ti, hook, owner
-        self._log = operator.log
+    operator: BaseTFJobOperator
+    ti: Any
+    hook: TFJobHook
+    owner: str
 
     def clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> bool:
         """After the wait, as ``on_finish_action`` says; whether the job was deleted."""
         goes_on = not event["decided"] and not event["over"]
-        delete = goes_on or _DELETED_ENDS[self._operator.on_finish_action](event["reached"])
+        delete = goes_on or _DELETED_ENDS[self.operator.on_finish_action](event["reached"])
         try:
-            return finish_job(self._hook.connection, job, self._owner, self._ti.max_tries, delete=delete)
+            return finish_job(self.hook.connection, job, self.owner, self.ti.max_tries, delete=delete)
         except ClusterError as error:
             # How the job came out is known, and that is what the task is about.
-            self._log.warning("%s could not be %s: %s", job.shown, "deleted" if delete else "marked", error)
+            self.operator.log.warning("%s could not be %s: %s", job.shown, "deleted" if delete else "marked", error)
             return False
 
     def abandon(self, job: StoredJob) -> None:
         """The wait ended and the job did not: a retry adopts it; without one it is deleted."""
         if self.adopted_by_retry:
-            self._log.warning("%s goes on without a task that waits for it: a retry takes it up", job.shown)
+            self.operator.log.warning("%s goes on without a task that waits for it: a retry takes it up", job.shown)
         else:
             self.give_up(job, "the task is not tried again")
 
     @property
     def adopted_by_retry(self) -> bool:
         """Whether another try follows, and takes the job up."""
-        return bool(self._operator.durable and self._ti.try_number <= self._ti.max_tries)
+        return bool(self.operator.durable and self.ti.try_number <= self.ti.max_tries)
 
     def give_up(self, job: StoredJob, why: str) -> None:
         """Delete it, if it is still this try's."""
         try:
-            if delete_if_owned(self._hook.cluster, job, self._owner):
-                self._log.info("%s is deleted: %s", job.shown, why)
+            if delete_if_owned(self.hook.cluster, job, self.owner):
+                self.operator.log.info("%s is deleted: %s", job.shown, why)
         except ClusterError as error:
-            self._log.warning("%s could not be deleted: %s", job.shown, error)
+            self.operator.log.warning("%s could not be deleted: %s", job.shown, error)
 
 
 class ReportedEnd:
@@ -211,35 +214,36 @@ def _drives(operator: BaseTFJobOperator, job: StoredJob) -> bool:
     return operator.driver == DriverChoice.INLINE or is_driven_by_airflow(job)
 
 
+@dataclass(frozen=True, slots=True)
 class ForegroundWait:
     """Waits for a job of the task ``ti`` of ``operator`` in this thread."""
 
-    def __init__(
-        self, operator: BaseTFJobOperator, ti: Any, hook: TFJobHook, cleanup: JobCleanup, limits: WaitLimits
-    ) -> None:
-        self._operator, self._ti, self._hook, self._cleanup = operator, ti, hook, cleanup
-        self._limits = limits
+    operator: BaseTFJobOperator
+    ti: Any
+    hook: TFJobHook
+    cleanup: JobCleanup
+    limits: WaitLimits
 
     def wait(self, job: StoredJob) -> Mapping[str, Any]:
         """The payload of ``outcomes``; any other end of the wait is raised, and says what becomes of the job."""
         try:
-            with self._hook.informer(job.namespace) as informer:
+            with self.hook.informer(job.namespace) as informer:
                 try:
                     return self._wait_for_job(informer, job)
                 except (AirflowTaskTimeout, TaskKilled) as end:
                     # At once: a process that a user has ended is killed after five seconds.
-                    if isinstance(end, AirflowTaskTimeout) or self._operator.on_kill_action == "delete_job":
-                        self._cleanup.give_up(job, str(end))
+                    if isinstance(end, AirflowTaskTimeout) or self.operator.on_kill_action == "delete_job":
+                        self.cleanup.give_up(job, str(end))
                     raise
         except TaskKilled:
             raise
         except Exception:
-            self._cleanup.abandon(job)
+            self.cleanup.abandon(job)
             raise
 
     def _wait_for_job(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
-        operator, changed, ref = self._operator, threading.Event(), JobRef.of(job.resource, job.stored)
-        options = WaitOptions(limits=self._limits, get_logs=operator.get_logs)
+        operator, changed, ref = self.operator, threading.Event(), JobRef.of(job.resource, job.stored)
+        options = WaitOptions(limits=self.limits, get_logs=operator.get_logs)
         drive = _drives(operator, job) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
@@ -250,13 +254,13 @@ class ForegroundWait:
 
     def _stop_if_killed(self) -> None:
         """After ``on_kill``: find out what for. Neither a worker that goes nor a clear is a reason to touch the job."""
-        if not self._operator.killed:
+        if not self.operator.killed:
             return
-        self._operator.killed = False
-        state = task_state(self._ti, self._ti.get_task_states)
+        self.operator.killed = False
+        state = task_state(self.ti, self.ti.get_task_states)
         if state in ENDED_STATES:
             raise TaskKilled(f"a user has ended the task: it is {state}")
-        self._operator.log.info("this process is asked to go (the task is %s): the job goes on", state)
+        self.operator.log.info("this process is asked to go (the task is %s): the job goes on", state)
 
 
 _TIMEOUT: Final = (OutcomeKind.DEADLINE_EXCEEDED, "Timeout")

@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
+from tf_dist.client.connection import Backoff, until_taken
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
+from tf_dist.client.launch.step_suspension import stop_patch
 from tf_dist.client.monitor import JobMonitor
 from tf_dist.client.stored_jobs import StoredJob, list_jobs, now
 from tf_dist.client.wait import wait_for
@@ -18,7 +19,6 @@ from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.core.api.status import Phase
 from tf_dist.core.api.timestamps import parse_time
-from tf_dist.core.dialects import suspend_patch
 from tf_dist.core.steps.shutdown import OnTerm, StopDecision, decide_stop
 from tf_dist.errors import ClusterError, Conflict, NotFound
 
@@ -95,22 +95,13 @@ class StepShutdown:
 
     def _suspend(self, monitor: JobMonitor, until: float) -> None:
         stored = monitor.watch.job or self.job
-        patch = suspend_patch(stored.stored, True)
-        metadata = patch.setdefault("metadata", {})
-        metadata.setdefault("annotations", {})[contract.STOPPED_BY] = contract.LAUNCHER
+        patch = stop_patch(stored, suspend=True, by=contract.LAUNCHER)
         self._ask(until, lambda: self.cluster.patch(stored.resource, stored.namespace, stored.name, patch))
         self._wait(monitor, until, lambda: _stopped(monitor))
 
     def _ask(self, until: float | None, request: Callable[[], object]) -> None:
         """Until the cluster has taken it; ClusterError when it does not in time."""
-        backoff = Backoff() if until is None else Backoff(max(0.0, until - time.monotonic()), sleep=_short)
-        while True:
-            try:
-                with suppress(NotFound, Conflict):  # gone already, and perhaps another in its place
-                    request()
-                return
-            except TRANSIENT_ERRORS as error:
-                backoff.failed(error)
+        until_taken(request, Backoff() if until is None else Backoff(max(0.0, until - time.monotonic()), sleep=_short))
 
     def _wait(self, monitor: JobMonitor, until: float | None, done: Callable[[], bool]) -> None:
         before = monitor.signals

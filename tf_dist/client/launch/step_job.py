@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
+from tf_dist.client.connection import Backoff, until_taken
 from tf_dist.client.job_files import JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
+from tf_dist.client.launch.step_suspension import stop_patch
 from tf_dist.client.monitor import ObjectsListed, SignalReceived, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job, job_resource
@@ -20,7 +23,7 @@ from tf_dist.core.api.assignment import largest_job
 from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.overrides import Override, parse_overrides, shorten_text
-from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, policy_annotations, suspend_patch
+from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, policy_annotations
 from tf_dist.core.dialects.common_schema import MAX_NAME
 from tf_dist.core.steps.adoption import ExistingJobAction, decide_existing_job
 from tf_dist.core.steps.inputs import input_overrides, listed_values, read_inputs
@@ -179,25 +182,16 @@ class Interrupted(Exception):
         self.number = number
 
 
+@dataclass(frozen=True, slots=True)
 class StepJobCreator:
     """``say`` gets what is done and why. ``reattach``: a job of an earlier try is gone on with."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        entry: LoadedJob,
-        namespace: str,
-        signals: Signals,
-        say: Callable[[str], object],
-        *,
-        reattach: bool = True,
-    ):
-        self._reattach = reattach
-        self._cluster = cluster
-        self._entry = entry
-        self._namespace = namespace
-        self._signals = signals
-        self._say = say
+    cluster: Cluster
+    entry: LoadedJob
+    namespace: str
+    signals: Signals
+    say: Callable[[str], object]
+    reattach: bool = True
 
     def place(self, annotations: Mapping[str, str], workdir: str | None) -> StoredJob:
         """The job as it is there now. ``annotations``, ``workdir``: of one that is created, see ``create_job``.
@@ -207,61 +201,51 @@ class StepJobCreator:
         for _ in range(_ATTEMPTS):
             found = self._find()
             if found is None:
-                return create_job(self._cluster, self._entry, self._namespace, workdir=workdir, annotations=annotations)
+                return create_job(self.cluster, self.entry, self.namespace, workdir=workdir, annotations=annotations)
             self._require_ours(found)
             if not found.stored["metadata"].get("deletionTimestamp"):
                 reported = contract.REPORTED in _annotations(found)
-                action = decide_existing_job(found.status, reported=reported, reattach=self._reattach)
+                action = decide_existing_job(found.status, reported=reported, reattach=self.reattach)
                 if action is ExistingJobAction.JOIN:
                     return self._join(found)
             self._clear_away(found)
         raise Conflict(
-            f"job {self._entry.job.key.name} comes again each time that it is deleted", hint="see who makes it"
+            f"job {self.entry.job.key.name} comes again each time that it is deleted", hint="see who makes it"
         )
 
     def _find(self) -> StoredJob | None:
-        resource = job_resource(self._entry)
+        resource = job_resource(self.entry)
         try:
-            return StoredJob(resource, self._cluster.get(resource, self._namespace, self._entry.job.key.name))
+            return StoredJob(resource, self.cluster.get(resource, self.namespace, self.entry.job.key.name))
         except NotFound:
             return None
 
     def _require_ours(self, found: StoredJob) -> None:
         labels = found.stored["metadata"].get("labels") or {}
-        mine = self._entry.document["metadata"].get("labels") or {}
+        mine = self.entry.document["metadata"].get("labels") or {}
         if mine.get(contract.WORKFLOW_UID, "") != labels.get(contract.WORKFLOW_UID, "-"):
             raise AlreadyExists(
-                f"there is a job {found.name} in namespace {self._namespace}, and it is not this step's",
+                f"there is a job {found.name} in namespace {self.namespace}, and it is not this step's",
                 hint="give the job another metadata.name",
             )
 
     def _join(self, found: StoredJob) -> StoredJob:
-        self._say(f"goes on with {found.shown}, which an earlier try of this step has made")
+        self.say(f"goes on with {found.shown}, which an earlier try of this step has made")
         if contract.STOPPED_BY not in _annotations(found):
             return found
-        self._say(f"resumes {found.shown}, which that try had suspended")
-        patch = suspend_patch(found.stored, False)
-        metadata = patch.setdefault("metadata", {})
-        metadata.setdefault("annotations", {})[contract.STOPPED_BY] = None
-        patched = self._cluster.patch(found.resource, found.namespace, found.name, patch)
+        self.say(f"resumes {found.shown}, which that try had suspended")
+        patch = stop_patch(found, suspend=False)
+        patched = self.cluster.patch(found.resource, found.namespace, found.name, patch)
         return StoredJob(found.resource, patched)
 
     def _clear_away(self, found: StoredJob) -> None:
         """Delete it, and wait until it and its pods are gone: a new one has pods of the same names."""
         why = "has ended" if found.status.finished else "is not gone on with"
-        self._say(f"{found.shown} of an earlier try {why}: deletes it, and starts anew")
-        backoff = Backoff()
-        while True:
-            try:
-                self._cluster.delete(found.resource, found.namespace, found.name, uid=found.uid)
-            except (NotFound, Conflict):
-                pass
-            except TRANSIENT_ERRORS as error:
-                backoff.failed(error)
-                continue
-            break
-        with WatchingJobInformer(self._cluster, found) as watch:
-            self._signals.listen(lambda number: watch.put(SignalReceived(number)))
+        self.say(f"{found.shown} of an earlier try {why}: deletes it, and starts anew")
+        request = partial(self.cluster.delete, found.resource, found.namespace, found.name, uid=found.uid)
+        until_taken(request, Backoff())
+        with WatchingJobInformer(self.cluster, found) as watch:
+            self.signals.listen(lambda number: watch.put(SignalReceived(number)))
             listed = False
             while watch.job is not None or watch.pods or not listed:
                 for item in watch.take():

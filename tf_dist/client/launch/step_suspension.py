@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
@@ -13,6 +14,14 @@ from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.dialects import suspend_patch
 from tf_dist.core.steps.shutdown import decide_suspension
 from tf_dist.errors import ClusterError, Forbidden, NotFound
+
+
+def stop_patch(job: StoredJob, *, suspend: bool, by: str = "") -> dict[str, Any]:
+    """The patch that suspends a job, noting by whom, or resumes it."""
+    patch = suspend_patch(job.stored, suspend)
+    metadata = patch.setdefault("metadata", {})
+    metadata.setdefault("annotations", {})[contract.STOPPED_BY] = by if suspend else None
+    return patch
 
 
 class StepSuspension:
@@ -52,10 +61,8 @@ class StepSuspension:
             return  # at the next look
 
     def _change(self, job: StoredJob, suspend: bool) -> None:
-        patch = suspend_patch(job.stored, suspend)
-        metadata = patch.setdefault("metadata", {})
-        metadata.setdefault("annotations", {})[contract.STOPPED_BY] = contract.WORKFLOW if suspend else None
-        metadata["uid"] = job.uid
+        patch = stop_patch(job, suspend=suspend, by=contract.WORKFLOW)
+        patch["metadata"]["uid"] = job.uid
         self._cluster.patch(job.resource, job.namespace, job.name, patch)
         self._say(f"the workflow is suspended: suspends {job.shown}" if suspend else f"resumes {job.shown}")
 
