@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, SlowStart
+from tf_dist.controller.observability.json_logging import current_job, job_log_context
 
 
 @pytest.fixture
@@ -59,3 +60,18 @@ def test_tasks_are_done_though_other_work_holds_all_threads_of_the_pool() -> Non
         caller.join(60)
     assert ended
     assert done == [*range(7)]
+
+
+def test_all_of_it_is_done_in_the_callers_context() -> None:
+    """Else a log line of one pod's creation would not say which job it is about."""
+    seen: list[tuple[str, str]] = []
+    together = threading.Barrier(4, timeout=60)
+
+    def task() -> None:
+        together.wait()  # no thread does two of them
+        seen.append((threading.current_thread().name, current_job.get()))
+
+    with SYSTEM_RUNTIME.pool(4, "worker") as pool, job_log_context("default/mnist"):
+        SlowStart(SYSTEM_RUNTIME, pool, 4).run([lambda: None, lambda: None, lambda: None, *[task] * 4])
+    assert {job for _, job in seen} == {"default/mnist"}
+    assert len({thread for thread, _ in seen}) == 4

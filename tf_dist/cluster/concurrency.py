@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import copy_context
 from typing import Any, Final, Self
 
 
@@ -73,7 +74,8 @@ class SlowStart:
     """Does pieces of work side by side: one, then two, then four, and so on, at most ``most`` at a time.
 
     That is how Kubernetes' controllers create pods: what the server refuses it refuses once, and not a thousand times.
-    The caller's thread and those of ``pool`` take one after the other until none is left.
+    The caller's thread and those of ``pool`` take one after the other until none is left, in the caller's context
+    (the job that log lines are about, how requests are retried).
     """
 
     def __init__(self, runtime: ThreadRuntime, pool: Executor, most: int) -> None:
@@ -112,7 +114,7 @@ class SlowStart:
                         over.notify_all()
 
         for _ in range(1, len(tasks)):
-            self._pool.submit(work)
+            self._pool.submit(copy_context().run, work)
         # Other work may hold all threads of the pool: then the caller does all of it.
         work()
         with over:

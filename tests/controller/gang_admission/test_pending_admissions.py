@@ -16,7 +16,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LeasePendingAdmissions
 from tf_dist.controller.leases.leadership import LeadershipLost
-from tf_dist.errors import ClusterError, Conflict, Rejected, Unavailable
+from tf_dist.errors import ClusterError, Conflict, Forbidden, Rejected, Unavailable
 
 
 @given(TURNS)
@@ -206,6 +206,44 @@ def test_the_next_arbiter_touches_what_was_listed_and_shuts_the_last_one_out(mem
         memory.replace(TFJOBS, "default", "a", {**stored, "status": {"late": "True"}}, subresource="status")
     with pytest.raises(LeadershipLost):
         first.record_pending(refs("b"))
+    assert listed(memory) == []
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["may be read", "may not be read"])
+def test_a_listed_job_that_may_not_be_touched_costs_no_other_job_its_place(
+    memory: MemoryCluster, readable: bool
+) -> None:
+    """As where its namespace has taken the rights of drivers away."""
+    uids = {name: memory.create(TFJOBS, "default", tfjob(name))["metadata"]["uid"] for name in ("a", "b")}
+    opened(memory).record_pending({uid: JobRef(TFJOBS, "default", name) for name, uid in uids.items()})
+
+    def refused(verb: str, resource: Resource, _: Any = None, name: str = "", *__: Any, **___: Any) -> None:
+        if resource is TFJOBS and name == "a" and not (readable and verb == "get"):
+            raise Forbidden(f"may not {verb} tfjobs there")
+
+    touched: list[str] = []
+    intents = LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda ref, _: touched.append(ref.name))
+    assert intents.open(2)
+    assert touched == ["b"]
+    assert intents.declared() == frozenset()
+    assert intents.record_pending(refs("c")) == {"uid-c"}
+    assert listed(memory) == ["a", "c"], "a leader that may touch it is still to do so"
+    intents.settle(["uid-c"])
+    intents.forget_settled()
+    assert listed(memory) == ["a"]
+    opened(memory, touched)
+    assert touched == ["b", "a"]
+    assert listed(memory) == []
+
+
+def test_a_job_that_is_gone_is_listed_no_more_though_it_might_not_be_touched(memory: MemoryCluster) -> None:
+    opened(memory).record_pending(refs("a"))
+
+    def refused(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if resource is TFJOBS and verb == "patch":
+            raise Forbidden("may not patch tfjobs there")
+
+    assert LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda *_: None).open(2)
     assert listed(memory) == []
 
 

@@ -11,11 +11,15 @@ a request hang, between the two. Were a successor to decide meanwhile, both coul
 - A leader whose verdicts are all written empties the list, so that its successor has no old jobs to touch.
 
 So two leaders never give away the same capacity, though a process sleeps at any point, and no clock has a part in it.
+Only a job that a leader may not touch (403) is passed over: it stays in the list, for one that may. A late verdict of
+the leader before could still reach it, which is at most that one place given twice; waiting for a right that may never
+come would hold up all jobs.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +34,9 @@ from tf_dist.controller.leases.lease import (
     create_lease,
 )
 from tf_dist.core.api import names
-from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
+from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound, Rejected
+
+_LOG = logging.getLogger(__name__)
 
 ADMITTING_ANNOTATION: Final = names.ANNOTATION_PREFIX + "admitting"
 """Annotation of a Lease: the jobs that its admission leader is about to admit."""
@@ -68,6 +74,7 @@ class LeasePendingAdmissions:
         # While it is being opened: what the Lease carries until another leader opens it, and the jobs touched so far.
         self._mark = ""
         self._fenced: set[str] = set()
+        self._refused: dict[str, JobRef] = {}  # jobs that may not be touched: they stay listed
         self._lock = threading.Lock()
 
     def open(self, epoch: object) -> bool:
@@ -83,6 +90,7 @@ class LeasePendingAdmissions:
         left = _load_jobs(stored)
         if not self._mark or (stored["metadata"].get("annotations") or {}).get(LEADER_ANNOTATION) != self._mark:
             self._mark, self._fenced = uuid.uuid4().hex, set()
+        self._refused = {}
         stored = self._write(stored, left, leader=self._mark)
         for uid, ref in left.items():
             if uid not in self._fenced:
@@ -154,7 +162,10 @@ class LeasePendingAdmissions:
         if not stopping:
             self._check()
         metadata = stored["metadata"]
-        annotations = {**(metadata.get("annotations") or {}), ADMITTING_ANNOTATION: _dump_jobs(jobs)}
+        annotations = {
+            **(metadata.get("annotations") or {}),
+            ADMITTING_ANNOTATION: _dump_jobs({**self._refused, **jobs}),
+        }
         if leader:
             annotations[LEADER_ANNOTATION] = leader
         try:
@@ -171,8 +182,19 @@ class LeasePendingAdmissions:
                 self._touched(ref, self._cluster.patch(ref.resource, ref.namespace, ref.name, patch))
             except (Conflict, Rejected):
                 # Another job of that name may not be touched; one that may not be touched may get its place yet.
-                if self._cluster.get(ref.resource, ref.namespace, ref.name)["metadata"]["uid"] == uid:
+                if self._is_there(uid, ref):
                     raise
+            except Forbidden as error:
+                if self._is_there(uid, ref):
+                    self._refused[uid] = ref
+                    _LOG.warning("failed to touch listed job, passing it over: job=%s error=%s", ref, error)
+
+    def _is_there(self, uid: str, ref: JobRef) -> bool:
+        """Whether it is the same job still, as far as that may be read; NotFound."""
+        try:
+            return bool(self._cluster.get(ref.resource, ref.namespace, ref.name)["metadata"]["uid"] == uid)
+        except Forbidden:
+            return True
 
 
 PendingAdmissions = LeasePendingAdmissions | Standalone
