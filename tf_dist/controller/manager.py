@@ -153,6 +153,7 @@ class Manager(Service):
             self._leases,
             namespace=settings.system_namespace,
             wanted=leadership.valid,
+            controller=str(self.elector.ref) if namespace is None else "",
             duration=self._settings.duration,
             renew_every=self._settings.renew_every,
         )

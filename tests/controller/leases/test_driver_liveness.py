@@ -9,14 +9,18 @@ import pytest
 
 from tests.controller.harness import disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.driver_liveness import controller_lives, no_living_driver
 from tf_dist.controller.leases.lease import (
+    CONTROLLER_LEASE,
     CONTROLLER_NAME,
+    DRIVER_ADMISSION_LEADER,
     DRIVER_CONTROLLER,
     DRIVER_INLINE,
     LeaseRef,
+    admission_leader_lease,
     controller_lease_name,
     new_lease,
 )
@@ -115,6 +119,37 @@ def test_a_controller_of_several_namespaces_says_which(namespaces: tuple[str, ..
         until(lambda: bool(cluster.get(LEASES, *ref).get("spec", {}).get("holderIdentity")), 30)
         assert controller_lives(cluster, "default", time.time()) is lives
     assert not controller_lives(cluster, "default", time.time())
+
+
+@pytest.mark.parametrize(("namespaces", "lives"), [((), True), (("default",), False)], ids=["of all", "of one"])
+def test_a_controller_of_another_namespace_shows_in_the_lease_of_the_admission_leader(
+    namespaces: tuple[str, ...], lives: bool
+) -> None:
+    """``tf-dist install --into ml-system``: one of all namespaces decides about places for all: by that it is known."""
+    cluster = MemoryCluster()
+    cluster.create(NAMESPACES, None, {"metadata": {"name": "ml-system"}})
+    ref, leader = LeaseRef("ml-system", controller_lease_name(namespaces)), admission_leader_lease()
+    labels = {names.DRIVER: DRIVER_CONTROLLER}
+    cluster.create(LEASES, ref.namespace, {"metadata": {"name": ref.name, "labels": labels}})
+    labels = {names.DRIVER: DRIVER_ADMISSION_LEADER}
+    cluster.create(LEASES, leader.namespace, {"metadata": {"name": leader.name, "labels": labels}})
+    held = leader if lives else ref
+    with Manager(cluster, ManagerSettings(lease_namespace=ref.namespace, namespaces=namespaces, metrics_port=0)):
+        until(lambda: bool(cluster.get(LEASES, *held).get("spec", {}).get("holderIdentity")), 30)
+        assert controller_lives(cluster, "default", time.time()) is lives
+    assert not controller_lives(cluster, "default", time.time())
+
+
+def test_a_program_that_decides_about_places_is_no_controller() -> None:
+    cluster = MemoryCluster()
+    leader = admission_leader_lease()
+    left = {"annotations": {CONTROLLER_LEASE: "ml-system/tf-dist-controller"}, "name": leader.name}
+    cluster.create(LEASES, leader.namespace, {"metadata": {**left, "labels": {names.DRIVER: DRIVER_ADMISSION_LEADER}}})
+    program = LeaseAdmissionLeader(cluster)
+    program.start(sees_all=True)
+    until(program.for_all, 30)
+    assert not controller_lives(cluster, "default", time.time())
+    program.stop()
 
 
 def test_where_leases_may_not_be_read_no_job_is_left_to_a_controller() -> None:

@@ -16,6 +16,7 @@ from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import (
+    CONTROLLER_LEASE,
     DRIVER_ADMISSION_LEADER,
     LEASE_DURATION,
     RENEW_INTERVAL,
@@ -32,7 +33,8 @@ from tf_dist.errors import ClusterError, Forbidden, NotFound
 class LeaseAdmissionLeader:
     """Decides while it holds the cluster's Lease for that.
 
-    ``cluster``: for Leases; ``namespace``: where that Lease is; ``wanted``: whether this driver wants it.
+    ``cluster``: for Leases; ``namespace``: where that Lease is; ``wanted``: whether this driver wants it;
+    ``controller``: the Lease of the controller of all namespaces that this is, "" if it is none.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class LeaseAdmissionLeader:
         *,
         namespace: str = names.SYSTEM_NAMESPACE,
         wanted: Callable[[], bool] = lambda: True,
+        controller: str = "",
         duration: float = LEASE_DURATION,
         renew_every: float = RENEW_INTERVAL,
         monotonic: Callable[[], float] = boottime,
@@ -58,6 +61,7 @@ class LeaseAdmissionLeader:
             self._ref,
             shared=True,
             labels={names.DRIVER: DRIVER_ADMISSION_LEADER},
+            annotations={CONTROLLER_LEASE: controller},
             wanted=self._wanted,
             fenced=True,
             duration=duration,

@@ -11,6 +11,8 @@ from typing import Final
 
 from tf_dist.cluster.api import LEASES, Cluster, Object
 from tf_dist.controller.leases.lease import (
+    CONTROLLER_LEASE,
+    DRIVER_ADMISSION_LEADER,
     DRIVER_CONTROLLER,
     NAMESPACES,
     LeaseRecord,
@@ -36,10 +38,11 @@ _CLAIMED_WITHIN: Final = 30.0
 def controller_lives(cluster: Cluster, namespace: str, now: float) -> bool:
     """Whether a controller of all namespaces, or of this one among others, is alive; False where that cannot be known.
 
-    Only the Leases of the system namespace are seen: a controller that was installed into another one is not.
+    Only the Leases of the system namespace are seen. A controller of all namespaces that was installed into another one
+    is known there while it decides about places for all, as it does; one of single namespaces is not.
     """
     try:
-        found = cluster.list(LEASES, system_namespace(), labels=f"{names.DRIVER}={DRIVER_CONTROLLER}").items
+        found = cluster.list(LEASES, system_namespace(), labels=names.DRIVER).items
     except ClusterError:
         return False
     return any(_drives(one, namespace) and _alive(one, now, _SHORT_TOLERANCE) for one in found)
@@ -48,9 +51,12 @@ def controller_lives(cluster: Cluster, namespace: str, now: float) -> bool:
 def _drives(lease: Object, namespace: str) -> bool:
     """Whether it is the Lease of a controller of that namespace; one of several says so itself."""
     metadata = lease["metadata"]
+    annotations, kind = mapping(metadata.get("annotations")), mapping(metadata.get("labels")).get(names.DRIVER)
+    if kind != DRIVER_CONTROLLER:
+        return kind == DRIVER_ADMISSION_LEADER and bool(annotations.get(CONTROLLER_LEASE))
     if metadata["name"] in (controller_lease_name(()), controller_lease_name((namespace,))):
         return True
-    return namespace in text(mapping(metadata.get("annotations")).get(NAMESPACES)).split(",")
+    return namespace in text(annotations.get(NAMESPACES)).split(",")
 
 
 def no_living_driver(cluster: Cluster, job: Object, now: float) -> str:

@@ -41,6 +41,9 @@ TAKEOVER_DELAY: Final = 6.25
 _MAX_DURATION: Final = 86_400
 BROKEN_BY: Final = names.ANNOTATION_PREFIX + "broken-by"
 """Annotation of a Lease: the replica that has taken it from a dead one."""
+CONTROLLER_LEASE: Final = names.ANNOTATION_PREFIX + "controller"
+"""Annotation of the admission leader's Lease: the Lease of the controller of all namespaces that holds it, "" if it is
+held by another driver."""
 NAMESPACES: Final = names.ANNOTATION_PREFIX + "namespaces"
 """Annotation of a controller's Lease: the namespaces whose jobs it drives, with commas between (none: all)."""
 DRIVER_INLINE: Final = "inline"
