@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import json
 import math
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -179,7 +181,7 @@ def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)  # a pipe would wait for a writer
     try:
-        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        place = _place_of(descriptor)
         mode = os.fstat(descriptor).st_mode
         if not _is_below(place, mounts):
             raise _RefusedFile(f"{name} leads to {place}, outside the volumes that the step mounts: remove the link")
@@ -196,6 +198,14 @@ def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None
             raise _RefusedFile(f"{place} is neither a file nor a folder")
     finally:
         os.close(descriptor)
+
+
+def _place_of(descriptor: int) -> Path:
+    """Where an opened file is, wherever links have led. A launcher that is tried on a Mac has no /proc."""
+    if sys.platform == "darwin":
+        found: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
+        return Path(os.fsdecode(found.rstrip(b"\0")))
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
 def _is_below(place: Path, mounts: Iterable[Path]) -> bool:
