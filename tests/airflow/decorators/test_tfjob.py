@@ -92,6 +92,51 @@ def test_parameter_servers_run_the_standard_server() -> None:
     assert "tf.distribute.Server(" in scripts["PS"]
 
 
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is missing: pip install '.[tensorflow]'"
+)
+def test_workers_use_the_parameter_server_and_worker_0_says_what_the_task_returns(site: Site) -> None:
+    """With real TensorFlow: a variable is where the standard server is, and each worker adds to it."""
+    with DAG("trains") as dag:
+
+        @task.tfjob(workers=2, ps=1, python=sys.executable, config_file=site.kubeconfig, multiple_outputs=True)
+        def train(rate: float):  # type: ignore[no-untyped-def]
+            import json
+            import os
+            import time
+
+            import tensorflow as tf
+
+            config = json.loads(os.environ["TF_CONFIG"])
+            me = config["task"]
+            v1 = tf.compat.v1
+            v1.disable_eager_execution()
+            server = v1.train.Server(config["cluster"], job_name=me["type"], task_index=me["index"])
+            with tf.device("/job:ps/task:0"):
+                total = v1.get_variable("total", initializer=0.0)
+            only = v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{me['index']}"])
+            with v1.Session(server.target, config=only) as session:
+                if me["index"] == 0:
+                    session.run(total.initializer)
+                while not session.run(v1.is_variable_initialized(total)):
+                    time.sleep(0.1)
+                session.run(total.assign_add(rate * (me["index"] + 1)))
+                while session.run(total) < 3 * rate:  # until both have added to the same variable
+                    time.sleep(0.1)
+                return {"total": float(session.run(total)), "where": total.device, "worker": me["index"]}
+
+        train(0.5)
+
+    found = run(dag)
+    assert found.tasks == {"train": "success"}
+    expected = {"total": 1.5, "where": "/job:ps/task:0", "worker": 0}
+    assert found.xcom("train") == expected
+    assert {key: found.xcom("train", key) for key in expected} == expected
+    assert found.xcom("train", "result")["metrics"]["total"] == 1.5
+
+
 @pytest.mark.parametrize(
     ("given", "paths"),
     [
