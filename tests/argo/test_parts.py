@@ -30,7 +30,17 @@ from tf_dist.errors import InvalidJob
 
 
 def test_what_is_empty_is_not_said() -> None:
-    names = ("workers", "ps", "queue", "priority-class", "image", "model-dir", "total-steps", "timeout", "retry")
+    names = (
+        "workers",
+        "ps",
+        "queue-name",
+        "priority-class",
+        "image",
+        "model-dir",
+        "total-steps",
+        "run-timeout",
+        "retry",
+    )
     assert parse_arguments(["--job=x", *(f"--{name}=" for name in names), "--set="], {}) == LauncherOptions(job="x")
 
 
@@ -58,7 +68,7 @@ def test_what_is_said(tmp_path: Path) -> None:
         (["--job=x", "--workers=two"], "'two' is not a whole number"),
         (["--job=x", "--run-timeout=soon"], "write 90s, 10m or 1h30m"),
         (["--job=x", "--worker=2"], "unrecognized arguments"),
-        (["--job=x", "--on-term=maybe"], "invalid choice"),
+        (["--job=x", "--on-term=maybe"], "is none of auto, delete"),
     ],
 )
 def test_a_wrong_command_line_ends_with_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

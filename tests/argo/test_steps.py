@@ -380,7 +380,7 @@ def test_a_resource_gives_a_job_up_that_does_not_run(given: dict[str, Any], own:
 
 def test_a_limit_that_is_no_duration_is_refused_where_the_step_is_written() -> None:
     for wrong in ("soon", "{{inputs.parameters.limit}}", ""):
-        with pytest.raises(InvalidJob, match=r"startup_timeout: .* is no duration"):
+        with pytest.raises(InvalidJob, match=r"startup_timeout: .* is not a time"):
             tf_job_resource(job("true"), name="train", startup_timeout=wrong)
 
 

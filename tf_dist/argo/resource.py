@@ -23,7 +23,7 @@ from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
 from tf_dist.core.dialects.common_annotations import with_startup_timeout
-from tf_dist.core.steps.job_arguments import argument_problems, seconds_of
+from tf_dist.core.steps.job_arguments import argument_problems
 from tf_dist.errors import InvalidJob, Problem
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
@@ -86,7 +86,7 @@ def tf_job_resource(
     """
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
     _check(texts, startup_timeout)
-    limit = "" if startup_timeout is None else f"{seconds_of(startup_timeout):.0f}s"
+    limit = "" if startup_timeout is None else str(startup_timeout)
     document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), limit)
     filled = _FilledIn()
     tailoring = StepOverrides(
