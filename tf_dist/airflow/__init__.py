@@ -1,29 +1,13 @@
 """Airflow provider: operator, sensors, hook, trigger, decorator, links.
 
 Names are imported when they are first used: Airflow looks at this package in every process that lists its providers.
+``__init__.pyi`` has their types.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from tf_dist.airflow.callbacks import TFJobCallbacks
-    from tf_dist.airflow.decorators.tfjob import tfjob_task
-    from tf_dist.airflow.hooks.tfjob import TFJobHook
-    from tf_dist.airflow.operators.job_actions import (
-        DeleteTFJobOperator,
-        ResumeTFJobOperator,
-        ScaleTFJobOperator,
-        SubmitTFJobOperator,
-        SuspendTFJobOperator,
-    )
-    from tf_dist.airflow.operators.tfjob import TFJobOperator
-    from tf_dist.airflow.sensors.tfjob import GangAdmittedSensor, TFJobSensor
-    from tf_dist.airflow.triggers.tfjob import TFJobTrigger
-    from tf_dist.client.tfjob import TFJob
-    from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
+from typing import Any, Final
 
 _HOMES: Final = {
     "AdmissionTimeout": "tf_dist.errors",
@@ -46,26 +30,7 @@ _HOMES: Final = {
     "tfjob_task": "tf_dist.airflow.decorators.tfjob",
 }
 
-__all__ = [
-    "AdmissionTimeout",
-    "DeleteTFJobOperator",
-    "GangAdmittedSensor",
-    "ImagePullFailed",
-    "JobEvicted",
-    "JobFailed",
-    "JobTimeout",
-    "ResumeTFJobOperator",
-    "ScaleTFJobOperator",
-    "SubmitTFJobOperator",
-    "SuspendTFJobOperator",
-    "TFJob",
-    "TFJobCallbacks",
-    "TFJobHook",
-    "TFJobOperator",
-    "TFJobSensor",
-    "TFJobTrigger",
-    "tfjob_task",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

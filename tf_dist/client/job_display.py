@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tf_dist.client.monitor import JobSnapshot, JobView
     from tf_dist.core.api.job import Job
 
+OWN_NAME: Final = "tf-dist"
+"""The source of what tf-dist itself says."""
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
 _REDRAW: Final = 0.5  # seconds
 _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
@@ -66,13 +68,17 @@ class LineView:
     def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """Write what is new."""
         if lines:
-            self._write("\n".join(self._line(line.source, line.text) for line in lines))
+            self._write_lines(snapshot, lines)
         for text in state_changes(snapshot, self._shown):
             self.say(text)
 
+    def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
+        self._write("\n".join(self._line(line.source, line.text) for line in lines))
+
     def say(self, text: str, style: str = "") -> None:
-        """A line with our own name before it."""
-        self._write(self._line("tf-dist", text))
+        """A line with our own name before it; each of several."""
+        for part in text.splitlines():
+            self._write(self._line(OWN_NAME, part))
 
     def close(self) -> None:
         """Nothing to take away."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tf_dist.airflow.jobs.event_payload import event_payload
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
-from tf_dist.client.job_display import prefix_width, state_changes
+from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob, driver_problems
@@ -38,7 +38,6 @@ _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _SOON: Final = 40.0
 _RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
-_OWN_PREFIX: Final = "tf-dist"
 _GROUP: Final = 20  # lines of one replica that come at once: so many are folded
 
 
@@ -83,43 +82,28 @@ class _DriverCheck:
         return "" if said == before else said
 
 
-class TaskLogView:
-    """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``."""
-
-    tick: float | None = None
+class TaskLogView(LineView):
+    """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too."""
 
     def __init__(self, job: Job, write: Callable[[str], None], *, lines: bool) -> None:
-        self._write = write
-        self._width = max(prefix_width(job), len(_OWN_PREFIX))
+        width = max(prefix_width(job), len(OWN_NAME))
+        super().__init__(write, lambda source, text: f"{source:<{width}} | {visible_text(text)}")
         self._lines = lines
-        self._shown: dict[str, str] = {}
-
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        """Write what is new."""
-        if self._lines:
-            self._write_lines(snapshot, lines)
-        for text in state_changes(snapshot, self._shown):
-            self.say(text)
 
     def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """The lines; many of one replica at a time are a group, which Airflow's log view folds."""
+        if not self._lines:
+            return
         attempts = {row.replica: row.restarts + 1 for row in snapshot.replicas}
         if len(lines) >= _GROUP:
             lines = sorted(lines, key=lambda line: line.source)  # of each replica they stay in their order
         for (replica, source), found in groupby(lines, lambda line: (line.replica, line.source)):
-            texts = [f"{source:<{self._width}} | {visible_text(line.text)}" for line in found]
+            texts = [self._line(source, line.text) for line in found]
             if len(texts) >= _GROUP:
                 name = f"{source}, attempt {attempts.get(replica, 1)}: {len(texts)} lines"
                 texts = [f"::group::{name}", *texts, "::endgroup::"]
             for text in texts:
                 self._write(text)
-
-    def say(self, text: str, style: str = "") -> None:
-        """A word of tf-dist itself."""
-        self._write(f"{_OWN_PREFIX:<{self._width}} | {text}")
-
-    def close(self) -> None:
-        """Nothing to take away."""
 
 
 class JobWaiter:

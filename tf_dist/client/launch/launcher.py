@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tf_dist.client import exit_codes
 from tf_dist.client.connection import TRANSIENT_ERRORS, Connection, connect
 from tf_dist.client.inline_driver import inline_driver
-from tf_dist.client.job_display import prefix_width, show_warnings
+from tf_dist.client.job_display import OWN_NAME, prefix_width, show_warnings
 from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.launcher_arguments import LauncherOptions
@@ -264,7 +264,6 @@ def _still_running(pod: Object) -> bool:
 
 
 _FOLLOW: Final = LogOptions(follow=True)
-_OWN_NAME: Final = len("tf-dist")
 _QUICK: Final = 5.0  # seconds that a request may take when the time is short
 
 
@@ -308,7 +307,7 @@ class _StepSetup:
         """Make or find the job, and see it to its end."""
         cluster, entry, say = self.connection.cluster, self.entry, self.log_writer.say
         namespace = TargetNamespaces(self.options.namespace, self.connection.namespace).of(entry.written)
-        self.log_writer.width = max(prefix_width(entry.job), _OWN_NAME)
+        self.log_writer.width = max(prefix_width(entry.job), len(OWN_NAME))
         name = entry.job.key.name
         # Of every run of the workflow the same, as what stands beside the job.
         owner = name.rpartition("-")[0] if self.options.workflow_uid else name

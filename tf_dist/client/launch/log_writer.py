@@ -9,26 +9,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tf_dist.client.job_display import state_changes
+from tf_dist.client.job_display import LineView
 from tf_dist.core.diagnostics.display_text import visible_text
 
-if TYPE_CHECKING:
-    from tf_dist.client.log_follower import LogLine
-    from tf_dist.client.monitor import JobSnapshot
-
 _MAX_BUFFERED: Final = 1 << 20  # characters that wait to be written
-_NAME: Final = "tf-dist"
 _DELAY: Final = 0.05  # seconds for which a line waits for others to be written with it
 
 
-class LogWriter:
-    """A ``View`` that writes lines to a descriptor. ``hurry``, from any thread, ends every wait for the reader."""
-
-    tick: float | None = None
+class LogWriter(LineView):
+    """A view that writes lines to a descriptor. ``hurry``, from any thread, ends every wait for the reader."""
 
     def __init__(self, descriptor: int, width: int = 0) -> None:
+        super().__init__(self._put, lambda source, text: f"{source:<{self.width}} | {visible_text(text)}")
         self.width = width
         self._descriptor = descriptor
         self._waiting: deque[str] = deque()
@@ -37,7 +31,6 @@ class LogWriter:
         self._hurried = False
         self._closed = False
         self._gone = False
-        self._shown: dict[str, str] = {}
         self._state = threading.Condition()
         self._thread = threading.Thread(target=self._write_all, name="relay", daemon=True)
         self._thread.start()
@@ -46,24 +39,6 @@ class LogWriter:
     def behind(self) -> bool:
         """Whether the reader is too slow, so that writers wait."""
         return self._size >= _MAX_BUFFERED
-
-    # What is shown
-
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        """The lines, and a sentence for each change of state; waits while the reader is behind."""
-        texts = [self._line(line.source, line.text) for line in lines]
-        texts += [self._line(_NAME, text) for text in state_changes(snapshot, self._shown)]
-        if texts:
-            self._put("".join(texts))
-
-    def say(self, text: str, style: str = "") -> None:
-        """A word of tf-dist itself."""
-        self._put("".join(self._line(_NAME, part) for part in text.splitlines()))
-
-    def _line(self, source: str, text: str) -> str:
-        return f"{source:<{self.width}} | {visible_text(text)}\n"
-
-    # How it gets out
 
     def hurry(self) -> None:
         """Wait for the reader no more."""
@@ -86,6 +61,8 @@ class LogWriter:
         self.finish(0)
 
     def _put(self, text: str) -> None:
+        """Write whole lines; waits while the reader is behind."""
+        text += "\n"
         with self._state:
             self._state.wait_for(lambda: self._size < _MAX_BUFFERED or self._hurried or self._gone or self._closed)
             if self._gone or self._closed or self._size >= _MAX_BUFFERED:
