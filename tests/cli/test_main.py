@@ -39,7 +39,7 @@ def test_version(tf_dist: Program) -> None:
         (["validate"], "Missing argument"),
         (["run", "x.yaml", "--bogus"], "--bogus"),
         (["run", "x.yaml", "--timeout", "soon"], "--timeout: 'soon' is not a time"),
-        (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is not a resource"),
+        (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is no amount of a resource"),
         (["run", "x.yaml", "--node", "cpu=many"], "--node: cpu: 'many' is not a quantity"),
         (["run", "x.yaml", "--entrypoint", "image"], "--entrypoint: 'image' is not IMAGE=COMMAND"),
         (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),

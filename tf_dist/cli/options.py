@@ -40,21 +40,22 @@ def parse_seconds(text: str, option: str = "--timeout") -> float | None:
     return float(seconds_of(text))
 
 
-def parse_resources(text: str) -> dict[str, str]:
-    """``cpu=8,memory=16Gi`` as a mapping of quantities."""
+def parse_resources(text: str, option: str = "--node", example: str = "cpu=8,memory=16Gi") -> dict[str, str]:
+    """``cpu=8,memory=16Gi`` as a mapping of quantities; InvalidJob with all that are none."""
     from tf_dist.core.api.quantity import parse_quantity
 
     found: dict[str, str] = {}
+    problems: list[Problem] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
-        if not equals or not name:
-            raise _refuse("--node", f"{part!r} is not a resource", "write cpu=8,memory=16Gi,nvidia.com/gpu=2")
         try:
-            if parse_quantity(value) < 0:
-                raise ValueError(f"{value} is less than nothing")
-        except ValueError as error:
-            raise _refuse("--node", f"{name}: {error}", "write cpu=8,memory=16Gi,nvidia.com/gpu=2") from None
+            if not equals or not name or parse_quantity(value) < 0:
+                raise ValueError(part)
+        except ValueError:
+            problems.append(Problem(option, f"{part!r} is no amount of a resource", f"write {example}"))
         found[name] = value
+    if problems:
+        raise InvalidJob(problems)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -138,6 +139,20 @@ def data(form: str, objects: Any) -> None:
         from tf_dist.client.yaml_files import to_yaml
 
         write(to_yaml(objects))
+
+
+def write_files(files: Mapping[str, str], folder: Path, hint: str) -> None:
+    """Write files into a folder, and say which; TFDistError with the hint where that cannot be."""
+    from tf_dist.errors import TFDistError
+
+    for name, text in files.items():
+        place = folder / name
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise TFDistError(f"cannot write {place}: {error.strerror}", hint=hint) from error
+        line(str(place))
 
 
 def announce_target(connection: Connection, namespace: str) -> None:

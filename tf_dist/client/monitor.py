@@ -278,15 +278,24 @@ class JobInformer:
 
 
 class WatchingJobInformer(JobInformer):
-    """A mailbox into which a job and its pods are watched, by two watches of its own."""
+    """A mailbox into which a job, and its ``pods``, are watched. ``on_change`` is called when something has come, from
+    any thread.
+    """
 
-    def __init__(self, cluster: Cluster, job: StoredJob) -> None:
+    def __init__(
+        self, cluster: Cluster, job: StoredJob, *, pods: bool = True, on_change: Callable[[], object] = lambda: None
+    ) -> None:
         super().__init__(job)
+        self._on_change = on_change
         fields = f"metadata.name={job.name}"
-        self._watchers = [
-            ObjectWatcher(cluster, job.resource, job.namespace, self.put, fields=fields),
-            ObjectWatcher(cluster, PODS, job.namespace, self.put, labels=job.selector),
-        ]
+        self._watchers = [ObjectWatcher(cluster, job.resource, job.namespace, self.put, fields=fields)]
+        if pods:
+            self._watchers.append(ObjectWatcher(cluster, PODS, job.namespace, self.put, labels=job.selector))
+
+    def put(self, item: JobEvent) -> None:
+        """Add something; see ``JobInformer``."""
+        super().put(item)
+        self._on_change()
 
     def close(self) -> None:
         """End the watches."""

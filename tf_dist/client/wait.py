@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, ObjectWatcher, WaitSteps
+from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, WaitSteps, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster
 from tf_dist.core.api.fieldpath import suggestion
@@ -96,7 +96,7 @@ def wait_for(
     deadline = None if timeout is None else time.monotonic() + timeout
     found = []
     for job in jobs:
-        with watched(cluster, job) as watch:
+        with WatchingJobInformer(cluster, job, pods=False) as watch:
             reached = run_in_thread(goal_steps(watch, job, goal, deadline, report), watch.take)
         report(f"{job.shown} {'deleted' if reached is None else reached.state}")
         if check and reached is not None and (failure := _failure(reached)) is not None:
@@ -114,24 +114,8 @@ async def wait_on_loop(cluster: Cluster, job: StoredJob, goal: str, timeout: flo
             loop.call_soon_threadsafe(changed.set)
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    with watched(cluster, job, wake) as watch:
+    with WatchingJobInformer(cluster, job, pods=False, on_change=wake) as watch:
         return await run_on_loop(goal_steps(watch, job, goal, deadline, lambda _: None), changed, watch.take)
-
-
-@contextmanager
-def watched(cluster: Cluster, job: StoredJob, on_change: Callable[[], object] = lambda: None) -> Iterator[JobInformer]:
-    """A mailbox into which a job is watched; ``on_change`` is called from another thread when something has come."""
-    watch = JobInformer(job)
-
-    def put(item: JobEvent) -> None:
-        watch.put(item)
-        on_change()
-
-    watcher = ObjectWatcher(cluster, job.resource, job.namespace, put, fields=f"metadata.name={job.name}")
-    try:
-        yield watch
-    finally:
-        watcher.close()
 
 
 def goal_steps(

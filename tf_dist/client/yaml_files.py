@@ -166,8 +166,8 @@ def read_yaml_text(name: str, text: str, expected: str = _JOB_EXPECTED) -> tuple
     return documents, problems
 
 
-def _of_file(name: str, message: str, hint: str = "", line: int = 0) -> FileProblem:
-    return FileProblem(display_name(name), None, line, Problem("", message, hint))
+def _of_file(name: str, message: str, hint: str = "", line: int = 0, number: int | None = None) -> FileProblem:
+    return FileProblem(display_name(name), number, line, Problem("", message, hint))
 
 
 def display_name(name: str) -> str:
@@ -248,9 +248,9 @@ def _construct(
     except yaml.YAMLError as error:
         problems.append(_syntax(name, error, number))
     except RecursionError:
-        problems.append(FileProblem(display_name(name), number, 0, Problem("", "is nested too deeply to be read")))
+        problems.append(_of_file(name, "is nested too deeply to be read", number=number))
     except ValueError as error:
-        problems.append(FileProblem(display_name(name), number, 0, Problem("", f"cannot be read: {error}")))
+        problems.append(_of_file(name, f"cannot be read: {error}", number=number))
     finally:
         maker.dispose()
 
@@ -264,10 +264,8 @@ def _syntax(name: str, error: yaml.YAMLError, number: int | None = None) -> File
     if "could not determine a constructor" in what:
         message, hint = f"has a value that no cluster understands: {what.partition(' for ')[2]}", "quote it, or drop it"
     if mark is None:
-        return FileProblem(display_name(name), number, 0, Problem("", message, hint))
-    return FileProblem(
-        display_name(name), number, mark.line + 1, Problem("", f"{message} (column {mark.column + 1})", hint)
-    )
+        return _of_file(name, message, hint, number=number)
+    return _of_file(name, f"{message} (column {mark.column + 1})", hint, mark.line + 1, number)
 
 
 def _empty(node: Any) -> bool:

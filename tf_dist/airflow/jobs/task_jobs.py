@@ -225,70 +225,63 @@ def resource_of_request(request: JobRequest) -> Resource:
     return VOLCANO_JOBS if request.entry.job.dialect is Dialect.VOLCANO else TFJOBS
 
 
-def adopt_or_create(
-    connection: Connection,
-    request: JobRequest,
-    namespace: str,
-    this: TaskTry,
-    changed: Callable[[dict[str, Any]], None],
-) -> StartResult:
-    """Take up what an earlier try left, else create a job; ``changed`` may change its document before.
+@dataclass(frozen=True, slots=True)
+class JobStarter:
+    """Takes up what an earlier try left, else creates a job; ``changed`` may change its document before."""
 
-    Of several that live (there are none, unless they were made by hand) one stays. ClusterError, InvalidJob.
-    """
-    for _ in range(_START_ATTEMPTS):
+    connection: Connection
+    request: JobRequest
+    namespace: str
+    this: TaskTry
+    changed: Callable[[dict[str, Any]], None]
+
+    def start(self) -> StartResult:
+        """The job of the try. Of several that live (there are none, unless they were made by hand) one stays.
+
+        ClusterError, InvalidJob.
+        """
+        for _ in range(_START_ATTEMPTS):
+            try:
+                return self._adopt_or_create()
+            except (OwnershipLost, NotFound) as error:
+                lost = error  # it went while we looked at it
+        raise lost
+
+    def _adopt_or_create(self) -> StartResult:
+        cluster, this, resource = self.connection.cluster, self.this, resource_of_request(self.request)
+        found = {job.uid: job for job in jobs_of_task(cluster, resource, self.namespace, this.key)}
+        chosen = decide_adoption([candidate(job, this.max_tries) for job in found.values()], durable=this.durable)
+        for uid in chosen.surplus:
+            delete_if_owned(cluster, found[uid], annotations_of(found[uid].stored).get(OWNER_ANNOTATION, ""))
+        if chosen.answer is AdoptionAction.CREATE:
+            return StartResult(chosen.answer, self._create(resource))
+        return StartResult(chosen.answer, adopt_job(cluster, found[chosen.uid], this.owner))
+
+    def _create(self, resource: Resource) -> StoredJob:
+        connection, request, namespace, this = self.connection, self.request, self.namespace, self.this
+        drive = this.drive and connection.place is not None
+        if drive and request.entry.job.dialect is Dialect.VOLCANO:
+            refuse_beside_volcano(connection.cluster, request.base_name)
+        mine = request_of_try(
+            request,
+            name=_name(request, this),
+            namespace=namespace,
+            labels={**this.labels, **this.key.labels(this.number)},
+            notes={
+                **this.annotations,
+                OWNER_ANNOTATION: this.owner,
+                **({names.DRIVER: AIRFLOW_DRIVER} if drive else {}),
+            },
+            changed=self.changed,
+        )
+        for written in request.companions:
+            create_companion(connection.cluster, written, namespace, owner=this.key.task)
+        folder = request.folder if connection.here else ""
         try:
-            return _adopt_or_create_once(connection, request, namespace, this, changed)
-        except (OwnershipLost, NotFound) as error:
-            lost = error  # it went while we looked at it
-    raise lost
-
-
-def _adopt_or_create_once(
-    connection: Connection,
-    request: JobRequest,
-    namespace: str,
-    this: TaskTry,
-    changed: Callable[[dict[str, Any]], None],
-) -> StartResult:
-    resource = resource_of_request(request)
-    found = {job.uid: job for job in jobs_of_task(connection.cluster, resource, namespace, this.key)}
-    chosen = decide_adoption([candidate(job, this.max_tries) for job in found.values()], durable=this.durable)
-    for uid in chosen.surplus:
-        delete_if_owned(connection.cluster, found[uid], annotations_of(found[uid].stored).get(OWNER_ANNOTATION, ""))
-    if chosen.answer is AdoptionAction.CREATE:
-        return StartResult(chosen.answer, _create(connection, resource, request, namespace, this, changed))
-    return StartResult(chosen.answer, adopt_job(connection.cluster, found[chosen.uid], this.owner))
-
-
-def _create(
-    connection: Connection,
-    resource: Resource,
-    request: JobRequest,
-    namespace: str,
-    this: TaskTry,
-    changed: Callable[[dict[str, Any]], None],
-) -> StoredJob:
-    drive = this.drive and connection.place is not None
-    if drive and request.entry.job.dialect is Dialect.VOLCANO:
-        refuse_beside_volcano(connection.cluster, request.base_name)
-    notes = {**this.annotations, OWNER_ANNOTATION: this.owner, **({names.DRIVER: AIRFLOW_DRIVER} if drive else {})}
-    mine = request_of_try(
-        request,
-        name=_name(request, this),
-        namespace=namespace,
-        labels={**this.labels, **this.key.labels(this.number)},
-        notes=notes,
-        changed=changed,
-    )
-    for written in request.companions:
-        create_companion(connection.cluster, written, namespace, owner=this.key.task)
-    folder = request.folder if connection.here else ""
-    try:
-        created = create_job(connection.cluster, mine.entry, namespace, workdir=folder)
-        return StoredJob(resource, created.stored)
-    except AlreadyExists:
-        return _existing_job(connection, resource, mine, namespace, this)
+            created = create_job(connection.cluster, mine.entry, namespace, workdir=folder)
+            return StoredJob(resource, created.stored)
+        except AlreadyExists:
+            return _existing_job(connection, resource, mine, namespace, this)
 
 
 def _name(request: JobRequest, this: TaskTry) -> str:

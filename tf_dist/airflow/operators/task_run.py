@@ -16,9 +16,9 @@ from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.jobs.job_request import JobRequest
 from tf_dist.airflow.jobs.task_identity import ENDED_STATES, TaskInstanceKey, owner_of_try, task_state
 from tf_dist.airflow.jobs.task_jobs import (
+    JobStarter,
     StartResult,
     TaskTry,
-    adopt_or_create,
     delete_if_owned,
     finish_job,
     is_driven_by_airflow,
@@ -337,7 +337,7 @@ class TaskRun:
         cluster, ask = self._hook.cluster, self._ti.get_task_states
         task_jobs.delete_orphans(cluster, resource_of_request(request), namespace, key.deployment, ask)
         this = self._try(key, drive=self._drives(request, namespace))
-        return adopt_or_create(self._hook.connection, request, namespace, this, self._change)
+        return JobStarter(self._hook.connection, request, namespace, this, self._change).start()
 
     def _key(self) -> TaskInstanceKey:
         ti = self._ti

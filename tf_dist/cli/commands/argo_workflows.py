@@ -77,20 +77,16 @@ def export(
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml
     from tf_dist.core.dialects.common_schema import is_label
-    from tf_dist.errors import InvalidJob, Problem, TFDistError
+    from tf_dist.errors import InvalidJob, Problem
 
     if namespace and not is_label(namespace):
         raise InvalidJob([Problem("--namespace", f"{namespace!r} is no namespace")])
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
-    for name, documents in _documents(namespace, volcano=volcano_jobs):
-        text = to_yaml([_placed(one, namespace, images) for one in documents])
-        place = folder / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise TFDistError(f"cannot write {place}: {error.strerror}", hint="give another folder") from error
-        output.line(str(place))
+    files = {
+        name: to_yaml([_placed(one, namespace, images) for one in documents])
+        for name, documents in _documents(namespace, volcano=volcano_jobs)
+    }
+    output.write_files(files, folder, "give another folder")
     if not image:
         output.warning(
             f"the image tf-dist:{__version__} is in no registry: steps start only on nodes that have it",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tf_dist.cluster.client.rest import RestCluster
 
 _HEADER: Final = "# Written by tf-dist install; change its options rather than this file.\n"
+_OTHER_FOLDER: Final = "give another folder with {}"
 _Texts = list[str] | None
 _POD: Final = "The controller's pods"
 _MONITORING: Final = "Monitoring"
@@ -204,7 +205,9 @@ def install(
         reader.refuse("--chart", "writes the chart, whose values are the other options", "leave them out: helm --set")
     reader.finish()
     if chart is not None:
-        _write_chart(chart)
+        from tf_dist.cli.install.helm.chart import chart_files
+
+        output.write_files(chart_files(), chart, _OTHER_FOLDER.format("--chart"))
         if from_variable:
             output.note(
                 f"CUSTOM_CLUSTER_DOMAIN is not written into the chart: helm --set clusterDomain={from_variable}"
@@ -221,7 +224,7 @@ def install(
     if folder is None:
         _print(settings)
     else:
-        _write(folder_files(settings), folder, "-o")
+        output.write_files(folder_files(settings), folder, _OTHER_FOLDER.format("-o"))
 
 
 def _is_of_environment(called: typer.Context, parameter: str) -> bool:
@@ -311,24 +314,3 @@ def folder_files(settings: InstallOptions) -> dict[str, str]:
 
     found = {name: manifest_text(objects) for name, objects in kustomize_tree(settings).items()}
     return found if settings.only_definitions else {**found, "grafana/tf-dist.json": dashboard_json()}
-
-
-def _write_chart(folder: Path) -> None:
-    from tf_dist.cli.install.helm.chart import chart_files
-
-    _write(chart_files(), folder, "--chart")
-
-
-def _write(files: dict[str, str], folder: Path, option: str) -> None:
-    from tf_dist.errors import TFDistError
-
-    for name, text in files.items():
-        place = folder / name
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise TFDistError(
-                f"cannot write {place}: {error.strerror}", hint=f"give another folder with {option}"
-            ) from error
-        output.line(str(place))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tf_dist.cli.install.install_options import CONFIG_KEY, RESOURCES, InstallOptions
+from tf_dist.cli.options import parse_resources
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import is_label
@@ -206,18 +207,15 @@ class OptionReader:
 
     def quantities(self, option: str, text: str) -> dict[str, str]:
         """``cpu=100m,memory=256Mi``."""
-        found: dict[str, str] = {}
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            name, equals, value = part.partition("=")
-            try:
-                if not equals or not name or parse_quantity(value) < 0:
-                    raise ValueError(part)
-            except ValueError:
-                self.refuse(option, f"{part!r} is no amount of a resource", "write cpu=100m,memory=256Mi")
-                continue
+        example = "cpu=100m,memory=256Mi"
+        try:
+            found = parse_resources(text, option, example)
+        except InvalidJob as error:
+            self._problems += error.problems
+            return {}
+        for name in found:
             if not _RESOURCE.fullmatch(name):
-                self.refuse(option, f"{name!r} is no resource of a container", "write cpu=100m,memory=256Mi")
-            found[name] = value
+                self.refuse(option, f"{name!r} is no resource of a container", f"write {example}")
         return found
 
     def labels(self, option: str, texts: Iterable[str] | None) -> dict[str, str]:

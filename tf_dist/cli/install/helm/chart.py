@@ -159,15 +159,15 @@ def _options(on: frozenset[str]) -> InstallOptions:
 
 def chart_files() -> dict[str, str]:
     """Every file of the chart, by its path."""
-    helpers = files(__package__).joinpath("helpers.tpl").read_text(encoding="utf-8")
+    own = files(__package__)
     written = {
         "Chart.yaml": _about(),
         "values.yaml": values_yaml(),
         "values.schema.json": values_schema(),
         "files/tf-dist.json": dashboard_json(),
-        "templates/_helpers.tpl": helpers,
+        "templates/_helpers.tpl": own.joinpath("helpers.tpl").read_text(encoding="utf-8"),
         "templates/checks.yaml": _checks(),
-        "templates/NOTES.txt": _NOTES,
+        "templates/NOTES.txt": own.joinpath("NOTES.txt").read_text(encoding="utf-8"),
     }
     return written | {f"templates/{name}": text for name, text in _templates()}
 
@@ -308,24 +308,3 @@ def _checks() -> str:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-_NOTES: Final = """\
-tf-dist {{ .Chart.AppVersion }} in {{ .Release.Namespace }}.
-{{- if .Values.controller }}
-
-  kubectl get deployment tf-dist-controller -n {{ .Release.Namespace }}
-{{- if not (contains "/" .Values.image.repository) }}
-
-WARNING: no registry has the image {{ include "tf-dist.image" . }}: the controller starts only on nodes that have it.
-Build it from the checkout (make images), push it to your registry, and say --set image.repository=REGISTRY/tf-dist.
-{{- end }}
-{{- end }}
-{{- if include "tf-dist.foreign" "tfjobs.kubeflow.org" }}
-
-WARNING: the cluster has a definition tfjobs.kubeflow.org that is not tf-dist's. It is left as it is; tf-dist works with
-it. What differs, and what follows: tf-dist install --check. No other operator may drive the same jobs.
-{{- end }}
-
-The definitions, and with them all jobs, stay when the release is uninstalled.
-"""
