@@ -149,17 +149,9 @@ class Backoff:
         if now - self._since > self._limit:
             raise error
         requested = error.after if isinstance(error, Throttled) and error.after else 0.0
-        self._pause(min(requested, self._limit))
-
-    def _pause(self, least: float) -> None:
         pause = backoff_seconds(self._failures)
         self._failures = min(self._failures + 1, 16)
-        self._sleep(max(pause, least))
-
-    def unfruitful(self) -> None:
-        """Return after a pause: it answers, and what was asked for ended at once. No time of that is counted."""
-        self._since = None
-        self._pause(0.0)
+        self._sleep(max(pause, min(requested, self._limit)))
 
     def answered(self) -> None:
         """It is there, whether or not it will stay: the time counts anew, the next pause is no shorter."""
