@@ -143,7 +143,9 @@ def _check(texts: Mapping[str, Any], startup_timeout: object) -> None:
             problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing beside it")
         elif not _NAMED.fullmatch(text):
             problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
-    problems += argument_problems("startup_timeout", startup_timeout)
+    problems += argument_problems(
+        "startup_timeout", startup_timeout, later=lambda _: False
+    )  # Argo fills in nothing there
     if problems:
         raise InvalidJob(problems)
 
