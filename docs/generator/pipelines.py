@@ -10,6 +10,7 @@ from docs.generator.source import Argument, Undocumented
 from tf_dist.airflow.provider import get_provider_info
 
 OPERATOR = "airflow/operators/tfjob.py"
+ARGUMENTS = "airflow/operators/base.py"
 SENSORS = "airflow/sensors/tfjob.py"
 DECORATOR = "airflow/decorators/tfjob.py"
 ACTIONS = "airflow/operators/job_actions.py"
@@ -37,7 +38,7 @@ def airflow() -> str:
     parts = [
         "## TFJobOperator\n\n" + paragraphs(source.summary(operator)),
         argument_table(
-            "TFJobOperator", source.arguments(source.function(OPERATOR, "__init__", "TFJobOperator")), of_operator
+            "TFJobOperator", source.arguments(source.function(ARGUMENTS, "__init__", "BaseTFJobOperator")), of_operator
         ),
         "Every argument of Airflow's `BaseOperator` works, too (`retries`, `execution_timeout`, `pool`, …).",
         "## @task.tfjob\n\n" + paragraphs(_doc(source.class_(DECORATOR, "TFJobDecoratedOperator"))),

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
-from tf_dist.airflow.operators.job_arguments import operator_problems
+from tf_dist.airflow.operators.argument_checks import operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, conf
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.steps.job_arguments import seconds_of

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
-from tf_dist.airflow.operators.job_arguments import comes_later
+from tf_dist.airflow.operators.argument_checks import comes_later
 from tf_dist.airflow.operators.tfjob import TFJobOperator
 from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
 from tf_dist.core.api.status import OutcomeKind

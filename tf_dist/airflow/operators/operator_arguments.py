@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
-from tf_dist.airflow.operators.job_arguments import operator_problems
+from tf_dist.airflow.operators.argument_checks import operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob

@@ -25,7 +25,7 @@ from tf_dist.airflow.jobs.task_jobs import (
     resource_of_request,
 )
 from tf_dist.airflow.links import tfjob
-from tf_dist.airflow.operators.job_arguments import policies_of_operator, unwaited_problem
+from tf_dist.airflow.operators.argument_checks import policies_of_operator, unwaited_problem
 from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
