@@ -40,7 +40,7 @@ def test_version(tf_dist: Program) -> None:
         (["run", "x.yaml", "--bogus"], "--bogus"),
         (["run", "x.yaml", "--timeout", "soon"], "--timeout: 'soon' is not a time"),
         (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is no amount of a resource"),
-        (["run", "x.yaml", "--node", "cpu=many"], "--node: cpu: 'many' is not a quantity"),
+        (["run", "x.yaml", "--node", "cpu=many"], "--node: 'cpu=many' is no amount of a resource"),
         (["run", "x.yaml", "--entrypoint", "image"], "--entrypoint: 'image' is not IMAGE=COMMAND"),
         (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),
         (["run", "x.yaml"], "x.yaml: does not exist"),
