@@ -212,7 +212,7 @@ def waited_for(task: Any, instance: Instance, *, deferrable: bool) -> None:
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
 def test_it_runs_as_the_fallback_that_fits(operator: MakeOperator, instance: Instance, deferrable: bool) -> None:
-    task = operator(document("true", workers=1000), admission_timeout=0.5, fallback=[{"workers": 900}, {"workers": 1}])
+    task = operator(document("true", workers=1000), admission_timeout=2, fallback=[{"workers": 900}, {"workers": 1}])
     waited_for(task, instance, deferrable=deferrable)
     assert (instance.xcoms["outcome"]["kind"], instance.xcoms["outcome"]["fallback"]) == ("succeeded", 2)
 
