@@ -70,6 +70,11 @@ QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False
 TERMINAL_PHASES = ("Succeeded", "Failed")  # of a pod; a tuple, since a stored phase may be of any type
 
 
+def has_ended(pod: Object) -> bool:
+    """Whether a pod has ended for good."""
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
+
+
 def new_event(
     resource: Resource, about: Object, *, type: str, reason: str, message: str, source: Object, now: str
 ) -> Object:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tf_dist.cluster.api import EVENTS, NODES, PODS, TERMINAL_PHASES, Object, PatchType, new_event
+from tf_dist.cluster.api import EVENTS, NODES, PODS, Object, PatchType, has_ended, new_event
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.core.api.fieldpath import value_at
@@ -258,7 +258,7 @@ class Scheduler:
         if not pending:
             return 0
         nodes = self._cluster.list(NODES).items
-        bound = [pod for pod in pods if pod["spec"].get("nodeName") and _phase(pod) not in TERMINAL_PHASES]
+        bound = [pod for pod in pods if pod["spec"].get("nodeName") and not has_ended(pod)]
         self._known = {pod["metadata"]["uid"]: self._wanted(pod) for pod in (*bound, *pending)}
         free = free_resources(nodes, ((pod["spec"]["nodeName"], self._wanted(pod)) for pod in bound))
         neighbours = AssignedPods(nodes, bound)
@@ -306,11 +306,7 @@ class Scheduler:
 def _is_pending(pod: Object) -> bool:
     spec = pod["spec"]
     leaving = pod["metadata"].get("deletionTimestamp")
-    return not (spec.get("nodeName") or spec.get("schedulingGates") or leaving or _phase(pod) in TERMINAL_PHASES)
-
-
-def _phase(pod: Object) -> str:
-    return str((pod.get("status") or {}).get("phase", ""))
+    return not (spec.get("nodeName") or spec.get("schedulingGates") or leaving or has_ended(pod))
 
 
 def _queue_order(pod: Object) -> tuple[int, str, str, str]:

@@ -27,6 +27,7 @@ from tf_dist.cluster.api import (
     Cluster,
     Object,
     Resource,
+    has_ended,
 )
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
@@ -38,7 +39,6 @@ from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, Snapsh
 from tf_dist.errors import Forbidden, NotFound
 
 T = TypeVar("T")
-_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 # What makes rules for admission. Any of them may be missing: then there is no such rule.
 ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
 
@@ -315,4 +315,4 @@ def _are_the_same(before: list[Object], now: list[Object]) -> bool:
 
 
 def _occupies_node(pod: Object | None) -> bool:
-    return pod is not None and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
+    return pod is not None and not has_ended(pod)

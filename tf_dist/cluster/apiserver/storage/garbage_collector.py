@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from tf_dist.cluster.api import TERMINAL_PHASES, Object
+from tf_dist.cluster.api import Object, has_ended
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, update_quota_status
@@ -89,7 +89,7 @@ class GarbageCollector:
 
     def _grace(self, key: Key, obj: Object, options: DeleteOptions) -> int:
         spec = obj.get("spec") or {}
-        if key.kind != "pods" or not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in TERMINAL_PHASES:
+        if key.kind != "pods" or not spec.get("nodeName") or has_ended(obj):
             return 0
         wanted = options.grace_period
         if wanted is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.cluster.api import PRIORITY_CLASSES, TERMINAL_PHASES, Object
+from tf_dist.cluster.api import PRIORITY_CLASSES, Object, has_ended
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage import object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
@@ -261,7 +261,7 @@ def _used(context: ServerContext, namespace: str, quota: ResourceQuota) -> dict[
 def _counted(context: ServerContext, namespace: str) -> Iterator[tuple[str, Object]]:
     for kind in _COUNTED:
         for obj in context.store.by_age(kind, namespace).values():
-            if (obj.get("status") or {}).get("phase") not in TERMINAL_PHASES:
+            if not has_ended(obj):
                 yield kind, obj
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tf_dist.cluster.api import TERMINAL_PHASES, Object
+from tf_dist.cluster.api import Object, has_ended
 from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.podspec import pod_hostname
@@ -63,7 +63,7 @@ def hosts_entries(
     known = [
         (pod, addresses[pod["metadata"]["uid"]])
         for pod in pods
-        if pod["metadata"]["uid"] in addresses and (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES
+        if pod["metadata"]["uid"] in addresses and not has_ended(pod)
     ]
     found: list[HostsEntry] = []
     for service in services:
@@ -122,7 +122,7 @@ class PodNetwork:
 
     def show(self, pods: Sequence[Object], services: Sequence[Object], workload: Callable[[Object], PodState]) -> None:
         """Update /etc/hosts of every live pod when the reachable names have changed."""
-        live = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in TERMINAL_PHASES]
+        live = [pod for pod in pods if not has_ended(pod)]
         state = ({pod["metadata"]["uid"] for pod in live}, [item["metadata"]["resourceVersion"] for item in services])
         if state == self._shown:
             return

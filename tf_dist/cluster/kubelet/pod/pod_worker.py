@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tf_dist.cluster.api import EVENTS, PODS, TERMINAL_PHASES, Cluster, Object, PatchType, new_event
+from tf_dist.cluster.api import EVENTS, PODS, Cluster, Object, PatchType, has_ended, new_event
 from tf_dist.cluster.client.informer import UidInformer
 from tf_dist.cluster.client.workqueue import WorkQueue
 from tf_dist.cluster.kubelet.node import machine
@@ -266,10 +266,5 @@ class PodWorker:
         return workload
 
 
-def is_terminal(pod: Object) -> bool:
-    """Whether the pod has ended for good."""
-    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
-
-
 def _needs_plan(pod: Object) -> bool:
-    return not is_terminal(pod) and not pod["metadata"].get("deletionTimestamp")
+    return not has_ended(pod) and not pod["metadata"].get("deletionTimestamp")
