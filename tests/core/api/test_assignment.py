@@ -39,7 +39,7 @@ from tf_dist.core.api.job import CompletionByCounts, Job, ReplicaId, Scheduling,
 from tf_dist.core.api.pod_events import PodClassification, minimum_met
 from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
-from tf_dist.core.podbuilder.tf_config import build_tf_config
+from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 from tf_dist.core.reconciler.status_writer import ready_text
 
 
@@ -105,7 +105,7 @@ def test_tf_config_services_and_success_follow() -> None:
     five = granted_job(job, placed(ps=1, worker=5))
     assert set(services_by_name(two)) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
     assert len(services_by_name(five)) == 6
-    config = json.loads(build_tf_config(five, five.replicas[-1]) or "")
+    config = json.loads(build_tf_config(five, five.replicas[-1], cluster_hosts(five)) or "")
     assert (len(config["cluster"]["worker"]), config["task"]["index"]) == (5, 4)
     assert len(matching_replicas(two, "worker", None)) == 2
     status = replace(placed(ps=1, worker=2), counts={"worker": Counts(running=2, ready=2)})

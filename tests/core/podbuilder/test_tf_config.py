@@ -19,7 +19,7 @@ import pytest
 from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
 from tf_dist.core.api.job import Job, Plugins, ReplicaId, Role, TFConfigStyle
 from tf_dist.core.podbuilder import replica_pod, tf_config, volcano_plugins
-from tf_dist.core.podbuilder.tf_config import build_tf_config, tf_config_endpoints
+from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts, tf_config_endpoints
 
 V1 = v1_job(replicas("Worker", 2), replicas("PS", 1), replicas("Chief", 1), replicas("Evaluator", 1), name="j")
 V1ALPHA1 = v1alpha1_job()
@@ -88,12 +88,12 @@ VOLCANO_CLUSTER = (
     ],
 )
 def test_every_replica_is_told_what_the_original_tells_it(job: Job, replica: ReplicaId, expected: str | None) -> None:
-    assert build_tf_config(job, replica) == expected
+    assert build_tf_config(job, replica, cluster_hosts(job)) == expected
 
 
 def test_each_type_has_its_own_port() -> None:
     job = v1alpha1_job(replicas("MASTER", 1, port=22), replicas("PS", 1, port=23))
-    assert build_tf_config(job, ReplicaId("master", 0)) == (
+    assert build_tf_config(job, ReplicaId("master", 0), cluster_hosts(job)) == (
         '{"cluster":{"master":["example-master-76no-0:22"],"ps":["example-ps-76no-0:23"]},'
         '"task":{"type":"master","index":0},"environment":"cloud"}'
     )
@@ -102,13 +102,13 @@ def test_each_type_has_its_own_port() -> None:
 def test_a_sparse_worker_without_parameter_servers_knows_only_itself() -> None:
     job = v1_job(replicas("Worker", 2), name="j", tf_config=TFConfigStyle.SPARSE)
     expected = '{"cluster":{"worker":{"0":"j-worker-0.default.svc:2222"},"ps":[]},"task":{"type":"worker","index":0}}'
-    assert build_tf_config(job, ReplicaId("worker", 0)) == expected
+    assert build_tf_config(job, ReplicaId("worker", 0), cluster_hosts(job)) == expected
 
 
 def test_where_dns_does_not_reach_the_real_addresses_stand_in_its_place() -> None:
     job = v1_job(replicas("Worker", 2), name="j")
     addresses = {"j-worker-0.default.svc:2222": "127.0.0.1:40001"}
-    assert build_tf_config(job, ReplicaId("worker", 0), addresses) == (
+    assert build_tf_config(job, ReplicaId("worker", 0), cluster_hosts(job, addresses)) == (
         '{"cluster":{"worker":["127.0.0.1:40001","j-worker-1.default.svc:2222"]},'
         '"task":{"type":"worker","index":0},"environment":"cloud"}'
     )
@@ -118,7 +118,7 @@ def test_where_dns_does_not_reach_the_real_addresses_stand_in_its_place() -> Non
 def test_every_address_in_a_tf_config_is_an_endpoint_that_can_be_mapped(job: Job) -> None:
     addresses = {endpoint: f"mapped-{number}" for number, endpoint in enumerate(tf_config_endpoints(job))}
     for replica in job.replicas:
-        assert ":2222" not in (build_tf_config(job, replica, addresses) or "")
+        assert ":2222" not in (build_tf_config(job, replica, cluster_hosts(job, addresses)) or "")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_host_names_of_a_template_are_the_addresses_in_volcanos_tf_config_and_ho
     """MakeDomainName and GenerateHosts of Volcano: an address a replica, but a line a host name."""
     workers = replicas("worker", 2, template=template(**fixed))
     job = volcano_job(workers, tf_config=TFConfigStyle.VOLCANO)
-    found = json.loads(build_tf_config(job, ReplicaId("worker", 1)) or "")["cluster"]["worker"]
+    found = json.loads(build_tf_config(job, ReplicaId("worker", 1), cluster_hosts(job)) or "")["cluster"]["worker"]
     assert found[: len(hosts)] == [f"{host}:2222" for host in hosts]
     assert len(found) == 2
     data = volcano_plugins.host_file_data(job)
@@ -158,7 +158,7 @@ def test_the_roles_of_a_volcano_job_are_those_its_plugin_names() -> None:
     job = volcano_job(
         replicas("trainer", 2, role=Role.WORKER), tf_config=TFConfigStyle.VOLCANO, plugins=Plugins(svc=True)
     )
-    assert build_tf_config(job, ReplicaId("trainer", 1)) == (
+    assert build_tf_config(job, ReplicaId("trainer", 1), cluster_hosts(job)) == (
         '{"cluster":{"worker":["tf-dist-mnist-trainer-0.tf-dist-mnist:2222","tf-dist-mnist-trainer-1.tf-dist-mnist:2222"]},'
         '"task":{"type":"worker","index":1}}'
     )
@@ -193,17 +193,17 @@ def job() -> Job:
 
 
 def test_the_cluster_is_written_as_the_seed_writes_it() -> None:
-    assert tf_config.cluster_flag(job(), {}) == CLUSTER
+    assert tf_config.cluster_flag(cluster_hosts(job())) == CLUSTER
 
 
 def test_addresses_replace_names_where_dns_does_not_reach() -> None:
-    flag = tf_config.cluster_flag(job(), {"example-ps-76no-1:2222": "127.0.0.1:4000"})
+    flag = tf_config.cluster_flag(cluster_hosts(job(), {"example-ps-76no-1:2222": "127.0.0.1:4000"}))
     assert flag == "master|example-master-76no-0:2222,ps|example-ps-76no-0:2222;127.0.0.1:4000"
 
 
 def test_the_container_runs_the_program_in_the_jobs_tensorflow_image() -> None:
     spec = job().replica_specs[1]
-    container = tf_config.ps_server_container(job(), spec, 1, {})
+    container = tf_config.ps_server_container(job(), spec, 1, cluster_hosts(job()))
     assert (container["name"], container["image"]) == ("tensorflow", "tensorflow/tensorflow:1.3.0")
     assert container["command"][:2] == ["python", "-c"]
     assert container["command"][3:] == [f"--cluster_spec={CLUSTER}", "--job_name=ps", "--task_id=1"]
@@ -212,7 +212,7 @@ def test_the_container_runs_the_program_in_the_jobs_tensorflow_image() -> None:
 @pytest.fixture(params=[FAKE, NEW], ids=["TensorFlow 1", "TensorFlow 2"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "tensorflow.py").write_text(request.param)
-    command = tf_config.ps_server_container(job(), job().replica_specs[1], 1, {})["command"]
+    command = tf_config.ps_server_container(job(), job().replica_specs[1], 1, cluster_hosts(job()))["command"]
     process = subprocess.Popen(
         [sys.executable, *command[1:]],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -141,9 +141,10 @@ def planned(job: Job) -> list[dict[str, Any]]:
     from tf_dist.core.api.status import Attempts
     from tf_dist.core.integrations import dispatch
     from tf_dist.core.podbuilder import replica_pod, services
+    from tf_dist.core.podbuilder.tf_config import cluster_hosts
 
-    attempt, s = Attempts(), dispatch.planned_context(job)
-    pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica)) for replica in job.replicas}
+    attempt, s, hosts = Attempts(), dispatch.planned_context(job), cluster_hosts(job)
+    pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica), hosts) for replica in job.replicas}
     for replica, body in pods.items():
         dispatch.decorate_pod(s, replica, body)
     return [_ownerless(body) for body in (*dispatch.wanted_objects(s), *services.build_objects(job), *pods.values())]
@@ -180,9 +181,10 @@ def _ownerless(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configs(job: Job) -> dict[str, str]:
-    from tf_dist.core.podbuilder.tf_config import build_tf_config
+    from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 
-    found = {str(replica): build_tf_config(job, replica) for replica in job.replicas}
+    hosts = cluster_hosts(job)
+    found = {str(replica): build_tf_config(job, replica, hosts) for replica in job.replicas}
     return {replica: text for replica, text in found.items() if text is not None}
 
 

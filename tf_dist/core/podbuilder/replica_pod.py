@@ -14,7 +14,7 @@ from tf_dist.core.api.fieldpath import list_items
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
 from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_plugins
-from tf_dist.core.podbuilder.tf_config import Addresses, build_tf_config
+from tf_dist.core.podbuilder.tf_config import ClusterHosts, build_tf_config, cluster_hosts
 
 Body = dict[str, Any]
 
@@ -99,7 +99,7 @@ def build_pod(
     job: Job,
     replica: ReplicaId,
     attempt: str,
-    addresses: Addresses | None = None,
+    hosts: ClusterHosts | None = None,
     node: str = "",
     *,
     retries: int = 0,
@@ -107,9 +107,10 @@ def build_pod(
 ) -> Body:
     """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
 
-    ``node``: the one that admission has found for it ("": any). The cluster's scheduler still does the binding.
-    ``retries``: those of the job so far (``Status.retries``). ``deadline``: seconds after which the kubelet ends it,
-    unless its template says fewer (None: never).
+    ``hosts``: of the whole job (None: as cluster DNS has them). ``node``: the one that admission has found for it
+    ("": any). The cluster's scheduler still does the binding. ``retries``: those of the job so far
+    (``Status.retries``). ``deadline``: seconds after which the kubelet ends it, unless its template says fewer (None:
+    never).
     """
     spec = job.spec(replica.type)
     if spec is None:
@@ -123,7 +124,7 @@ def build_pod(
         annotations |= volcano_plugins.pod_annotations(job, spec, replica.index, attempt, retries)
     if annotations:
         metadata["annotations"] = annotations
-    body = _pod_spec(job, spec, replica, addresses or {})
+    body = _pod_spec(job, spec, replica, cluster_hosts(job) if hosts is None else hosts)
     if node:
         require_node(body, node)
     if deadline is not None:
@@ -136,11 +137,11 @@ def _annotations(job: Job) -> dict[str, str]:
     return {key: value for key, value in ours if key not in _NOT_FOR_PODS}
 
 
-def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addresses) -> Body:
+def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHosts) -> Body:
     body: Body = copy.deepcopy(dict(spec.template.get("spec") or {}))
     body["restartPolicy"] = spec.pod_restart_policy
     if spec.server_image:
-        server = tf_config.ps_server_container(job, spec, replica.index, addresses)
+        server = tf_config.ps_server_container(job, spec, replica.index, hosts)
         body["containers"] = [*(body.get("containers") or []), server]
         pod_defaults.fill_from_peers(job, spec, body)
     pod_defaults.fill_pod_defaults(job, body)
@@ -148,7 +149,7 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, addresses: Addres
         body["hostname"], body["subdomain"] = names.pod_host(job, replica)
     if job.dialect is Dialect.TFJOB_V1:
         _add_port(job, spec, body)
-    _add_tf_config(job, spec, body, build_tf_config(job, replica, addresses))
+    _add_tf_config(job, spec, body, build_tf_config(job, replica, hosts))
     if job.dialect is Dialect.VOLCANO:
         volcano_plugins.apply_plugins(job, replica, body)
     _split_batches(spec, body)

@@ -9,64 +9,67 @@ takes the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.podbuilder.pod_defaults import pull_policy_of_peers
 
-Addresses = Mapping[str, str]
+ClusterHosts = Mapping[str, Sequence[str]]
+"""``host:port`` of each replica, by type and index."""
 
 # The Volcano plugin writes its roles in this order; the Kubeflow operators write a Go map, whose keys come sorted.
 _VOLCANO_ORDER: Final = (Role.PS, Role.WORKER, Role.CHIEF, Role.EVALUATOR)
+
+
+def cluster_hosts(job: Job, addresses: Mapping[str, str] | None = None) -> ClusterHosts:
+    """Where all replicas of a job are reached: every TF_CONFIG of it names them, so they are made once for all pods.
+
+    ``addresses`` maps DNS endpoints to the ones really used where DNS does not reach (see ``Cluster.addresses``).
+    """
+    used = addresses or {}
+    found = ((spec, (names.endpoint(job, spec, index) for index in range(spec.replicas))) for spec in job.replica_specs)
+    return {spec.type: [used.get(endpoint, endpoint) for endpoint in endpoints] for spec, endpoints in found}
 
 
 def tf_config_endpoints(job: Job) -> tuple[str, ...]:
     """Every address that this job's TF_CONFIGs name, as cluster DNS has them."""
     if job.tf_config is TFConfigStyle.NONE:
         return ()
-    return tuple(names.endpoint(job, spec, index) for spec in job.replica_specs for index in range(spec.replicas))
+    return tuple(endpoint for listed in cluster_hosts(job).values() for endpoint in listed)
 
 
-def build_tf_config(job: Job, replica: ReplicaId, addresses: Addresses | None = None) -> str | None:
-    """The value of TF_CONFIG for a replica; None where the job's dialect sets none.
-
-    ``addresses`` maps DNS endpoints to the ones really used where DNS does not reach (see ``Cluster.addresses``).
-    """
+def build_tf_config(job: Job, replica: ReplicaId, hosts: ClusterHosts) -> str | None:
+    """The value of TF_CONFIG for a replica; None where the job's dialect sets none."""
     spec = job.spec(replica.type)
     if spec is None or job.tf_config is TFConfigStyle.NONE:
         return None
-    config = _SHAPES[job.tf_config](job, spec, replica.index, addresses or {})
+    config = _SHAPES[job.tf_config](job, spec, replica.index, hosts)
     return json.dumps(config, separators=(",", ":"))
 
 
-def _hosts(job: Job, spec: ReplicaSpec, addresses: Addresses) -> list[str]:
-    found = (names.endpoint(job, spec, index) for index in range(spec.replicas))
-    return [addresses.get(endpoint, endpoint) for endpoint in found]
-
-
-def _dense(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
-    cluster = {other.type: _hosts(job, other, addresses) for other in sorted(job.replica_specs, key=lambda s: s.type)}
+def _dense(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
+    cluster = dict(sorted(hosts.items()))
     return {"cluster": cluster, "task": {"type": spec.type, "index": index}, "environment": "cloud"}
 
 
-def _sparse(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
+def _sparse(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
     """A sparse TF_CONFIG: a worker knows the parameter servers and itself, so that others may join and leave."""
     servers = next((other for other in job.replica_specs if other.role is Role.PS), None)
     workers: dict[str, str] = {}
-    ps: list[str] = []
+    ps: Sequence[str] = []
     if spec.role is Role.WORKER:
-        workers = {str(index): _hosts(job, spec, addresses)[index]}
-        ps = _hosts(job, servers, addresses) if servers else []
+        workers = {str(index): hosts[spec.type][index]}
+        ps = hosts[servers.type] if servers else []
     elif spec.role is Role.PS:
-        ps = [_hosts(job, spec, addresses)[index]]
+        ps = [hosts[spec.type][index]]
     return {"cluster": {"worker": workers, "ps": ps}, "task": {"type": spec.type, "index": index}}
 
 
-def _volcano(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
+def _volcano(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
     """Every pod of the job knows the cluster; a task outside the roles has its own name as the type."""
-    by_role = {other.role: _hosts(job, other, addresses) for other in job.replica_specs}
+    by_role = {other.role: hosts[other.type] for other in job.replica_specs}
     cluster = {role.value: by_role[role] for role in _VOLCANO_ORDER if by_role.get(role)}
     return {"cluster": cluster, "task": {"type": spec.role.value or spec.name, "index": index}}
 
@@ -106,18 +109,14 @@ os._exit(128 + signal.sigwait([signal.SIGTERM, signal.SIGINT]))
 """
 
 
-def cluster_flag(job: Job, addresses: Addresses) -> str:
+def cluster_flag(hosts: ClusterHosts) -> str:
     """The ``--cluster_spec`` of a job: types sorted, ``,`` between them and ``;`` between hosts."""
-    parts = []
-    for spec in sorted(job.replica_specs, key=lambda s: s.type):
-        hosts = (names.endpoint(job, spec, index) for index in range(spec.replicas))
-        parts.append(f"{spec.type}|{';'.join(addresses.get(host, host) for host in hosts)}")
-    return ",".join(parts)
+    return ",".join(f"{type_}|{';'.join(listed)}" for type_, listed in sorted(hosts.items()))
 
 
-def ps_server_container(job: Job, spec: ReplicaSpec, index: int, addresses: Addresses) -> dict[str, Any]:
+def ps_server_container(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
     """The container that serves replica ``index`` of a parameter server spec."""
-    flags = [f"--cluster_spec={cluster_flag(job, addresses)}", f"--job_name={spec.type}", f"--task_id={index}"]
+    flags = [f"--cluster_spec={cluster_flag(hosts)}", f"--job_name={spec.type}", f"--task_id={index}"]
     server = {"name": spec.container, "image": spec.server_image, "command": ["python", "-c", _PROGRAM, *flags]}
     pull = pull_policy_of_peers(job, spec)
     return {**server, "imagePullPolicy": pull} if pull else server

@@ -20,7 +20,7 @@ from tf_dist.core.api.names import replica_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
 from tf_dist.core.api.status import LIVE, START_TIMEOUT, STOPPED, Status
 from tf_dist.core.integrations.dispatch import decorate_pod, integration_actions, takes_pods
-from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, volcano_plugins
+from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
 from tf_dist.core.reconciler.requeue import schedule_timeout
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
@@ -124,13 +124,14 @@ def _missing_pods(s: ReconcileContext) -> Iterator[Action]:
     if due and s.job.plugins.ssh is not None:
         yield EnsureKeys(ssh_plugin.key_secret(s.job, replica_pod.object_metadata))
     nodes = assign_nodes(s.job, s.status.admission.placement, s.facts, due) if s.status.admission is not None else {}
+    hosts = tf_config.cluster_hosts(s.job, s.observed.addresses) if due else {}
     deadline = _pod_deadline(s)
     for replica in due:
         body = replica_pod.build_pod(
             s.job,
             replica,
             s.status.attempts.label(replica),
-            s.observed.addresses,
+            hosts,
             nodes.get(replica, ""),
             retries=s.status.retries,
             deadline=deadline,
