@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.tfjob_v1_jobs import NAME, document, end, events, run_all, true_conditions, world
 from tests.core.builders import services_by_name
 from tests.core.world import World
+from tf_dist.core.api import names
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.dialects import parse
 from tf_dist.core.podbuilder import replica_pod
@@ -244,7 +245,7 @@ def test_create_new_service() -> None:
     named = {"job-name": NAME, "operator-name": "tfjob-controller", "replica-index": "0", "replica-type": "worker"}
     labels = {f"training.kubeflow.org/{key}": value for key, value in named.items()}
     assert labels.items() <= metadata["labels"].items()
-    assert metadata["ownerReferences"] == [replica_pod.owner_reference(made)]
+    assert metadata["ownerReferences"] == [names.owner_reference(made)]
     assert body["spec"]["clusterIP"] == "None"
     assert body["spec"]["ports"] == [{"name": "tfjob-port", "port": 2222, "targetPort": 2222}]
     pod = replica_pod.build_pod(made, ReplicaId("worker", 0), "1.0.0")

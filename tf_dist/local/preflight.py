@@ -42,7 +42,7 @@ def _surroundings(
 ) -> PlanContext:
     objects = [*companions, *services.build_objects(job)]
     if job.plugins.ssh is not None:
-        secret = ssh_plugin.key_secret(job, replica_pod.object_metadata)
+        secret = ssh_plugin.key_secret(job)
         objects.append(ssh_plugin.with_key_pair(secret, ssh_plugin.KeyPair("", "")))
     known = {(body["kind"], body["metadata"]["name"]): body for body in objects}
     return PlanContext(

@@ -22,7 +22,7 @@ def ssh_job(plugin: SSHPlugin | None = None, **hosts: str) -> Job:
 
 
 def texts(job: Job, pair: KeyPair | None = None) -> dict[str, str]:
-    secret = key_secret(job, replica_pod.object_metadata)
+    secret = key_secret(job)
     data = (with_key_pair(secret, pair) if pair else secret)["data"]
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
@@ -63,7 +63,7 @@ def test_whoever_has_the_private_key_is_let_in() -> None:
 
 def test_keys_of_the_jobs_own() -> None:
     job = ssh_job(SSHPlugin(private_key="mine", public_key="yours"))
-    assert not lacks_keys(key_secret(job, replica_pod.object_metadata))
+    assert not lacks_keys(key_secret(job))
     assert (texts(job)["id_rsa"], texts(job)["authorized_keys"]) == ("mine", "yours")
 
 

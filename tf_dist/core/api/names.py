@@ -219,6 +219,28 @@ def job_labels(job: Job) -> dict[str, str]:
     return {JOB_UID: job.uid, JOB_NAME: job.key.name}
 
 
+def owner_reference(job: Job) -> dict[str, Any]:
+    """The reference by which everything a job made is deleted with it."""
+    return {
+        "apiVersion": job.dialect.value,
+        "kind": job.dialect.kind,
+        "name": job.key.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Metadata of an object that belongs to the job."""
+    return {
+        "name": name,
+        "namespace": job.key.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
 def owned_by_key(namespace: str, uid: str) -> str:
     """What the objects of a job are indexed by."""
     return f"{namespace}/{uid}"

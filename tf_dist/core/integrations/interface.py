@@ -25,7 +25,6 @@ from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.pod_events import join_names, minimum_met, placed_counts
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
-from tf_dist.core.podbuilder import replica_pod
 
 Body = dict[str, Any]
 
@@ -46,12 +45,7 @@ def integration_object(
     job: Job, served: ServedApis, api: ApiResource, name: str, spec: Body, annotations: Mapping[str, str] | None = None
 ) -> Body:
     """An object of the job, in the version that is served, to be deleted with it."""
-    metadata: Body = {
-        "name": name,
-        "namespace": job.key.namespace,
-        "labels": names.job_labels(job),
-        "ownerReferences": [replica_pod.owner_reference(job)],
-    }
+    metadata = names.object_metadata(job, name, names.job_labels(job))
     if annotations:
         metadata["annotations"] = dict(annotations)
     version = served.versions[api.key]

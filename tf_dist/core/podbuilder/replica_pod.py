@@ -73,28 +73,6 @@ _NOT_FOR_PODS: Final = frozenset(
 )
 
 
-def owner_reference(job: Job) -> Body:
-    """The reference by which everything a job made is deleted with it."""
-    return {
-        "apiVersion": job.dialect.value,
-        "kind": job.dialect.kind,
-        "name": job.key.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> Body:
-    """Metadata of an object that belongs to the job."""
-    return {
-        "name": name,
-        "namespace": job.key.namespace,
-        "labels": dict(labels),
-        "ownerReferences": [owner_reference(job)],
-    }
-
-
 def build_pod(
     job: Job,
     replica: ReplicaId,
@@ -117,7 +95,8 @@ def build_pod(
         raise KeyError(replica.type)
     template = spec.template.get("metadata") or {}
     own = {**names.replica_labels(job, spec, replica.index), names.ATTEMPT: attempt}
-    metadata = object_metadata(job, names.pod_name(job, replica, attempt), {**(template.get("labels") or {}), **own})
+    labels = {**(template.get("labels") or {}), **own}
+    metadata = names.object_metadata(job, names.pod_name(job, replica, attempt), labels)
     annotations = {**(template.get("annotations") or {}), **_annotations(job)}
     if job.dialect is Dialect.VOLCANO:
         metadata["labels"] |= volcano_plugins.pod_labels(job)

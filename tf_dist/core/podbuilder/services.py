@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.podbuilder import volcano_plugins
-from tf_dist.core.podbuilder.replica_pod import PORT_NAME, object_metadata
+from tf_dist.core.podbuilder.replica_pod import PORT_NAME
 
 if TYPE_CHECKING:
     from tf_dist.core.podbuilder.replica_pod import Body
@@ -23,7 +23,7 @@ ObjectKey = tuple[str, str]
 
 def job_objects(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
     """How each object of the job but pods is made, in the order of creation: what is there already costs its name."""
-    plugins = volcano_plugins.plugin_objects(job, object_metadata) if job.dialect is Dialect.VOLCANO else {}
+    plugins = volcano_plugins.plugin_objects(job) if job.dialect is Dialect.VOLCANO else {}
     return {**plugins, **_services(job)}
 
 
@@ -72,7 +72,7 @@ def _service(
     spec: Body = {"clusterIP": "None", "selector": dict(selector), "publishNotReadyAddresses": publish}
     if ports:
         spec["ports"] = ports
-    return {"apiVersion": "v1", "kind": "Service", "metadata": object_metadata(job, name, labels), "spec": spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": names.object_metadata(job, name, labels), "spec": spec}
 
 
 def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
@@ -102,7 +102,7 @@ def build_budgets(job: Job) -> list[Body]:
         {
             "apiVersion": "policy/v1",
             "kind": BUDGET,
-            "metadata": object_metadata(job, name, names.job_labels(job)),
+            "metadata": names.object_metadata(job, name, names.job_labels(job)),
             "spec": spec,
         }
         for name in budget_names(job)

@@ -7,7 +7,6 @@ that comes in: what is made here has none until ``with_key_pair``, unless the jo
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, SSHPlugin
 
 Body = dict[str, Any]
-Metadata = Callable[[Job, str, Mapping[str, str]], Body]
 
 _PRIVATE, _PUBLIC, _AUTHORIZED, _CONFIG = "id_rsa", "id_rsa.pub", "authorized_keys", "config"
 _FOLDER: Final = ".ssh"
@@ -36,13 +34,13 @@ def secret_name(job: Job) -> str:
     return f"{job.key.name}-ssh"
 
 
-def key_secret(job: Job, metadata: Metadata) -> Body:
+def key_secret(job: Job) -> Body:
     """The Secret of the plugin; without keys unless the job has them."""
     plugin = job.plugins.ssh or SSHPlugin()
     body: Body = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": metadata(job, secret_name(job), names.job_labels(job)),
+        "metadata": names.object_metadata(job, secret_name(job), names.job_labels(job)),
         "data": {_CONFIG: _encoded(client_config(job, plugin.port))},
     }
     if plugin.private_key:

@@ -14,7 +14,6 @@ from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec
 from tf_dist.core.podbuilder.ssh_plugin import mount_keys
 
 Body = dict[str, Any]
-Metadata = Callable[[Job, str, Mapping[str, str]], Body]
 
 _MOUNT_PATH: Final = "/etc/volcano"
 _INDEX_VARIABLES: Final = ("VK_TASK_INDEX", "VC_TASK_INDEX")
@@ -46,27 +45,27 @@ def host_file_data(job: Job) -> dict[str, str]:
     return data
 
 
-def plugin_objects(job: Job, metadata: Metadata) -> dict[tuple[str, str], Callable[[], Body]]:
+def plugin_objects(job: Job) -> dict[tuple[str, str], Callable[[], Body]]:
     """How the ConfigMap and the NetworkPolicy of the svc plugin are made, by kind and name."""
     makers: dict[tuple[str, str], Callable[[], Body]] = {}
     if job.plugins.svc:
-        makers["ConfigMap", config_map_name(job)] = partial(_config_map, job, metadata)
+        makers["ConfigMap", config_map_name(job)] = partial(_config_map, job)
     if job.plugins.svc and job.plugins.network_policy:
-        makers["NetworkPolicy", job.key.name] = partial(_network_policy, job, metadata)
+        makers["NetworkPolicy", job.key.name] = partial(_network_policy, job)
     return makers
 
 
-def _config_map(job: Job, metadata: Metadata) -> Body:
-    own = metadata(job, config_map_name(job), names.job_labels(job))
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": own, "data": host_file_data(job)}
+def _config_map(job: Job) -> Body:
+    metadata = names.object_metadata(job, config_map_name(job), names.job_labels(job))
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": host_file_data(job)}
 
 
-def _network_policy(job: Job, metadata: Metadata) -> Body:
+def _network_policy(job: Job) -> Body:
     own = {"matchLabels": {names.JOB_UID: job.uid}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(job, job.key.name, names.job_labels(job)),
+        "metadata": names.object_metadata(job, job.key.name, names.job_labels(job)),
         "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]},
     }
 

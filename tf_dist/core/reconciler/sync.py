@@ -122,7 +122,7 @@ def sync_job(s: ReconcileContext) -> Iterator[Action]:
 def _missing_pods(s: ReconcileContext) -> Iterator[Action]:
     due = creatable_replicas(s)
     if due and s.job.plugins.ssh is not None:
-        yield EnsureKeys(ssh_plugin.key_secret(s.job, replica_pod.object_metadata))
+        yield EnsureKeys(ssh_plugin.key_secret(s.job))
     nodes = assign_nodes(s.job, s.status.admission.placement, s.facts, due) if s.status.admission is not None else {}
     hosts = tf_config.cluster_hosts(s.job, s.observed.addresses) if due else {}
     deadline = _pod_deadline(s)
