@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, true_conditions, world
 from tf_dist.core.api.job import ReplicaId, TFConfigStyle
 from tf_dist.core.dialects import parse
-from tf_dist.core.podbuilder.tf_config import build_tf_config
+from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 
 
 def host(type_: str, namespace: str, domain: str = "", index: int = 0) -> str:
@@ -34,7 +34,7 @@ def test_cluster_spec(counts: Any, namespace: str, domain: str) -> None:
     cluster = {type_: [host(type_, namespace, domain)] for type_ in sorted(counts)}
     whole = {"cluster": cluster, "task": {"type": "worker", "index": 0}, "environment": "cloud"}
     expected = None if counts == {"worker": 1} else json.dumps(whole, separators=(",", ":"))
-    assert build_tf_config(job, ReplicaId("worker", 0)) == expected
+    assert build_tf_config(job, ReplicaId("worker", 0), cluster_hosts(job)) == expected
 
 
 def test_sparse_cluster_spec() -> None:
@@ -48,7 +48,7 @@ def test_sparse_cluster_spec() -> None:
         ReplicaId("ps", 0): {"worker": {}, "ps": servers[:1]},
     }
     for replica, cluster in expected.items():
-        value = build_tf_config(job, replica)
+        value = build_tf_config(job, replica, cluster_hosts(job))
         assert value is not None
         assert json.loads(value) == {"cluster": cluster, "task": {"type": replica.type, "index": 0}}
 

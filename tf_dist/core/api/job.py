@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.gang_scheduler import GangScheduler
 
 
@@ -227,6 +228,11 @@ class ReplicaSpec:
         return self.replicas if self.max_replicas is None else max(self.replicas, self.max_replicas)
 
     @property
+    def pod_spec(self) -> Document:
+        """The spec of its pod template; empty where the template is."""
+        return mapping(self.template.get("spec"))
+
+    @property
     def ids(self) -> tuple[ReplicaId, ...]:
         """The replicas, by index."""
         return tuple(ReplicaId(self.type, index) for index in range(self.replicas))
@@ -397,6 +403,5 @@ class Job:
 
 def priority_class(job: Job) -> str:
     """The PriorityClass that the job names, or else the first of its pod templates that names one; "" for none."""
-    templates = (spec.template.get("spec") or {} for spec in job.replica_specs)
-    named = (body.get("priorityClassName") for body in templates)
+    named = (spec.pod_spec.get("priorityClassName") for spec in job.replica_specs)
     return job.scheduling.priority_class or next((str(name) for name in named if name), "")

@@ -200,7 +200,7 @@ def pod_host(job: Job, replica: ReplicaId) -> tuple[str, str]:
     each replica has a service of its own, as with the Kubeflow operators, that is its address, for any template.
     """
     spec = job.spec(replica.type)
-    template = mapping(mapping(spec.template).get("spec")) if spec else {}
+    template = spec.pod_spec if spec else {}
     host, subdomain = template.get("hostname"), template.get("subdomain")
     return str(host or replica_name(job, replica)), str(subdomain or job.key.name)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
 from tf_dist.core.api.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView
 from tf_dist.core.api.status import NO_PODS, Attempts, Counts, Status
@@ -228,7 +227,7 @@ def _of_replica(
 
 def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
     """Whether its pods end at the job's deadline as it was when they were created: it may have been raised since."""
-    own = mapping(spec.template.get("spec")).get("activeDeadlineSeconds")
+    own = spec.pod_spec.get("activeDeadlineSeconds")
     return job.run_policy.active_deadline is not None and own is None
 
 

@@ -185,7 +185,7 @@ def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOv
     workers = any(spec.role is Role.WORKER for spec in job.replica_specs)
     for spec, place in _each(document, dialect, job):
         template = (*place, "template")
-        body = mapping(mapping(spec.template).get("spec"))
+        body = spec.pod_spec
         if tailoring.node_selector:
             labels = {**mapping(body.get("nodeSelector")), **tailoring.node_selector}
             kept = {label: value for label, value in labels.items() if value is not None}

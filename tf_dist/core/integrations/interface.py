@@ -90,9 +90,7 @@ def min_member(job: Job) -> int:
 def min_resources(job: Job) -> dict[str, str]:
     """The sum of the requests of these pods, as quantities."""
     needed = min_counts(job)
-    asked = {
-        spec.type: pod_requests(spec.template.get("spec") or {}) for spec in job.replica_specs if spec.type in needed
-    }
+    asked = {spec.type: pod_requests(spec.pod_spec) for spec in job.replica_specs if spec.type in needed}
     total = add_resources({r: value * needed[type_] for r, value in one.items()} for type_, one in asked.items())
     return {r: format_quantity(value) for r, value in sorted(total.items()) if r != "pods" and value > Decimal(0)}
 

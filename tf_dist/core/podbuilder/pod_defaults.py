@@ -37,7 +37,7 @@ def fill_pod_defaults(job: Job, body: Body) -> None:
 
 def fill_from_peers(job: Job, spec: ReplicaSpec, body: Body) -> None:
     """Fill what a generated server's template says nothing about with what the job's other templates say."""
-    peers = [mapping(other.template.get("spec")) for other in _peers(job, spec)]
+    peers = [other.pod_spec for other in _peers(job, spec)]
     for field in _OF_PEERS:
         found = next((peer[field] for peer in peers if peer.get(field)), None)
         if found and not body.get(field):
@@ -49,7 +49,7 @@ def pull_policy_of_peers(job: Job, spec: ReplicaSpec) -> str:
     containers = (
         mapping(one)
         for other in _peers(job, spec)
-        for one in list_items(mapping(other.template.get("spec")).get("containers"))
+        for one in list_items(other.pod_spec.get("containers"))
         if mapping(one).get("name") == other.container
     )
     return str(next((one["imagePullPolicy"] for one in containers if one.get("imagePullPolicy")), ""))

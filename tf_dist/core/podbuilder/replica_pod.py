@@ -117,7 +117,7 @@ def _annotations(job: Job) -> dict[str, str]:
 
 
 def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHosts) -> Body:
-    body: Body = copy.deepcopy(dict(spec.template.get("spec") or {}))
+    body: Body = copy.deepcopy(dict(spec.pod_spec))
     body["restartPolicy"] = spec.pod_restart_policy
     if spec.server_image:
         server = tf_config.ps_server_container(job, spec, replica.index, hosts)

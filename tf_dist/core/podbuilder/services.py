@@ -80,7 +80,7 @@ def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
     own = {"name": PORT_NAME[job.dialect], "port": spec.port, "targetPort": spec.port}
     if job.dialect is not Dialect.TFJOB_V1:
         return [own]
-    containers = (spec.template.get("spec") or {}).get("containers") or ()
+    containers = spec.pod_spec.get("containers") or ()
     declared = next((c.get("ports") or () for c in containers if c.get("name") == spec.container), ())
     others = [
         {"name": p.get("name") or f"port-{p['containerPort']}", "port": p["containerPort"]}

@@ -124,7 +124,7 @@ def _lost_at(job: Job, observed: Observed, pod: PodView) -> float | None:
     node, spec = observed.unready.get(pod.node), job.spec(pod.replica.type)
     if node is None or node.since is None or spec is None or pod.finished or pod.deleting or pod.node_lost:
         return None
-    tolerated = _tolerated((spec.template.get("spec") or {}).get("tolerations"))
+    tolerated = _tolerated(spec.pod_spec.get("tolerations"))
     return None if tolerated is None else round_time(node.since + tolerated + _LATER)
 
 

@@ -202,7 +202,7 @@ def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
 
 def _template_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     """What the operator says of fields of the templates when it makes their pods."""
-    pods = [mapping(spec.template.get("spec")) for spec in s.job.replica_specs]
+    pods = [spec.pod_spec for spec in s.job.replica_specs]
     if any(pod.get("restartPolicy") for pod in pods):
         text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
         yield EmitEvent("Warning", "SetPodTemplateRestartPolicy", text)

@@ -94,7 +94,7 @@ def with_accelerators(job: Job, accelerators: Accelerators) -> Job:
 
 
 def _equipped(spec: ReplicaSpec, accelerators: Accelerators) -> ReplicaSpec:
-    body = mapping(spec.template.get("spec"))
+    body = spec.pod_spec
     containers = list_items(body.get("containers"))
     at = next((at for at, one in enumerate(containers) if value_at(one, "name") == TF_CONTAINER), None)
     wanted = [] if at is None else _wanted(containers[at], accelerators)

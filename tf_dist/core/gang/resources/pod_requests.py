@@ -149,7 +149,7 @@ def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityCla
         said = int(text(annotations.get(TASK_PRIORITY)))
         if -(2**31) <= said < 2**31:
             return said
-    body = mapping(spec.template.get("spec"))
+    body = spec.pod_spec
     found = classes.get(text(body.get("priorityClassName")) or job.scheduling.priority_class)
     return found.value if found is not None else number(body.get("priority")) or 0
 
@@ -162,7 +162,7 @@ def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
 
 def pod_spec(spec: ReplicaSpec, overheads: Overheads) -> Document:
     """The pod spec of a template, with the overhead that the API server adds for its runtime class."""
-    body: Document = spec.template.get("spec") or {}
+    body = spec.pod_spec
     overhead = overheads.get(str(body.get("runtimeClassName") or ""))
     return {**body, "overhead": overhead} if overhead and not body.get("overhead") else body
 
@@ -175,7 +175,7 @@ def gang_exclusions(job: Job) -> Exclusions:
 
 def _with_port(job: Job, spec: ReplicaSpec) -> Document:
     """The pod spec with the port that ``render`` adds; on the host's network that is a port of the node."""
-    body: Document = spec.template.get("spec") or {}
+    body = spec.pod_spec
     if not body.get("hostNetwork") or job.dialect is not Dialect.TFJOB_V1:
         return body
     return {**body, "containers": [*(body.get("containers") or ()), {"ports": [{"containerPort": spec.port}]}]}
