@@ -264,9 +264,12 @@ class SchedulerCache:
         if entry.gang.fallback_of:
             return  # the job counts once, in the queue of its document
         counts = self.admitted if entry.runs else self.pending
-        counts[entry.queue] += step
-        if not counts[entry.queue]:
-            del counts[entry.queue]
+        queue = entry.queue
+        number = counts.get(queue, 0) + step
+        if number:
+            counts[queue] = number
+        else:
+            counts.pop(queue, None)
 
     def remove(self, uid: str) -> None:
         """Remove a gang with all it held. An unknown one is no error."""
@@ -335,9 +338,10 @@ class SchedulerCache:
                 insort(order.setdefault(entry.queue, []), turn)
             self.ends.put(gang, held.pods)
             insort(self.moves, (entry.moved, entry.uid))
-            if usage.can_shrink(gang, entry.request) or usage.can_grow(gang, entry.request):
+            elastic, partial = usage.resizable(gang, entry.request)
+            if elastic:
                 self.elastic[entry.uid] = entry
-            if usage.is_partial(gang, entry.request):
+            if partial:
                 self.partial[entry.uid] = entry
 
     def _leave(self, entry: WorkloadInfo) -> None:

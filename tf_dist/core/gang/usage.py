@@ -166,19 +166,16 @@ def subtract_pods(pods: list[PodsOnNode], others: list[PodsOnNode]) -> list[Pods
     return [PodsOnNode(shape, node, count) for (shape, node), count in left.items() if count > 0]
 
 
-def can_shrink(gang: Gang, request: GangRequest | None) -> bool:
-    """Whether it has more than its minimum."""
-    return request is not None and any(granted_count(gang, want.member) > want.least for want in request.wants)
-
-
-def can_grow(gang: Gang, request: GangRequest | None) -> bool:
-    """Whether it may have more than it has."""
-    return request is not None and any(granted_count(gang, want.member) < want.most for want in request.wants)
-
-
-def is_partial(gang: Gang, request: GangRequest | None) -> bool:
-    """Whether it has started with less than its smallest size, and the rest waits for room."""
-    return request is not None and any(granted_count(gang, want.member) < want.least for want in request.wants)
+def resizable(gang: Gang, request: GangRequest | None) -> tuple[bool, bool]:
+    """Whether it may have fewer or more pods than it has; and whether it has started with less than its smallest size,
+    so that the rest waits for room.
+    """
+    elastic = partial = False
+    for want in request.wants if request is not None else ():
+        granted = granted_count(gang, want.member)
+        elastic = elastic or granted > want.least or granted < want.most
+        partial = partial or granted < want.least
+    return elastic, partial
 
 
 def granted_counts(gang: Gang) -> dict[str, int]:
