@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Stream
 from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.job import Job, ReplicaId, replica_id
 from tf_dist.core.api.timestamps import format_time, parse_time
 from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
@@ -338,7 +338,8 @@ class LogFollower:
         start: Callable[[Callable[[], None]], None] = run_in_thread,
     ) -> None:
         self._start = start
-        self._job = job
+        # Not the job itself, which is out of date once another version of it is seen.
+        self._containers = {spec.type: spec.container for spec in job.replica_specs}
         self._open_log = open_log
         self._sink = sink
         self._lock = threading.Lock()
@@ -390,8 +391,7 @@ class LogFollower:
                 return
             with self._open_log(pod, instance) as lines:
                 self._keep(instance, lines)
-                spec = self._job.spec(replica.type)
-                trains = spec is None or instance.container in (spec.container, "")
+                trains = instance.container in (self._containers.get(replica.type, instance.container), "")
                 source = str(replica) if trains else f"{replica}/{instance.container}"
                 for line in lines:
                     self._sink(LogLine(replica, source, line.decode(errors="replace").rstrip("\r\n"), trains))
@@ -414,7 +414,7 @@ def replica_of(pod: Object) -> ReplicaId | None:
     """Which replica of its job a pod is."""
     labels = pod["metadata"].get("labels") or {}
     index = labels.get(names.REPLICA_INDEX, "")
-    return ReplicaId(labels[names.REPLICA_TYPE], int(index)) if index.isdecimal() else None
+    return replica_id(labels[names.REPLICA_TYPE], int(index)) if index.isdecimal() else None
 
 
 def _statuses(pod: Object) -> Iterator[Object]:

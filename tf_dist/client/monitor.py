@@ -21,7 +21,7 @@ from tf_dist.client.log_follower import (
     LogOpener,
     instance_state,
 )
-from tf_dist.client.stored_jobs import StoredJob, now, pod_views, pods_of
+from tf_dist.client.stored_jobs import StoredJob, now, pod_views
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
@@ -352,7 +352,8 @@ class JobMonitor:
         self.signals = 0
         self.decided = False
         self._cluster = cluster
-        self._job = job
+        # Not the job itself: there may be a thousand of these, and what was stored at first is out of date soon.
+        self._namespace, self._selector = job.namespace, job.selector
         self._view = view
         self._following = following
         self._warned: set[str] = set()
@@ -395,7 +396,7 @@ class JobMonitor:
     def sync_pods(self) -> None:
         """Job and pods are watched apart: the job's end may be known before its pods' end, or even their beginning."""
         with suppress(*TRANSIENT_ERRORS):
-            pods = pods_of(self._cluster, self._job)
+            pods = self._cluster.list(PODS, self._namespace, labels=self._selector).items
             self.watch.learn(ObjectsListed(PODS, pods))
             for pod in pods:
                 self._following.notice(pod)

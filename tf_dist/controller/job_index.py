@@ -218,9 +218,12 @@ class JobIndex:
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:
         """Keep the memory a pass ended with, while it is not the one that is stored."""
+        remembered = None if status == known.status else status
+        if remembered == known.remembered:
+            return
         with self._lock:
             if self._known.get(ref) is known:
-                self._known[ref] = replace(known, remembered=None if status == known.status else status)
+                self._known[ref] = replace(known, remembered=remembered)
 
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""

@@ -19,7 +19,7 @@ from tf_dist.airflow.shared.subscription import (
     SubscriptionLogFollower,
 )
 from tf_dist.client.connection import Connection
-from tf_dist.client.log_follower import log_opener
+from tf_dist.client.log_follower import LogOpener, log_opener
 from tf_dist.cluster.api import LogOptions
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers import transforms
@@ -40,6 +40,7 @@ class SharedJobInformer:
         self._lock, self._starting = threading.Lock(), threading.Lock()
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
+        self._log_openers: dict[LogOptions, LogOpener] = {}
         self._store: JobStore | None = None  # None: no subscription yet, or the driver has not synced
         self._controller: LeasedController | None = None
 
@@ -72,7 +73,9 @@ class SharedJobInformer:
 
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
         """Read logs of the job's containers into its subscription, as threads are free for them."""
-        log = self._gate.through(log_opener(self.cluster, options))
+        with self._lock:  # nearly all ask for the same
+            log = self._log_openers.get(options) or self._gate.through(log_opener(self.cluster, options))
+            self._log_openers[options] = log
         follower = SubscriptionLogFollower(
             subscription.last.job, log, subscription.put, start=self._slots.start, begun=begun
         )

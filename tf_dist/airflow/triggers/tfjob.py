@@ -156,8 +156,8 @@ class TFJobTrigger(BaseTrigger):
         access, namespace = ClusterArguments.of(self.request.access), self.request.namespace
         key = (access, namespace)
         informer = await _undone_if_cancelled(
-            lambda: SHARED_INFORMERS.enter(key, lambda: make_shared_informer(access, namespace, extras)),
-            lambda _: SHARED_INFORMERS.leave(key),
+            partial(SHARED_INFORMERS.enter, key, partial(make_shared_informer, access, namespace, extras)),
+            partial(_leave, key),
         )
         try:
             return await self._wait_for_job(informer)
@@ -240,6 +240,10 @@ async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None])
         with suppress(Exception):
             await asyncio.to_thread(undo, await task)
         raise
+
+
+def _leave(key: object, _: SharedJobInformer) -> None:
+    SHARED_INFORMERS.leave(key)
 
 
 def _ref_of_any_kind(informer: SharedJobInformer, request: WaitRequest) -> JobRef:

@@ -7,6 +7,7 @@ have in common is in memory once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
@@ -47,8 +48,16 @@ def pod(stored: Object) -> Object:
     if node := text(kept.pop("nodeName", None)):
         kept["nodeName"] = intern(node)
     elif pinned := required_node(spec):
-        require_node(kept, intern(pinned))
+        kept["affinity"] = {**kept.get("affinity", {}), **_pinned(pinned)} if apart else _pinned(pinned)
     return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
+
+
+@lru_cache(maxsize=_MAX_SHARED)
+def _pinned(node: str) -> Object:
+    """The affinity of pods that wait for this node: one object for all of them."""
+    spec: Object = {}
+    require_node(spec, node)
+    return spec["affinity"]  # type: ignore[no-any-return]
 
 
 def _pod_status(status: Mapping[str, Any]) -> Object:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.api.fieldpath import mapping
@@ -152,6 +153,12 @@ class ReplicaId:
         return f"{self.type}-{self.index}"
 
 
+@lru_cache(maxsize=65_536)
+def replica_id(type_: str, index: int) -> ReplicaId:
+    """One object for a name: the replicas of thousands of jobs, each named in several places, have a few names."""
+    return ReplicaId(type_, index)
+
+
 class JobKey(NamedTuple):
     """A job's place in a cluster."""
 
@@ -235,7 +242,7 @@ class ReplicaSpec:
     @property
     def ids(self) -> tuple[ReplicaId, ...]:
         """The replicas, by index."""
-        return tuple(ReplicaId(self.type, index) for index in range(self.replicas))
+        return tuple(replica_id(self.type, index) for index in range(self.replicas))
 
 
 class TFConfigStyle(StrEnum):
@@ -353,7 +360,7 @@ class RunPolicy:
     resume_keeps_succeeded: bool = False
     on_eviction: DisruptionPolicy = DisruptionPolicy.RESTART
     on_preemption: DisruptionPolicy = DisruptionPolicy.RESTART
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff = Backoff()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,11 +385,11 @@ class Job:
     success: tuple[SuccessRule, ...] = ()
     counting: CompletionByCounts | None = None
     running_types: tuple[str, ...] = ()
-    run_policy: RunPolicy = field(default_factory=RunPolicy)
+    run_policy: RunPolicy = RunPolicy()
     scheduling: Scheduling
     tf_config: TFConfigStyle = TFConfigStyle.V1
     services: ServiceStyle = ServiceStyle.PER_REPLICA
-    plugins: Plugins = field(default_factory=Plugins)
+    plugins: Plugins = Plugins()
     volumes: tuple[Document, ...] = ()
     runtime_id: str = ""
     cluster_domain: str = ""

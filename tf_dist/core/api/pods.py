@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings, number, text, texts
-from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.job import Job, ReplicaId, replica_id
 from tf_dist.core.api.timestamps import parse_time
 
 DISRUPTIONS_EXCEEDED: Final = "MaxDisruptionsExceeded"
@@ -263,7 +263,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
-        replica=ReplicaId(labels[names.REPLICA_TYPE], int(index)),
+        replica=replica_id(labels[names.REPLICA_TYPE], int(index)),
         attempt=labels.get(names.ATTEMPT, ""),
         phase=phase,
         deleting=deleting,

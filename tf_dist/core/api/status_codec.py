@@ -21,7 +21,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings
-from tf_dist.core.api.job import MAX_REPLICAS, Document, ReplicaId
+from tf_dist.core.api.job import MAX_REPLICAS, Document, ReplicaId, replica_id
 from tf_dist.core.api.status import (
     AcceptedSpec,
     Admission,
@@ -370,7 +370,7 @@ def _load_attempts(raw: Mapping[str, Any]) -> Attempts:
 def _replica(name: str) -> ReplicaId:
     type_, _, written = name.rpartition("-")
     try:
-        return ReplicaId(type_, stored_index(written))
+        return replica_id(type_, stored_index(written))
     except ValueError as error:
         raise InvalidStatus("attempts.pods", "mapping of replicas") from error
 
@@ -410,7 +410,7 @@ def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
     listed = stored_mapping(raw, key)
     try:
         for type_ in listed:
-            found.update(ReplicaId(type_, index) for index in parse_ranges(stored_text(listed, type_)))
+            found.update(replica_id(type_, index) for index in parse_ranges(stored_text(listed, type_)))
             if len(found) > MAX_REPLICAS:
                 raise InvalidStatus(key, f"list of at most {MAX_REPLICAS} replicas")
     except ValueError as error:
