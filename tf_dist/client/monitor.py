@@ -79,10 +79,11 @@ class JobSnapshot:
         title = f"{self.job.key.name} is {self.state}{message}"
         return table_html(title, ["replica", "state", "node", "restarts", *metrics, "detail"], rows)
 
-    def with_objects(self, status: Status, pods: list[Object]) -> JobSnapshot:
-        """The snapshot with a changed job and changed pods."""
-        seen = pod_views(self.job, pods)
-        return replace(self, status=status, pods=seen, replicas=replica_states(self.job, status, seen))
+    def with_objects(self, status: Status, pods: list[Object], job: Job | None = None) -> JobSnapshot:
+        """The snapshot with a changed job (``job``: its spec, if that has been read anew) and changed pods."""
+        job = job or self.job
+        seen = pod_views(job, pods)
+        return replace(self, job=job, status=status, pods=seen, replicas=replica_states(job, status, seen))
 
     def with_lines(self, lines: list[LogLine], now: float) -> JobSnapshot:
         """The snapshot with more log lines."""
@@ -199,10 +200,18 @@ class ObjectWatcher:
 class JobInformer:
     """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
 
-    ``most_lines`` may wait to be taken, then their readers wait; ``batch``: the most that is taken at once.
+    ``most_lines`` may wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``: the
+    most that is taken at once.
     """
 
-    def __init__(self, job: StoredJob, *, most_lines: int = _MAX_LINES, batch: int = _BATCH) -> None:
+    def __init__(
+        self,
+        job: StoredJob,
+        *,
+        most_lines: int = _MAX_LINES,
+        batch: int = _BATCH,
+        roomy: threading.Condition | None = None,
+    ) -> None:
         self.uid, self.name = job.uid, job.name
         self.job: StoredJob | None = job
         self.pods: dict[str, Object] = {}
@@ -210,7 +219,7 @@ class JobInformer:
         self._batch = batch
         self._items: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._room = most_lines
-        self._roomy = threading.Condition(threading.Lock())  # fewer objects than with its own lock: a thousand may be
+        self._roomy = roomy or threading.Condition()
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -255,7 +264,8 @@ class JobInformer:
             case LogLine():
                 with self._roomy:
                     self._room += 1
-                    self._roomy.notify()
+                    if self._room == 1:  # else none of its readers waits
+                        self._roomy.notify_all()
             case ClusterError():
                 raise item
             case ObjectsListed() if item.resource is PODS:
@@ -370,7 +380,8 @@ class JobMonitor:
         self._note(batch)
         snapshot = self.snapshot.with_lines(lines, time.monotonic())
         if self.watch.job is not None and len(lines) < len(batch) and not self.decided:
-            snapshot = snapshot.with_objects(self.watch.job.status, list(self.watch.pods.values()))
+            job = self.watch.job
+            snapshot = snapshot.with_objects(job.status, list(self.watch.pods.values()), job.known_job)
         self.snapshot = snapshot
         self._view.show(snapshot, lines)
         self._warn(snapshot)

@@ -52,6 +52,20 @@ class StoredJob:
     resource: Resource
     stored: Object
 
+    @classmethod
+    def known(cls, resource: Resource, stored: Object, job: Job | None) -> Self:
+        """A job whose spec has been read already, as ``job``; None: it is read when it is asked for."""
+        found = cls(resource, stored)
+        if job is not None:
+            vars(found)["job"] = job
+        return found
+
+    @property
+    def known_job(self) -> Job | None:
+        """The job in force, if it has been read."""
+        found: Job | None = vars(self).get("job")
+        return found
+
     @property
     def name(self) -> str:
         """Its name."""

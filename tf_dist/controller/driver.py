@@ -34,6 +34,7 @@ from tf_dist.controller.observability.metrics_recorder import DriverStats, Metri
 from tf_dist.controller.takeover import TakeoverPolicy
 from tf_dist.controller.worker_pool import WorkerPool
 from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.api.job import Job
 from tf_dist.core.reconciler.ownership import managed_elsewhere
 from tf_dist.errors import ClusterError
 
@@ -228,6 +229,11 @@ class Driver:
     def synced(self) -> bool:
         """Whether it sees all it decides on."""
         return self.informers.synced()
+
+    def job(self, ref: JobRef, uid: str) -> Job | None:
+        """The job in force of the stored job ``uid``, as it was read last; None: it has not been, or cannot be."""
+        known = self._job_index.get(ref)
+        return known.job if known is not None and known.uid == uid else None
 
     def readings(self) -> DriverStats:
         """How it stands at this moment."""

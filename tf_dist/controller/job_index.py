@@ -16,7 +16,7 @@ from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import LIVE, Phase, Status
-from tf_dist.core.api.status_codec import NewerStatusFormat, check_version, load_status, stored_status
+from tf_dist.core.api.status_codec import NewerStatusFormat, read_status
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.gang.snapshot import AdmissionRequest
@@ -276,9 +276,7 @@ def _read_entry(ref: JobRef, stored: Object, before: JobEntry | None, seen: Call
     """One object that cannot be read, for any reason, must not stop the others."""
     status, driver = Status(), driver_of(stored)
     try:
-        raw = stored_status(stored)
-        check_version(raw)
-        status = load_status(raw)
+        status = read_status(stored)
         # What was remembered on top of a status holds as long as that status stands.
         kept = (
             before.remembered

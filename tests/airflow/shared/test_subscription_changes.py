@@ -8,6 +8,7 @@ from tests.airflow.site import document
 from tf_dist.airflow.shared.subscription import SeenJob, Subscription
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import ObjectsListed
+from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.core.api.job import ReplicaId
@@ -24,7 +25,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.told = 0
-        self.seen: SeenJob | None = job(), []
+        self.seen: SeenJob | None = StoredJob(TFJOBS, job()), []
         self.subscription = Subscription(
             JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False
         )

@@ -16,6 +16,7 @@ import copy
 import dataclasses
 import json
 import os
+import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -47,6 +48,7 @@ from tf_dist.core.api.status import (
     RefusedSpec,
     RestartBackoff,
     Status,
+    StoredDocument,
 )
 from tf_dist.core.api.status_codec import (
     MEMORY_CONDITION,
@@ -61,6 +63,7 @@ from tf_dist.core.api.status_codec import (
     load_status,
     parse_ranges,
     partial_status,
+    read_status,
     stored_status,
     with_embedded_memory,
     with_restored_memory,
@@ -443,3 +446,14 @@ def test_ranges_give_no_more_than_a_job_may_have(text: str) -> None:
         return
     assert found == sorted(set(found))
     assert len(found) <= 100_000
+
+
+def test_the_status_of_a_stored_document_is_read_once_and_its_copies_are_read_anew() -> None:
+    stored = StoredDocument({"metadata": {}, "status": {"tfDist": {"version": 1, "phase": "Running"}}})
+    status = read_status(stored)
+    assert displayed_status(stored) is read_status(stored) is status
+    for copied in (copy.copy(stored), copy.deepcopy(stored), pickle.loads(pickle.dumps(stored)), {**stored}):
+        assert (type(copied), copied) == (dict, stored)
+        ended = {**copied, "status": {"tfDist": {"version": 1, "phase": "Completed"}}}
+        assert (read_status(copied), read_status(ended).phase) == (status, Phase.COMPLETED)
+        assert read_status(copied) is not status

@@ -38,6 +38,7 @@ class SharedJobInformer:
         self._connection = connection
         self._slots, self._gate = BoundedThreads(streams), LogOpenLimiter()
         self._lock, self._starting = threading.Lock(), threading.Lock()
+        self._roomy = threading.Condition()
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
         self._log_openers: dict[LogOptions, LogOpener] = {}
@@ -56,7 +57,8 @@ class SharedJobInformer:
         stored = transforms.job(self.cluster.get(ref.resource, ref.namespace, ref.name))
         if uid and stored["metadata"]["uid"] != uid:
             raise NotFound(f"job {ref} is another one by now")
-        subscription = Subscription(ref, stored, on_change, partial(self._lookup, ref, driven), driven=driven)
+        lookup = partial(self._lookup, ref, driven)
+        subscription = Subscription(ref, stored, on_change, lookup, driven=driven, roomy=self._roomy)
         with self._lock:
             self._subscriptions[ref] = (*self._subscriptions.get(ref, ()), subscription)
             store = self._store
@@ -141,9 +143,9 @@ class SharedJobInformer:
         job = store.job(ref)
         if job is None:
             return None, []
-        if driven and self._controller is not None and not self._controller.drives(job):
+        if driven and self._controller is not None and not self._controller.drives(job.stored):
             self._controller.enqueue(ref)
-        return job, store.pods(ref.namespace, job["metadata"]["uid"])
+        return job, store.pods(ref.namespace, job.uid)
 
     def _open(self, ref: JobRef, *, driven: bool) -> None:
         """See to it that jobs of that kind are seen, and driven if they are to be; ClusterError."""

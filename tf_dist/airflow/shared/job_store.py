@@ -11,13 +11,14 @@ from typing import Final, Protocol
 from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.airflow.shared.subscription import Subscription
 from tf_dist.client.inline_driver import claim_job, leased_driver
+from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.client.informer import Informer, jittered_backoff
 from tf_dist.cluster.client.workqueue import WorkQueue
+from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers import transforms
-from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.core.api import names
 from tf_dist.core.api.status_codec import displayed_status, is_newer
 from tf_dist.core.reconciler.ownership import driver_of, managed_elsewhere, may_claim
@@ -33,7 +34,7 @@ class JobStore(Protocol):
     def put(self, ref: JobRef, stored: Object) -> None:
         """Take over the server's answer to a request; NotFound if the job is known to be gone by now."""
 
-    def job(self, ref: JobRef) -> Object | None:
+    def job(self, ref: JobRef) -> StoredJob | None:
         """A job, None if it is not there."""
 
     def pods(self, namespace: str, uid: str) -> list[Object]:
@@ -102,9 +103,10 @@ class InformerJobStore:
         if self.job(ref) is None:
             raise NotFound(f"job {ref} is gone")
 
-    def job(self, ref: JobRef) -> Object | None:
+    def job(self, ref: JobRef) -> StoredJob | None:
         """See ``JobStore``."""
-        return self._reflectors[ref.resource].get(ref.namespace, ref.name)
+        stored = self._reflectors[ref.resource].get(ref.namespace, ref.name)
+        return StoredJob(ref.resource, stored) if stored is not None else None
 
     def pods(self, namespace: str, uid: str) -> list[Object]:
         """See ``JobStore``."""
@@ -128,8 +130,8 @@ class InformerJobStore:
 class DriverJobStore:
     """The informers of the driver, with jobs of these ``kinds``: nothing is watched a second time."""
 
-    def __init__(self, informers: DriverInformers, kinds: Collection[Resource]) -> None:
-        self._informers, self._kinds = informers, kinds
+    def __init__(self, driver: Driver, kinds: Collection[Resource]) -> None:
+        self._driver, self._informers, self._kinds = driver, driver.informers, kinds
 
     def follow(self, resource: Resource) -> None:
         """See ``JobStore``."""
@@ -149,9 +151,12 @@ class DriverJobStore:
         if self.job(ref) is None:
             raise NotFound(f"job {ref} is gone")
 
-    def job(self, ref: JobRef) -> Object | None:
-        """See ``JobStore``."""
-        return self._informers.job(ref)
+    def job(self, ref: JobRef) -> StoredJob | None:
+        """See ``JobStore``; its spec is the one that the driver has read."""
+        stored = self._informers.job(ref)
+        if stored is None:
+            return None
+        return StoredJob.known(ref.resource, stored, self._driver.job(ref, stored["metadata"]["uid"]))
 
     def pods(self, namespace: str, uid: str) -> list[Object]:
         """See ``JobStore``."""
@@ -204,7 +209,7 @@ class LeasedController:
 
     def store(self) -> DriverJobStore:
         """What its driver sees."""
-        return DriverJobStore(self._driver.informers, self.kinds)
+        return DriverJobStore(self._driver, self.kinds)
 
     def refused(self) -> Forbidden | None:
         """The right that is missing to see anything at all."""

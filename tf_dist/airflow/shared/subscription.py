@@ -95,7 +95,7 @@ class BoundedThreads:
 _MOST_LINES: Final = 1_000  # of one job that may wait to be logged; then its logs are not read on
 _BATCH: Final = 200
 
-SeenJob = tuple[Object | None, list[Object]]
+SeenJob = tuple[StoredJob | None, list[Object]]
 """A job (None: it is not there) and its pods, as they are at one moment."""
 
 
@@ -115,9 +115,10 @@ class Subscription(JobInformer):
         lookup: Callable[[], SeenJob | None],
         *,
         driven: bool,
+        roomy: threading.Condition | None = None,
     ) -> None:
         self.last = StoredJob(ref.resource, stored)
-        super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH)
+        super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH, roomy=roomy)
         self.ref, self.driven = ref, driven
         self._on_change, self._lookup = on_change, lookup
         self._notified = self._changed = False
@@ -163,9 +164,8 @@ class Subscription(JobInformer):
         seen = self._lookup()
         if seen is None:
             return []
-        stored, pods = seen
-        there = stored is not None and stored["metadata"]["uid"] == self.uid
-        self.job = StoredJob(self.ref.resource, stored) if stored is not None and there else None
+        job, pods = seen
+        self.job = job if job is not None and job.uid == self.uid else None
         self.pods = {pod["metadata"]["uid"]: pod for pod in pods}
         self.last = self.job or self.last
         return [ObjectsListed(PODS, pods)]

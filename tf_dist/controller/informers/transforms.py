@@ -15,6 +15,7 @@ from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
 from tf_dist.core.api.pods import REQUIRED_AFFINITY, required_node
+from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
 from tf_dist.core.podbuilder.replica_pod import require_node
 
@@ -130,7 +131,7 @@ def existing(stored: Object) -> Object:
 def job(stored: Object) -> Object:
     """A job, a queue or another object as a whole, without its managed fields."""
     metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
-    return {**stored, "metadata": metadata}
+    return StoredDocument({**stored, "metadata": metadata})
 
 
 def command_target(stored: Object) -> str:

@@ -8,7 +8,7 @@ Times are seconds (epoch when absolute).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -90,6 +90,7 @@ Document = Mapping[str, Any]
 
 MAX_REPLICAS: Final = 100_000
 """So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
+_DIGITS: Final = len(str(MAX_REPLICAS))
 
 
 class Dialect(StrEnum):
@@ -157,6 +158,36 @@ class ReplicaId:
 def replica_id(type_: str, index: int) -> ReplicaId:
     """One object for a name: the replicas of thousands of jobs, each named in several places, have a few names."""
     return ReplicaId(type_, index)
+
+
+def stored_index(written: str) -> int:
+    """The number of a replica; ValueError."""
+    if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
+        raise ValueError(f"{written[:_DIGITS]!r} is no index of a replica")
+    return int(written)
+
+
+def parse_ranges(written: str) -> Iterator[int]:
+    """The numbers of ``0-2,5``, which only rise, each below the most that a job may have; ValueError."""
+    least = 0
+    for part in written.split(","):
+        low, dash, high = part.partition("-")
+        first, last = stored_index(low), stored_index(high if dash else low)
+        if not least <= first <= last:
+            raise ValueError(f"{part!r} does not come after what is before it")
+        yield from range(first, last + 1)
+        least = last + 1
+
+
+def format_ranges(indexes: Iterable[int]) -> str:
+    """Sorted numbers as ``0-2,5``."""
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in runs)
 
 
 class JobKey(NamedTuple):

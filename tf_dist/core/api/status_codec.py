@@ -21,7 +21,15 @@ from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings
-from tf_dist.core.api.job import MAX_REPLICAS, Document, ReplicaId, replica_id
+from tf_dist.core.api.job import (
+    MAX_REPLICAS,
+    Document,
+    ReplicaId,
+    format_ranges,
+    parse_ranges,
+    replica_id,
+    stored_index,
+)
 from tf_dist.core.api.status import (
     AcceptedSpec,
     Admission,
@@ -32,12 +40,12 @@ from tf_dist.core.api.status import (
     RefusedSpec,
     RestartBackoff,
     Status,
+    StoredDocument,
 )
 from tf_dist.core.api.timestamps import format_micro_time, parse_time
 from tf_dist.errors import TFDistError
 
 _MOST: Final = 2**31 - 1
-_DIGITS: Final = len(str(MAX_REPLICAS))
 
 
 class InvalidStatus(TFDistError):
@@ -82,25 +90,6 @@ def stored_numbers(raw: Mapping[str, Any], key: str, most: int = _MOST) -> dict[
     """The numbers under a key, by name."""
     found = stored_mapping(raw, key)
     return {name: stored_number(found, name, most=most) for name in found}
-
-
-def stored_index(written: str) -> int:
-    """The number of a replica; ValueError."""
-    if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
-        raise ValueError(f"{written[:_DIGITS]!r} is no index of a replica")
-    return int(written)
-
-
-def parse_ranges(written: str) -> Iterator[int]:
-    """The numbers of ``0-2,5``, which only rise, each below the most that a job may have; ValueError."""
-    least = 0
-    for part in written.split(","):
-        low, dash, high = part.partition("-")
-        first, last = stored_index(low), stored_index(high if dash else low)
-        if not least <= first <= last:
-            raise ValueError(f"{part!r} does not come after what is before it")
-        yield from range(first, last + 1)
-        least = last + 1
 
 
 FIELD: Final = "tfDist"
@@ -271,14 +260,25 @@ def load_status(stored: Document) -> Status:
     )
 
 
+def read_status(job: Document) -> Status:
+    """The status of a stored job; NewerStatusFormat, InvalidStatus."""
+    known: Status | None = getattr(job, "read_as", None)
+    if known is not None:
+        return known
+    raw = stored_status(job)
+    check_version(raw)
+    found = load_status(raw)
+    if isinstance(job, StoredDocument):
+        job.read_as = found
+    return found
+
+
 def displayed_status(job: Document) -> Status:
     """The status of a stored job, or, where this release cannot load it, as much of it as is displayed."""
-    raw = stored_status(job)
     try:
-        check_version(raw)
-        return load_status(raw)
+        return read_status(job)
     except (NewerStatusFormat, InvalidStatus):
-        return partial_status(raw)
+        return partial_status(stored_status(job))
 
 
 def dump_status(status: Status) -> dict[str, Any]:
@@ -416,17 +416,6 @@ def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
     except ValueError as error:
         raise InvalidStatus(key, "mapping of ranges of replicas") from error
     return frozenset(found)
-
-
-def format_ranges(indexes: Iterable[int]) -> str:
-    """Sorted numbers as ``0-2,5``."""
-    runs: list[list[int]] = []
-    for index in indexes:
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in runs)
 
 
 def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
