@@ -27,7 +27,7 @@ class Desk:
         self.told = 0
         self.seen: SeenJob | None = StoredJob(TFJOBS, job()), []
         self.subscription = Subscription(
-            JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda: self.seen, driven=False
+            JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda _: self.seen, driven=False
         )
 
     def _tell(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
 from tf_dist.airflow.shared.job_store import InformerJobStore, JobStore, LeasedController
 from tf_dist.airflow.shared.subscription import (
@@ -38,7 +37,9 @@ class SharedJobInformer:
         self._connection = connection
         self._slots, self._gate = BoundedThreads(streams), LogOpenLimiter()
         self._lock, self._starting = threading.Lock(), threading.Lock()
+        # One for all subscriptions: of objects that each of a thousand has, a garbage collection sees a thousand.
         self._roomy = threading.Condition()
+        self._lookup_now, self._start_reading = self._lookup, self._slots.start
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
         self._log_openers: dict[LogOptions, LogOpener] = {}
@@ -57,8 +58,7 @@ class SharedJobInformer:
         stored = transforms.job(self.cluster.get(ref.resource, ref.namespace, ref.name))
         if uid and stored["metadata"]["uid"] != uid:
             raise NotFound(f"job {ref} is another one by now")
-        lookup = partial(self._lookup, ref, driven)
-        subscription = Subscription(ref, stored, on_change, lookup, driven=driven, roomy=self._roomy)
+        subscription = Subscription(ref, stored, on_change, self._lookup_now, driven=driven, roomy=self._roomy)
         with self._lock:
             self._subscriptions[ref] = (*self._subscriptions.get(ref, ()), subscription)
             store = self._store
@@ -79,7 +79,7 @@ class SharedJobInformer:
             log = self._log_openers.get(options) or self._gate.through(log_opener(self.cluster, options))
             self._log_openers[options] = log
         follower = SubscriptionLogFollower(
-            subscription.last.job, log, subscription.put, start=self._slots.start, begun=begun
+            subscription.last.job, log, subscription.put, start=self._start_reading, begun=begun
         )
         with self._lock:
             self._log_followers[subscription] = follower
@@ -136,14 +136,14 @@ class SharedJobInformer:
         for ref in refs:
             self.notify(ref)
 
-    def _lookup(self, ref: JobRef, driven: bool) -> SeenJob | None:
-        store = self._store
+    def _lookup(self, subscription: Subscription) -> SeenJob | None:
+        store, ref = self._store, subscription.ref
         if store is None:
             return None
         job = store.job(ref)
         if job is None:
             return None, []
-        if driven and self._controller is not None and not self._controller.drives(job.stored):
+        if subscription.driven and self._controller is not None and not self._controller.drives(job.stored):
             self._controller.enqueue(ref)
         return job, store.pods(ref.namespace, job.uid)
 

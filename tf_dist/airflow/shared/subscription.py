@@ -112,7 +112,7 @@ class Subscription(JobInformer):
         ref: JobRef,
         stored: Object,
         on_change: Callable[[], None],
-        lookup: Callable[[], SeenJob | None],
+        lookup: Callable[[Subscription], SeenJob | None],
         *,
         driven: bool,
         roomy: threading.Condition | None = None,
@@ -161,7 +161,7 @@ class Subscription(JobInformer):
     def _changes(self) -> list[JobEvent]:
         """Look the job and its pods up, and take that in."""
         self._changed = False
-        seen = self._lookup()
+        seen = self._lookup(self)
         if seen is None:
             return []
         job, pods = seen

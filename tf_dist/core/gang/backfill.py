@@ -54,7 +54,7 @@ def releases_underway(cache: SchedulerCache) -> list[Release]:
     return [
         Release(
             entry,
-            entry.released_pods + entry.held.terminating,
+            (*entry.released_pods, *entry.held.terminating),
             add_resources((entry.released_resources, entry.held.terminating_quota)),
         )
         for _, entry in sorted(cache.departing.items())

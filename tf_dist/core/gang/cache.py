@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -97,7 +97,7 @@ class WorkloadInfo:
     problem: str = ""
     uid: str = field(init=False)
     held: Usage = field(default_factory=lambda: usage.NO_USAGE)
-    released_pods: list[PodsOnNode] = field(default_factory=list)
+    released_pods: Sequence[PodsOnNode] = ()
     released_resources: Resources = field(default_factory=dict)
     _nodes: dict[str, list[str]] = field(default_factory=dict)
 
@@ -282,7 +282,7 @@ class SchedulerCache:
         if len(self._requests) > 2 * len(self.entries) + 64:
             self._requests.forget([entry.request for entry in self.entries.values() if entry.request])
 
-    def release(self, entry: WorkloadInfo, released_pods: list[PodsOnNode], released_resources: Resources) -> None:
+    def release(self, entry: WorkloadInfo, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
         """Have a gang give up these pods; their room is free once it has confirmed it."""
         self.state += 1
         entry.released_pods, entry.released_resources = released_pods, released_resources
@@ -366,7 +366,7 @@ class SchedulerCache:
         self.elastic.pop(entry.uid, None)
         self.partial.pop(entry.uid, None)
         if entry.releasing:
-            entry.released_pods, entry.released_resources = [], {}
+            entry.released_pods, entry.released_resources = (), {}
 
     def _turns(self, entry: WorkloadInfo) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
         """Update a gang in the orders of preemption."""

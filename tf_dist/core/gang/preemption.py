@@ -8,7 +8,7 @@ turns out not to be needed. Nothing is preempted if that would not make the gang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
@@ -216,7 +216,8 @@ def _evicting(
 
 def _whole(victim: WorkloadInfo, dropped: list[Release]) -> Release:
     """What is left of a gang that has given up some pods already."""
-    pods, quota = victim.held.remaining, victim.held.remaining_quota
+    pods: Sequence[PodsOnNode] = victim.held.remaining
+    quota = victim.held.remaining_quota
     if dropped:
         pods = usage.subtract_pods(pods, [pods for step in dropped for pods in step.pods])
         quota = subtract_resources(quota, add_resources(step.quota for step in dropped))

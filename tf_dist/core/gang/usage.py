@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,10 +21,10 @@ class Usage:
     ``quota``: the requests of all pods, ``terminating_quota`` and ``remaining_quota`` of those.
     """
 
-    assumed: list[PodsOnNode] = field(default_factory=list)
-    unassigned: list[tuple[PodClass, int]] = field(default_factory=list)
-    terminating: list[PodsOnNode] = field(default_factory=list)
-    remaining: list[PodsOnNode] = field(default_factory=list)
+    assumed: tuple[PodsOnNode, ...] = ()
+    unassigned: tuple[tuple[PodClass, int], ...] = ()
+    terminating: tuple[PodsOnNode, ...] = ()
+    remaining: tuple[PodsOnNode, ...] = ()
     quota: Resources = field(default_factory=dict)
     terminating_quota: Resources = field(default_factory=dict)
     remaining_quota: Resources = field(default_factory=dict)
@@ -77,28 +77,31 @@ def _excess(gang: Gang, member: PodSet) -> int:
 def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
     bound, outgoing = _present(gang, want.type)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
-    to_come, known = max(0, wanted - there), len(held.assumed)
+    to_come, assumed = max(0, wanted - there), list[PodsOnNode]()
     placed: Mapping[str, int] = gang.place.placement.get(want.type, {}) if gang.place else {}
     vacated = gang.vacated.get(want.type) or {}
     for node in sorted(placed):
         spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
         if spare > 0:
-            held.assumed.append(PodsOnNode(shape, node, spare))
+            assumed.append(PodsOnNode(shape, node, spare))
             to_come -= spare
+    held.assumed += tuple(assumed)
     if to_come:
-        held.unassigned.append((shape, to_come))
+        held.unassigned += ((shape, to_come),)
     if not bound and not outgoing:
-        held.remaining += held.assumed[known:]
+        held.remaining += tuple(assumed)
         return
     excess = there - wanted
     surplus = last_nodes(_nodes_by_index(gang, want.type, bound), excess) if excess > 0 else Counter()
     terminating = surplus + Counter(outgoing)
-    held.terminating += [PodsOnNode(shape, node, terminating[node]) for node in sorted(terminating) if node]
+    held.terminating += tuple(PodsOnNode(shape, node, terminating[node]) for node in sorted(terminating) if node)
     remaining = Counter(bound)
     remaining.subtract(surplus)
-    for pods in held.assumed[known:]:
+    for pods in assumed:
         remaining[pods.node] += pods.number
-    held.remaining += [PodsOnNode(shape, node, remaining[node]) for node in sorted(remaining) if remaining[node] > 0]
+    held.remaining += tuple(
+        PodsOnNode(shape, node, remaining[node]) for node in sorted(remaining) if remaining[node] > 0
+    )
 
 
 def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -157,7 +160,7 @@ def nodes_by_index(gang: Gang, type_: str) -> list[str]:
     return (seats + [""] * (granted - len(seats)))[:granted]
 
 
-def subtract_pods(pods: list[PodsOnNode], others: list[PodsOnNode]) -> list[PodsOnNode]:
+def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> list[PodsOnNode]:
     """``pods`` without ``others``."""
     left: Counter[tuple[PodClass, str]] = Counter()
     for sign, listed in ((1, pods), (-1, others)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple, Self
 
 from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
@@ -16,7 +16,7 @@ class Release(NamedTuple):
     """Release of pods of a gang, with their quota: one pod of a ``type``, or ("") all of them."""
 
     entry: WorkloadInfo
-    pods: list[PodsOnNode]
+    pods: Sequence[PodsOnNode]
     quota: Resources
     type: str = ""
 

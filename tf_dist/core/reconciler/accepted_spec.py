@@ -89,7 +89,9 @@ def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
         refused = RefusedSpec(generation=generation, digest=digest, message=message)
         return StoredSpec(job=_in_force(stored, status), accepted=status.accepted, refused=refused, problem=problem)
     if before is not None and before.digest == digest:
-        return StoredSpec(job=job, accepted=replace(before, generation=generation))
+        return StoredSpec(
+            job=job, accepted=before if before.generation == generation else replace(before, generation=generation)
+        )
     unknown = "" if status.finished else _unknown_keys(stored)
     accepted = AcceptedSpec(generation=generation, digest=digest, data=_packed(said), unknown=unknown)
     return StoredSpec(job=job, accepted=accepted)
