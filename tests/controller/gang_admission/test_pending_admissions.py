@@ -194,6 +194,21 @@ def test_the_list_takes_no_more_than_an_object_holds(memory: MemoryCluster) -> N
     assert len(listed(memory)) == 7
 
 
+def test_a_list_that_is_nearly_full_is_not_written_for_each_job_that_is_settled(memory: MemoryCluster) -> None:
+    """It has hundreds of names, and each write carries all of them."""
+    intents = opened(memory)
+    listed_first = sorted(intents.record_pending(refs(*(f"{number:04}" for number in range(MAX_PENDING_ADMISSIONS)))))
+    waiting = refs(*(f"late-{number:04}" for number in range(MAX_PENDING_ADMISSIONS)))
+    share, before = MAX_PENDING_ADMISSIONS // 5, written(memory)
+    for uid in listed_first[: share - 1]:
+        intents.settle([uid])
+        assert intents.record_pending(waiting) == frozenset()
+    assert written(memory) == before
+    assert len(intents.record_pending(refs("few"))) == 1, "all that there is to write has room"
+    intents.settle([*listed_first[:share], "uid-few"])
+    assert len(intents.record_pending(waiting)) == share
+
+
 def test_the_next_arbiter_touches_what_was_listed_and_shuts_the_last_one_out(memory: MemoryCluster) -> None:
     stored = memory.create(TFJOBS, "default", tfjob("a"))
     first = opened(memory)

@@ -45,6 +45,9 @@ LEADER_ANNOTATION: Final = names.ANNOTATION_PREFIX + "arbiter"
 FENCED_ANNOTATION: Final = names.ANNOTATION_PREFIX + "fenced"
 """Annotation that tf-dist writes: on a job, a mark of a new admission leader; a late write of the one before fails."""
 
+# Jobs that come while the list is nearly full wait until there is room for such a part of it: each write carries all.
+_LEAST_SHARE: Final = 5
+
 
 class LeasePendingAdmissions:
     """Kept in annotations of the Lease ``ref``, that has no holder. ``touched`` is given each job that was touched.
@@ -112,6 +115,8 @@ class LeasePendingAdmissions:
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
         new = dict(list(jobs.items())[: max(0, self._max_jobs - len(kept))])
+        if len(new) < min(len(jobs), self._max_jobs // _LEAST_SHARE):
+            return frozenset()  # once more of them are settled
         stored, self._stored = self._stored, None  # unknown until the server has answered
         if stored is None:
             raise LeadershipLost("the list of intended admissions is not open")
