@@ -10,7 +10,7 @@ import pytest
 from tests.core.builders import FAILED, ON_FAILURE, START, replicas, v1_job, volcano_job
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
-from tf_dist.core.api.context import Observed, ReconcileContext, WriteStatus
+from tf_dist.core.api.context import EmitEvent, Observed, ReconcileContext, WriteStatus
 from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
 from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
 from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
@@ -173,6 +173,7 @@ def as_another_driver(world: World) -> Status:
         world.verdict_only = False
     status = replace(plan.status, reported=world.memory.reported)
     assert any(isinstance(action, WriteStatus) for action in plan.actions) is (status != world.memory)
+    assert all(isinstance(action, WriteStatus | EmitEvent) for action in plan.actions), "its objects are not ours"
     return status
 
 

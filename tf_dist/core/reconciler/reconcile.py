@@ -67,7 +67,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions += document_notes(s)
     if _fills_in_spec(s):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
-    actions += sync_job(s)
+    if not observed.verdict_only:
+        actions += sync_job(s)
     # Last: a driver that may not delete Commands has done all else by then.
     actions += command_actions(before, s)
     if _expired(job, s.status, s.now):
