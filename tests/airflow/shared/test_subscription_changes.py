@@ -63,9 +63,9 @@ def test_what_is_seen_of_the_job() -> None:
     desk = Desk()
     pods: list[Any] = [{"metadata": {"uid": "p"}}]
     for seen, there, last in [
-        ((job(phase="Completed"), pods), True, "Completed"),
+        ((StoredJob(TFJOBS, job(phase="Completed")), pods), True, "Completed"),
         (None, True, "Completed"),
-        ((job("another"), []), False, "Completed"),
+        ((StoredJob(TFJOBS, job("another")), []), False, "Completed"),
         ((None, []), False, "Completed"),
     ]:
         desk.seen = seen
