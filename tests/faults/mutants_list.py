@@ -247,8 +247,8 @@ MUTANTS: Final = (
     Mutant(
         "failed-fence-ignored",
         "controller/gang_admission/pending_admissions.py",
-        '["metadata"]["uid"] == uid:\n                    raise\n',
-        '["metadata"]["uid"] == uid:\n                    return\n',
+        "if self._is_there(uid, ref):\n                    raise\n",
+        "if self._is_there(uid, ref):\n                    return\n",
         "a verdict that is in the air counts for nothing, and arrives",
     ),
     Mutant(

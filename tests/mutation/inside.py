@@ -118,12 +118,13 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool, bool]:
         self._coverage.switch_context(item.nodeid)
-        start, wall = time.process_time(), time.monotonic()
+        before = _seconds()
         try:
             return (yield)
         finally:
-            # Who waits is as far away as who computes: an eighth of it counts, for others have their share in it.
-            self.tests[item.nodeid] = max(time.process_time() - start, (time.monotonic() - wall) / 8)
+            spent, passed, held_up = (after - start for after, start in zip(_seconds(), before, strict=True))
+            # Who waits is as far away as who computes: an eighth of it counts, as others have their share in it.
+            self.tests[item.nodeid] = max(spent, (passed - held_up) / 8)
             self._coverage.switch_context("")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -140,6 +141,14 @@ class Recorder:
         }
         passed = {test: seconds for test, seconds in self.tests.items() if test not in self._failed}
         return passed, files
+
+
+def _seconds() -> tuple[float, float, float]:
+    """Of the processor, on the clock, and those in which this thread could have run on a machine with less to do."""
+    held_up = 0.0
+    with contextlib.suppress(OSError):  # Linux says it
+        held_up = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    return time.process_time(), time.monotonic(), held_up
 
 
 class Picker:
