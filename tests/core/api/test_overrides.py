@@ -96,6 +96,7 @@ def test_values_are_what_yaml_takes_for_one(text: str, value: Any) -> None:
         "*a",
         "%0a",
         "1e400",
+        "a\udcff",  # a byte of the command line that is no UTF-8
     ],
 )
 def test_a_value_is_never_more_than_one_scalar(text: str) -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core.builders import replicas, v1_job
@@ -14,11 +15,12 @@ from tf_dist.core.api.pod_events import (
     derive_events,
     describe_event,
     describe_events,
+    eviction_key,
     exit_text,
     signal_name,
 )
 from tf_dist.core.api.pods import Disruption, Exit, PodPhase, PodView
-from tf_dist.core.api.status import Status
+from tf_dist.core.api.status import NO_PODS, Status
 from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_time, round_time
 
 
@@ -62,6 +64,10 @@ def test_of_many_events_the_first_three_are_told() -> None:
     )
 
 
+def test_of_a_replica_type_without_pods_none_does_anything() -> None:
+    assert not any(astuple(NO_PODS))
+
+
 _TAKEN = Disruption("EvictionByEvictionAPI", node="n")
 
 
@@ -89,6 +95,45 @@ def test_what_a_pod_was_taken_by_is_said_of_those_that_were_taken(
 
 
 @pytest.mark.parametrize(
+    ("pod", "seen", "waits"),
+    [
+        (None, False, True),  # it is still to be created
+        ({"phase": PodPhase.PENDING}, False, True),
+        ({"phase": PodPhase.PENDING}, True, True),
+        ({"phase": PodPhase.PENDING, "deleting": True}, False, True),
+        ({"phase": PodPhase.RUNNING}, True, False),
+        ({"phase": PodPhase.SUCCEEDED}, True, False),
+    ],
+)
+def test_an_eviction_whose_policy_waits_stands_until_the_replica_runs_again(
+    pod: dict[str, Any] | None, seen: bool, waits: bool
+) -> None:
+    job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)
+    status = Status(observed_replicas=frozenset({replica} if seen else ()))
+    status = replace(status, policy_timeouts={eviction_key(replica, status.attempts): 5.0})
+    views = [PodView(name="w", uid="u", replica=replica, attempt=status.attempts.label(replica), **pod)] if pod else []
+    found = derive_events(job, status, classify_pods(job, status, tuple(views)))
+    assert [one.since for one in found if one.event is Event.POD_EVICTED] == [5.0] * waits
+
+
+@pytest.mark.parametrize("deleting", [False, True])
+def test_an_eviction_whose_policy_waits_occurs_once_while_the_pod_is_gone(deleting: bool) -> None:
+    job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)
+    status = Status(observed_replicas=frozenset({replica}))
+    status = replace(status, policy_timeouts={eviction_key(replica, status.attempts): 5.0})
+    pod = PodView(
+        name="w",
+        uid="u",
+        replica=replica,
+        attempt=status.attempts.label(replica),
+        phase=PodPhase.RUNNING,
+        deleting=True,
+    )
+    found = list(derive_events(job, status, classify_pods(job, status, (pod,) if deleting else ())))
+    assert [(one.event, one.since) for one in found] == [(Event.POD_EVICTED, 5.0)]
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"),
     [
         ("2027-01-15T08:00:00Z", 1_800_000_000.0),
@@ -106,6 +151,7 @@ def test_times_as_the_api_writes_them(text: str | None, seconds: float | None) -
 
 
 @given(st.floats(0, 1e10))
+@example(1.2345678)
 def test_a_rounded_time_reads_back_the_same(seconds: float) -> None:
     moment = round_time(seconds)
     assert parse_time(format_micro_time(moment)) == moment

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.core.builders import observed, v1_job
 from tf_dist.core.api.context import Observed
 from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.pods import PodPhase, pod_view
+from tf_dist.core.api.pods import PodPhase, PodView, pod_view
 from tf_dist.core.reconciler.reconcile import reconcile
 
 LABELS = {"tf-dist.dev/replica-type": "worker", "tf-dist.dev/replica-index": "1", "tf-dist.dev/attempt": "1.0.0"}
@@ -76,6 +77,21 @@ def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | N
     view = pod_view(raw(status), "tensorflow")
     assert view is not None
     assert view.pulling is pulling
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({}, "CrashLoopBackOff"),
+        ({"waiting": ("ContainerCreating", "")}, ""),
+        ({"waiting": None}, ""),
+        ({"deleting": True}, ""),
+        ({"phase": PodPhase.FAILED}, ""),
+    ],
+)
+def test_what_keeps_a_container_from_running(fields: dict[str, Any], word: str) -> None:
+    view = PodView(name="w", uid="u", replica=ReplicaId("worker", 0), attempt="", phase=PodPhase.RUNNING)
+    assert replace(view, **{"waiting": ("CrashLoopBackOff", "back-off"), **fields}).held_by == word
 
 
 def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:

@@ -72,6 +72,19 @@ def test_kind_of_a_status(status: Status, expected: OutcomeKind | None) -> None:
     assert (outcome and outcome.kind) is expected
 
 
+@pytest.mark.parametrize(
+    ("begun", "now", "waited", "ran"),
+    [(None, None, 60.0, None), (START + 20.0, None, 20.0, 40.0), (None, START + 90.0, 90.0, None)],
+)
+def test_a_job_waited_until_it_began_or_until_its_end(
+    begun: float | None, now: float | None, waited: float, ran: float | None
+) -> None:
+    ended = None if now else START + 60.0
+    status = Status(created=START, start_time=begun, completion_time=ended)
+    outcome = Outcome.of(status, KIND.FAILED, now=now)
+    assert (outcome.waited_seconds, outcome.ran_seconds) == (waited, ran)
+
+
 def started(job: Job) -> World:
     world = World(job)
     world.settle()

@@ -71,6 +71,20 @@ def test_what_volcano_cannot_say_of_a_v1_job():
     assert "128" in lost["spec.tfReplicaSpecs.Chief.restartPolicy"].hint
 
 
+def test_what_v1alpha1_cannot_say_of_a_v1_job():
+    document = changed(v1(), "spec.enableDynamicWorker", True)
+    document = changed(document, "spec.runPolicy.managedBy", "kueue.x-k8s.io/multikueue")
+    run = ("activeDeadlineSeconds", "backoffLimit", "managedBy", "ttlSecondsAfterFinished")
+    gang = ("minAvailable", "priorityClass", "scheduleTimeoutSeconds")
+    assert {problem.path for problem in convert(document, ALPHA).lost} == {
+        "spec.enableDynamicWorker",
+        *(f"spec.runPolicy.{key}" for key in run),
+        *(f"spec.runPolicy.schedulingPolicy.{key}" for key in gang),
+        *("spec.tfReplicaSpecs.Chief", "spec.tfReplicaSpecs.Chief.restartPolicy"),
+        *("spec.tfReplicaSpecs.Worker", "spec.tfReplicaSpecs.Worker.restartPolicy"),
+    }
+
+
 def test_roles_a_format_does_not_have_are_left_out_and_said():
     document = changed(v1(), "spec.tfReplicaSpecs.Evaluator", {"template": template()})
     document = changed(document, "spec.runPolicy.schedulingPolicy", ...)

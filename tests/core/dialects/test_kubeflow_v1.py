@@ -267,6 +267,10 @@ def test_advice(path: str, value: Any, where: str, message: str):
     assert message in found.message
 
 
+def test_restarts_by_exit_code_need_pods_that_never_restart():
+    assert not warnings(changed(v1(), f"{SPECS}.Chief.template.spec.restartPolicy", "Never"))
+
+
 def test_a_job_of_servers_alone_never_succeeds():
     parsed = parse(minimal(Evaluator={}))
     assert paths(list(parsed.warnings)) == [SPECS]

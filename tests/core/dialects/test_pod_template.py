@@ -67,6 +67,7 @@ def with_sidecar(**keys: Any) -> dict[str, Any]:
             "keep one",
         ),
         ({"env": [{"name": "N", "valueFrom": {}}]}, f"{C}.env[0].valueFrom", "names exactly one source", ""),
+        ({"env": [{"name": "N", "valueFrom": "x"}]}, f"{C}.env[0].valueFrom", "must be a mapping (key: value)", ""),
         ({"ports": [{"containerPort": 0}]}, f"{C}.ports[0].containerPort", "is no port: the number 0", ""),
         ({"ports": [{"containerPort": 65536}]}, f"{C}.ports[0].containerPort", "is no port", ""),
         ({"ports": [{"containerPort": "80"}]}, f"{C}.ports[0].containerPort", "not the text '80'", "80 without quotes"),

@@ -137,7 +137,7 @@ def _scalar(text: str) -> Any:
     if not is_single_line(text):
         raise _Structure(f"{shorten_text(text)} has a line break or a control character")
     try:
-        events = list(yaml.parse(text, Loader=Loader))
+        events = list(yaml.parse(text))
     except yaml.YAMLError as error:
         raise _Structure(f"{shorten_text(text)} is no value: {' '.join(str(error).split())}") from None
     match events:
