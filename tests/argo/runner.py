@@ -161,6 +161,8 @@ class Runner:
             node.phase, node.outputs = "Succeeded", self.place.remembered[key]
         elif "dag" in template:
             self._dag(template["dag"]["tasks"], scope, node)
+        elif "steps" in template:
+            self._steps([step for group in template["steps"] for step in group], scope, node)
         else:
             self._pod(template, scope, node)
             if key and node.phase == "Succeeded":
@@ -191,6 +193,15 @@ class Runner:
                 del running[name]
         before = {task["name"]: depends_on(task.get("depends", "")) for task in tasks}
         node.phase = dag_phase(before, {name: one.phase for name, one in done.items()})
+
+    def _steps(self, steps: list[Object], scope: dict[str, str], node: Node) -> None:
+        """Steps one after the other, as long as they succeed."""
+        for step in steps:
+            done = self._run(step["template"], _arguments(step, scope), f"{node.name}.{step['name']}")
+            node.phase = done.phase
+            if done.phase != "Succeeded":
+                return
+            scope |= _outputs_in_scope(f"steps.{step['name']}", done)
 
     def _task(self, task: Object, scope: dict[str, str], done: Mapping[str, Node], above: str) -> Node:
         name = f"{above}.{task['name']}"

@@ -89,6 +89,8 @@ class _Check:
         inputs = {one["name"] for one in (template.get("inputs") or {}).get("parameters", [])}
         workflow = {one["name"] for one in (self.spec.get("arguments") or {}).get("parameters", [])}
         tasks = {task["name"]: task for task in (template.get("dag") or {}).get("tasks", [])}
+        yield from self._never_ending(tasks)
+        tasks |= {step["name"]: step for group in template.get("steps", []) for step in group}
         for text in _texts(template):
             for reference in REFERENCE.findall(text):
                 yield from self._reference(reference.strip(), template, inputs, workflow, tasks)
@@ -116,7 +118,7 @@ class _Check:
             case ["workflow", "parameters", name]:
                 if name not in workflow:
                     yield f"{where}: no such argument of the workflow"
-            case ["tasks", name, "outputs", "parameters", *output]:
+            case ["tasks" | "steps", name, "outputs", "parameters", *output]:
                 yield from self._output(where, tasks.get(name), output)
             case ["retries"]:
                 if "retryStrategy" not in template:
@@ -133,6 +135,14 @@ class _Check:
         made = {one["name"] for one in self.templates[task["template"]].get("outputs", {}).get("parameters", [])}
         if output and output[0] not in made:
             yield f"{where}: {task['template']} has no such output"
+
+    def _never_ending(self, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+        """Argo 4.1 loses those that come after a memoized task with tries of its own, once that is not run again."""
+        for name, task in tasks.items():
+            template = self.templates.get(task["template"], {})
+            followed = any(_before(name, other, tasks) for other in tasks)
+            if followed and "memoize" in template and "retryStrategy" in template:
+                yield f"task {name}: memoized, with a retryStrategy and followed, so the DAG never ends: use steps"
 
     def _task(self, task: Mapping[str, Any], tasks: Mapping[str, Any]) -> Iterator[str]:
         yield from self._template(task["template"], f"task {task['name']}")

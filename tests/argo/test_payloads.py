@@ -65,7 +65,8 @@ def command_line(name: str, given: Mapping[str, str]) -> list[str]:
 
 def _tasks(spec: Mapping[str, Any], template: str) -> Iterator[dict[str, Any]]:
     for one in spec["templates"]:
-        yield from (task for task in (one.get("dag") or {}).get("tasks", []) if task["template"] == template)
+        used = [*(one.get("dag") or {}).get("tasks", []), *(step for group in one.get("steps", []) for step in group)]
+        yield from (task for task in used if task["template"] == template)
 
 
 def job(name: str, given: Mapping[str, str]) -> dict[str, Any]:
