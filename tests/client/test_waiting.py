@@ -37,6 +37,8 @@ def stored(memory: MemoryCluster, phase: str) -> StoredJob:
         ("Failed", "finished", "tfjob/a Failed", JobFailed("tfjob/a failed: exit code 3")),
         ("Failed", "failed", "tfjob/a Failed", None),
         ("Failed", "succeeded", "", JobFailed("tfjob/a failed: exit code 3")),
+        ("Completed", "admitted", "tfjob/a Succeeded", None),
+        ("Completed", "scheduled", "tfjob/a Succeeded", None),
         ("Completed", "running", "", JobFailed("tfjob/a is Succeeded and will never be running")),
         ("Running", "finished", "", GoalNotReached("tfjob/a is not finished yet, it is Running")),
         (

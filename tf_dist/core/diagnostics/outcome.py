@@ -190,8 +190,9 @@ WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
     "failed": lambda status: status is not None and status.phase in _FAILED,
     "finished": lambda status: status is not None and status.finished,
     "running": lambda status: status is not None and status.phase is Phase.RUNNING,
-    "admitted": lambda status: status is not None and status.has_place,
-    "scheduled": lambda status: status is not None and is_scheduled(status),
+    # A job that has succeeded had its place, however late one looks.
+    "admitted": lambda status: status is not None and (status.has_place or status.phase in _SUCCEEDED),
+    "scheduled": lambda status: status is not None and (is_scheduled(status) or status.phase in _SUCCEEDED),
     "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
     "deleted": lambda status: status is None,
 }
