@@ -139,11 +139,11 @@ class Namespace:
         until(lambda: not left(), 60, every=0.5)
 
 
-def written(*beginning: str) -> list[str]:
-    """The commands of docs/install.md that begin so, one after the other."""
-    lines = re.findall(r"^\$ (.*)$", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+def written(*beginning: str, page: str = "install.md") -> list[str]:
+    """The commands of a page of docs/ that begin so, one after the other."""
+    lines = re.findall(r"^\$ (.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
     found = [next((line for line in lines if line.startswith(begin)), "") for begin in beginning]
-    assert all(found), f"docs/install.md has no longer {beginning}"
+    assert all(found), f"docs/{page} has no longer {beginning}"
     return [re.sub(r"my-registry/tf-dist:\S+", IMAGE, line) for line in found]
 
 
@@ -184,16 +184,17 @@ def installed(cluster: Namespace) -> Iterator[Namespace]:
 @pytest.fixture(scope="session")
 def namespace(installed: Namespace) -> Iterator[Namespace]:
     """An empty namespace."""
-    yield from _made(installed)
+    yield from new_namespace(installed)
 
 
 @pytest.fixture
 def other(installed: Namespace) -> Iterator[Namespace]:
     """A namespace of this test's own."""
-    yield from _made(installed)
+    yield from new_namespace(installed)
 
 
-def _made(cluster: Namespace) -> Iterator[Namespace]:
+def new_namespace(cluster: Namespace) -> Iterator[Namespace]:
+    """A namespace, gone afterwards."""
     space = cluster.sibling(f"tf-dist-{secrets.token_hex(4)}")
     space.kubectl("create", "namespace", space.name)
     try:

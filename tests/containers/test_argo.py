@@ -1,0 +1,362 @@
+"""Argo itself, with real containers: shipped workflows as docs/argo.md has them, each to its end, and what becomes of a
+job when its step is stopped, suspended, lost or evicted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.containers.conftest import IMAGE, LONG, TFJOBS, TRAINER, Namespace, Node, new_namespace, small_job, written
+from tests.waiting import until
+from tf_dist.client.launch.contract import OUTPUTS
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
+INSTALL = "TF_DIST_TEST_ARGO"
+WORKFLOWS = "workflows.argoproj.io"
+SYSTEM = "argo"
+ACCURATE = 0.9
+
+
+@pytest.fixture(scope="module")
+def argo(installed: Namespace) -> Iterator[Namespace]:
+    """Argo runs on it: one that is there stays, the one that is made here is removed again."""
+    if installed.kubectl("get", "crd", WORKFLOWS, "--ignore-not-found"):
+        yield installed
+        return
+    release = os.environ.get(INSTALL)
+    if not release:
+        pytest.skip(f"no Argo: {INSTALL} names the install.yaml of a release (docs/testing.md)")
+    space = installed.sibling(SYSTEM)
+    space.kubectl("create", "namespace", SYSTEM)
+    try:
+        space.kubectl("create", "-f", release)  # its definitions are too large for kubectl apply
+        space.kubectl("rollout", "status", "deployment", "workflow-controller", "--timeout", "120s")
+        yield installed
+    finally:
+        space.kubectl("delete", "--ignore-not-found", "-f", release)
+        space.kubectl("delete", "--ignore-not-found", "namespace", SYSTEM)
+
+
+class Workflows:
+    """A namespace with what docs/argo.md has a user apply, and workflows in it."""
+
+    def __init__(self, space: Namespace, folder: Path) -> None:
+        self.space, self.folder = space, folder
+
+    def by_the_docs(self, *beginning: str) -> None:
+        """The commands of docs/argo.md that begin so, in this namespace."""
+        for command in written(*beginning, page="argo.md"):
+            here = command.replace("my-workflows", str(self.folder)).replace("research", self.space.name)
+            self.space.run("sh", "-ec", here.replace("my-registry/digits:1", TRAINER))
+
+    def shipped(self, file: str) -> dict[str, Any]:
+        document: dict[str, Any] = yaml.safe_load((self.folder / file).read_text())
+        return document
+
+    def submit(self, document: dict[str, Any], **parameters: object) -> str:
+        """Its name. ``parameters``: as of ``argo submit -p``."""
+        arguments = document["spec"].setdefault("arguments", {}).setdefault("parameters", [])
+        given = {name.replace("_", "-"): str(value) for name, value in parameters.items()}
+        kept = [one for one in arguments if one["name"] not in given]
+        document["spec"]["arguments"]["parameters"] = kept + [{"name": n, "value": v} for n, v in given.items()]
+        name = self.space.kubectl("create", "-f", "-", "-o", "name", given=yaml.safe_dump(document))
+        return name.strip().rpartition("/")[2]
+
+    def patch(self, name: str, spec: dict[str, Any]) -> None:
+        self.space.kubectl("patch", WORKFLOWS, name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def found(self, name: str) -> dict[str, Any]:
+        return self.space.job(name, WORKFLOWS)
+
+    def ended(self, name: str, seconds: float = 240) -> dict[str, Any]:
+        """The workflow, as soon as it is over, its exit handler too."""
+
+        def over() -> bool:
+            return self.found(name).get("status", {}).get("phase") in ("Succeeded", "Failed", "Error")
+
+        try:
+            until(over, seconds, every=1)
+        except AssertionError:
+            raise AssertionError(f"not over: {self.told(self.found(name))}") from None
+        return self.found(name)
+
+    def told(self, workflow: dict[str, Any]) -> str:
+        nodes = nodes_of(workflow)
+        shown = [f"{name} {one['phase']}: {one.get('message', '')} {outputs_of(one)}" for name, one in nodes.items()]
+        return "\n".join([str(workflow.get("status", {}).get("phase")), *shown, str(sorted(self.space.pods()))])
+
+    def succeeded(self, name: str, seconds: float = 240) -> dict[str, Any]:
+        workflow = self.ended(name, seconds)
+        assert workflow["status"]["phase"] == "Succeeded", self.told(workflow)
+        return workflow
+
+    def job_of(self, name: str) -> str:
+        """The job of its only step, as soon as there is one."""
+        uid = self.found(name)["metadata"]["uid"]
+
+        def owned() -> list[str]:
+            jobs = self.space.objects(TFJOBS)
+            owners = {job["metadata"]["name"]: job["metadata"].get("ownerReferences", []) for job in jobs}
+            return [job for job, them in owners.items() if uid in [one["uid"] for one in them]]
+
+        until(lambda: bool(owned()), 120, every=0.5)
+        (job,) = owned()
+        return job
+
+    def training(self, name: str) -> str:
+        """The job of its only step, as soon as its first worker trains."""
+        job = self.job_of(name)
+        self.space.until_said(f"{job}-worker-0", "step=", seconds=120)
+        return job
+
+    def replicas(self, job: str) -> list[str]:
+        """Names of the pods of a job."""
+        return [pod for pod in self.space.pods() if pod.startswith(f"{job}-")]
+
+    def launchers(self, name: str) -> list[str]:
+        """Names of the pods of a workflow itself that run: the replicas' have its label, too."""
+        pods = self.space.pods().items()
+        return [pod for pod, found in pods if pod.startswith(name) and found["status"]["phase"] == "Running"]
+
+
+def nodes_of(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By their display names; tries by those of their own."""
+    return {one["displayName"]: one for one in workflow.get("status", {}).get("nodes", {}).values()}
+
+
+def outputs_of(node: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one.get("value", "") for one in node.get("outputs", {}).get("parameters", [])}
+
+
+def exit_handler(workflow: dict[str, Any]) -> dict[str, Any]:
+    name = f"{workflow['metadata']['name']}.onExit"
+    return nodes_of(workflow).get(name, {"phase": "none"})
+
+
+@pytest.fixture(scope="module")
+def workflows(argo: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workflows]:
+    for space in new_namespace(argo):
+        made = Workflows(space, tmp_path_factory.mktemp("workflows"))
+        made.by_the_docs("tf-dist workflows export", "kubectl apply -f my-workflows/rbac.yaml")
+        yield made
+
+
+def test_one_step(workflows: Workflows) -> None:
+    name = workflows.submit(workflows.shipped("digits-train.yaml"))
+    workflow = workflows.succeeded(name)
+    outputs = outputs_of(nodes_of(workflow)[name])
+    assert outputs.keys() >= OUTPUTS.keys()
+    assert (outputs["outcome"], outputs["status"]) == ("succeeded", "Succeeded")
+    assert float(outputs["accuracy"]) >= ACCURATE
+    assert "model.ckpt-4000" in outputs["checkpoint"]
+    assert exit_handler(workflow)["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(("how", "cleaned"), [("Stop", "Succeeded"), ("Terminate", "none")])
+def test_a_workflow_that_is_stopped_takes_its_job_along(workflows: Workflows, how: str, cleaned: str) -> None:
+    name = workflows.submit(workflows.shipped("digits-train.yaml"), steps=10 * LONG)
+    job = workflows.training(name)
+    workflows.patch(name, {"shutdown": how})
+    workflow = workflows.ended(name, 60)
+    until(lambda: not workflows.replicas(job), 60, every=0.5)
+    assert job not in workflows.space.jobs()
+    assert workflow["status"]["phase"] == "Failed"
+    assert exit_handler(workflow)["phase"] == cleaned
+
+
+def test_a_suspended_workflow_gives_its_place_back_until_it_is_resumed(workflows: Workflows) -> None:
+    name = workflows.submit(workflows.shipped("digits-train.yaml"), steps=LONG)
+    job = workflows.training(name)
+    workflows.patch(name, {"suspend": True})
+    until(lambda: not workflows.replicas(job), 60, every=0.5)
+    workflows.patch(name, {"suspend": None})
+    outputs = outputs_of(nodes_of(workflows.succeeded(name))[name])
+    assert (outputs["job"], outputs["outcome"]) == (job, "succeeded")
+
+
+def test_a_launcher_that_is_lost_is_followed_by_one_that_goes_on_with_the_job(workflows: Workflows) -> None:
+    name = workflows.submit(workflows.shipped("digits-train.yaml"), steps=2 * LONG)
+    job = workflows.training(name)
+    before = workflows.space.pods()[f"{job}-worker-0"]["metadata"]["uid"]
+    (launcher,) = workflows.launchers(name)
+    workflows.space.kubectl("delete", "pod", launcher, "--grace-period=0", "--force")
+    until(lambda: launcher not in workflows.launchers(name) and bool(workflows.launchers(name)), 120, every=1)
+    found = workflows.space.pods().get(f"{job}-worker-0")
+    assert found
+    assert found["metadata"]["uid"] == before
+    workflow = workflows.succeeded(name)
+    assert outputs_of(nodes_of(workflow)[name])["job"] == job
+
+
+def test_an_evicted_job_trains_on_in_the_next_step(workflows: Workflows) -> None:
+    name = workflows.submit(workflows.shipped("evicted-or-failed.yaml"), steps=LONG)
+    worker = f"{workflows.training(name)}-worker-1"
+    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": worker}}
+    path = f"/api/v1/namespaces/{workflows.space.name}/pods/{worker}/eviction"
+    workflows.space.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+    nodes = nodes_of(workflows.succeeded(name))
+    assert outputs_of(nodes["train"])["outcome"] == "evicted"
+    assert outputs_of(nodes["resume"])["outcome"] == "succeeded"
+    assert nodes["page"]["phase"] == "Omitted"
+
+
+def test_a_failed_job_says_what_failed_and_people_are_told(workflows: Workflows) -> None:
+    """The image of tf-dist has Python and no training."""
+    name = workflows.submit(workflows.shipped("evicted-or-failed.yaml"), image=IMAGE)
+    workflow = workflows.ended(name)
+    assert workflow["status"]["phase"] == "Failed"
+    nodes = nodes_of(workflow)
+    outputs = outputs_of(nodes["train"])
+    assert (outputs["outcome"], outputs["status"]) == ("failed", "Failed")
+    assert outputs["replica"].startswith("worker-")
+    assert outputs["exit-code"] == "2"
+    assert nodes["resume"]["phase"] in ("Skipped", "Omitted")
+    assert nodes["page"]["phase"] == "Failed"
+    assert exit_handler(workflow)["phase"] == "Succeeded"
+
+
+@pytest.fixture
+def memoizing(workflows: Workflows) -> Iterator[None]:
+    """Argo's controller may write ConfigMaps beside it, by the commands of the page."""
+    space = workflows.space.sibling(SYSTEM)
+    if space.kubectl("get", "role", "argo-memoizer", "--ignore-not-found"):
+        yield
+        return
+    workflows.by_the_docs("kubectl create role argo-memoizer", "kubectl create rolebinding argo-memoizer")
+    yield
+    space.kubectl("delete", "role,rolebinding", "argo-memoizer")
+
+
+@pytest.mark.usefixtures("memoizing")
+def test_what_was_trained_is_not_trained_again(workflows: Workflows) -> None:
+    first, second = (
+        workflows.succeeded(workflows.submit(workflows.shipped("train-once.yaml"), steps=2000)) for _ in range(2)
+    )
+    assert not nodes_of(first)["train"]["memoizationStatus"]["hit"]
+    assert nodes_of(second)["train"]["memoizationStatus"]["hit"]
+    trained = [outputs_of(nodes_of(one)["train"]) for one in (first, second)]
+    assert trained[0] == trained[1]
+    assert trained[0]["outcome"] == "succeeded"
+
+
+def test_each_item_of_a_loop_is_a_job(workflows: Workflows) -> None:
+    name = workflows.submit(workflows.shipped("sweep.yaml"))
+    nodes = nodes_of(workflows.succeeded(name, 400))
+    assert outputs_of(nodes["choose"])["best"] in ("0.05", "0.2")
+    jobs = {
+        outputs_of(one)["job"]
+        for shown, one in nodes.items()
+        if shown.startswith("train(") and "job" in outputs_of(one)
+    }
+    assert len(jobs) == 3
+
+
+@pytest.fixture
+def four_gpus(workflows: Workflows, node: Node) -> Iterator[None]:
+    """The node of the tests says that it has four."""
+    (name,) = [one["metadata"]["name"] for one in workflows.space.objects("nodes")]
+    patch = ("patch", "node", name, "--subresource=status", "--type=json", "-p")
+    gpus = {"path": "/status/capacity/nvidia.com~1gpu", "value": "4"}
+    workflows.space.kubectl(*patch, json.dumps([{"op": "add", **gpus}]))
+    yield
+    workflows.space.kubectl(*patch, json.dumps([{"op": "remove", **gpus}]))
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_smaller_gang_rather_than_none(workflows: Workflows) -> None:
+    document = workflows.shipped("gang-fallback.yaml")
+    for template in document["spec"]["templates"]:
+        for one in template.get("inputs", {}).get("parameters", []):
+            if one["name"] == "admission-timeout":
+                one["default"] = "15s"  # instead of 10m
+    nodes = nodes_of(workflows.succeeded(workflows.submit(document)))
+    outputs = outputs_of(nodes["train"])
+    assert (outputs["outcome"], outputs["fallback"]) == ("succeeded", "1")
+    assert nodes["which"]["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(0, "succeeded"), (3, "failed")])
+def test_a_step_without_our_image(workflows: Workflows, code: int, outcome: str) -> None:
+    hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
+    from tf_dist.argo import tf_job_resource, wait_admitted_step
+
+    job = yaml.safe_load(small_job("thin", f"sleep 5; exit {code}", restartPolicy="Never"))
+    with hera.Workflow(generate_name="thin-", entrypoint="main", service_account_name="tf-dist-argo") as made:
+        train = tf_job_resource(job, name="train", fail_with_job=False)
+        start = tf_job_resource(job, name="start", wait=False)
+        placed = wait_admitted_step(hera.Parameter(name="job"), name="placed", image=IMAGE)
+        with hera.DAG(name="main"):
+            train()
+            started = start()
+            started >> placed(arguments={"job": started.get_parameter("job")})
+    nodes = nodes_of(workflows.succeeded(workflows.submit(made.to_dict())))
+    outputs = outputs_of(nodes["train"])
+    assert outputs["outcome"] == outcome
+    assert outputs["exit-code"] == (str(code) if code else "")
+    assert outputs["replica"] == ("worker-0" if code else "")
+    assert nodes["placed"]["phase"] == "Succeeded"
+
+
+def test_a_step_by_reference(workflows: Workflows) -> None:
+    """As people do who write YAML: the templates, a job in the workflow, a value of the workflow's."""
+    templates = workflows.shipped("tf-dist-templates.yaml")
+    workflows.space.kubectl("apply", "-f", str(workflows.folder / "tf-dist-templates.yaml"))
+    declared = [
+        {
+            "name": "rate",
+            "path": "spec.tfReplicaSpecs.Worker.template.spec.containers[0].command[2]",
+            "pattern": "[a-z]+",
+        }
+    ]
+    arguments = {
+        "job": small_job("by-reference", "exit 3", restartPolicy="Never"),
+        "overrides": json.dumps({"spec.runPolicy.backoffLimit": 0}),
+        "inputs": json.dumps(declared),
+        "input-values": "{{workflow.parameters.json}}",
+    }
+    task = {
+        "name": "train",
+        "templateRef": {"name": templates["metadata"]["name"], "template": "tf-job"},
+        "arguments": {"parameters": [{"name": name, "value": value} for name, value in arguments.items()]},
+    }
+    document = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"generateName": "by-reference-"},
+        "spec": {
+            "entrypoint": "main",
+            "serviceAccountName": "tf-dist-argo",
+            "templates": [{"name": "main", "dag": {"tasks": [task]}}],
+        },
+    }
+    outputs = outputs_of(nodes_of(workflows.succeeded(workflows.submit(document, rate="true")))["train"])
+    assert (outputs["outcome"], outputs["exit-code"]) == ("succeeded", "")
+
+
+def test_retraining_promotes_a_model_every_night(workflows: Workflows) -> None:
+    """Of two nights the second finds a model in production."""
+    if "stand-in" in TRAINER:
+        pytest.skip("the stand-in trains no model that could be evaluated")
+    workflows.by_the_docs("kubectl apply -f my-workflows/rbac.yaml")
+    nightly = workflows.shipped("cron-retrain.yaml")
+    nightly["spec"]["schedules"] = ["* * * * *"]  # instead of at three
+    workflows.space.kubectl("apply", "-f", "-", given=yaml.safe_dump(nightly))
+
+    def nights() -> list[str]:
+        return [one["metadata"]["name"] for one in workflows.space.objects(WORKFLOWS) if is_night(one)]
+
+    def is_night(one: dict[str, Any]) -> bool:
+        return bool(one["metadata"]["name"].startswith("digits-nightly-"))
+
+    until(lambda: bool(nights()), 120, every=1)
+    (name,) = nights()
+    workflows.space.kubectl("delete", "cronworkflow", "digits-nightly", "--cascade=orphan")
+    nodes = nodes_of(workflows.succeeded(name, 500))
+    assert nodes["promote"]["phase"] == "Succeeded"
+    assert float(outputs_of(nodes["evaluate"])["accuracy"]) >= ACCURATE
