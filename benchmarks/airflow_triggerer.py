@@ -104,7 +104,7 @@ async def main() -> None:
     cpu = time.process_time()
     tell(ready=True)
     found = await asyncio.gather(*running)
-    ended = sum(event.payload.get("end", event.payload.get("status")) in ("reached", "success") for event in found)
+    ended = sum(event.payload.get("reached", event.payload.get("status") == "success") for event in found)
     tell(cpu=time.process_time() - cpu, stall=stalls.longest, ended=ended)
     for task in [watching, *running]:
         task.cancel()
