@@ -282,8 +282,8 @@ MUTANTS: Final = (
     Mutant(
         "one-pod-too-many",
         "core/gang/usage.py",
-        "to_come, known = max(0, wanted - there), len(held.assumed)",
-        "to_come, known = max(0, wanted - there - 1), len(held.assumed)",
+        "to_come, assumed = max(0, wanted - there), list[PodsOnNode]()",
+        "to_come, assumed = max(0, wanted - there - 1), list[PodsOnNode]()",
         "gangs are admitted for which one pod has no room",
     ),
     Mutant(
