@@ -287,9 +287,10 @@ def test_a_step_without_our_image(workflows: Workflows, code: int, outcome: str)
     from tf_dist.argo import tf_job_resource, wait_admitted_step
 
     job = yaml.safe_load(small_job("thin", f"sleep 5; exit {code}", restartPolicy="Never"))
+    short = yaml.safe_load(small_job("short", "sleep 1"))
     with hera.Workflow(generate_name="thin-", entrypoint="main", service_account_name="tf-dist-argo") as made:
         train = tf_job_resource(job, name="train", fail_with_job=False)
-        start = tf_job_resource(job, name="start", wait=False)
+        start = tf_job_resource(short, name="start", wait=False)
         placed = wait_admitted_step(hera.Parameter(name="job"), name="placed", image=IMAGE)
         with hera.DAG(name="main"):
             train()
