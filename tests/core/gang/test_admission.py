@@ -176,6 +176,12 @@ def test_a_gang_that_no_node_may_take_is_told_what_keeps_it_away() -> None:
     )
 
 
+def test_free_is_what_the_nodes_have_that_it_may_go_to() -> None:
+    nodes = node("n", cpu=4, labels={"zone": "a"}), node("m", cpu=2, used={"cpu": 1}, labels={"zone": "b"})
+    found = judged([gang("a", member("w", 2, cpu=1, selector={"zone": "b"}))], *nodes)
+    assert "free: cpu 1 on 1 node" in message(found["a"])
+
+
 def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
     odd = replace(member("w", 1, cpu=1), constraints={"nodeSelector": ["zone"]})
     found = judged([gang("odd", odd), gang("a", member("w", 1, cpu=1), at=1)], node("n", cpu=4))
@@ -347,7 +353,39 @@ def test_queues_are_served_by_what_they_have() -> None:
     assert started == {"a0", "a1", "b0", "b1"}
 
 
+def test_queues_that_are_defined_anew_know_who_runs() -> None:
+    world = World([node("n", gpu=8)], (queue("team", gpu=2),))
+    world.put(running("in", {"n": 2}, queue="team"), gang("a", workers(2), queue="team"))
+    world.admitter.put_queues((queue("team", gpu=3),))
+    assert reason(world.decide(1)["a"]) == "QuotaExceeded"
+    world.admitter.put_queues((queue("team", gpu=4),))
+    assert reason(world.decide(2)["a"]) == "Admit"
+
+
+def test_queues_without_quotas_have_their_turns_by_shares_of_the_nodes_that_are_there() -> None:
+    """``a`` holds half of the GPUs, ``b`` a tenth of the processors, and all of them when the large node is gone."""
+    for gone, first in ((False, "b1"), (True, "a1")):
+        world = World([node("n", gpu=4, cpu=10, used={"gpu": 1}), node("large", cpu=90)], (queue("a"), queue("b")))
+        world.put(running("a0", {"n": 2}, queue="a"))
+        holds = gang("b0", member("w", 1, cpu=10), queue="b")
+        world.put(placed(holds, {"w": {"n": 1}}))
+        world.put(gang("a1", workers(1), at=5, queue="a"), gang("b1", workers(1), at=5, queue="b"))
+        if gone:
+            world.remove_node("large")
+        assert [uid for uid, one in world.decide(10).items() if isinstance(one, Admit)] == [first]
+
+
 # -- one thing after another --
+
+
+def test_a_gang_that_got_its_place_elsewhere_waits_no_longer() -> None:
+    admitter = Admitter()
+    admitter.put_node(node("n", gpu=4))
+    admitter.put_gang(gang("a", workers(2)))
+    assert admitter.waiting == ["a"]
+    admitter.put_gang(running("a", {"n": 2}))
+    assert admitter.waiting == []
+    assert admitter.decide(1) == {}
 
 
 def test_a_gang_is_not_considered_before_its_time() -> None:

@@ -212,3 +212,22 @@ def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
         now += dice.choice([1, 5, 30, 120])
     assert fell_back > 3
     assert isinstance(world.snapshot(now), Snapshot)
+
+
+def test_a_fallback_that_the_job_no_longer_has_is_not_taken() -> None:
+    world = World([node("n", gpu=100)], TWO_QUEUES)
+    world.put(running("in-train", {"n": 8}, queue="train"), job())
+    world.put(replace(job(), fallbacks=()))
+    assert started(world, 700) == {}
+
+
+def test_of_fallbacks_in_several_queues_the_first_is_taken_whichever_queue_has_its_turn_first() -> None:
+    queues = (queue("train", gpu=8), *(queue(name, gpu=8) for name in ("spot", "late")))
+    for order in (("spot", "late"), ("late", "spot")):
+        world = World([node("n", gpu=100)], queues)
+        world.put(running("in-train", {"n": 8}, queue="train"))
+        ways = [gang("job", workers(8), queue=name) for name in ("train", *order)]
+        world.put(or_else(*ways))
+        assert started(world, 700) == {"job": 1}
+        world.put(gang("next", workers(8), at=701, queue=order[1]))
+        assert started(world, 701) == {"next": 0}

@@ -77,6 +77,13 @@ def test_a_borrowing_limit_bounds_what_a_queue_takes_of_others() -> None:
     assert (short.at, short.limit, short.never) == ("a", 6, True)
 
 
+def test_what_a_queue_keeps_for_itself_counts_towards_its_borrowing_limit() -> None:
+    quotas = Quotas([queue("a", "team", gpu=quota(4, borrow=2, lend=1)), queue("b", "team", gpu=8)])
+    assert fits(quotas, "a", gpu=6)
+    short = lack(quotas, "a", gpu=7)
+    assert (short.at, short.limit, short.never) == ("a", 6, True)
+
+
 def test_a_lending_limit_keeps_the_rest_for_the_queue() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=quota(4, lend=1))])
     assert fits(quotas, "a", gpu=5)

@@ -13,6 +13,7 @@ from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, ReplicaSpec, Rule, RunPolicy
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
 from tf_dist.core.gang.admission import Admitter, admit
+from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
 from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
 from tf_dist.core.gang.types import (
@@ -90,6 +91,14 @@ def test_a_pod_asks_for_what_the_scheduler_adds_up(spec: Any, cpu: str | None) -
 )
 def test_its_limits_are_added_up_in_the_same_way(spec: Any, cpu: str | None) -> None:
     assert pod_limits(spec).get("cpu") == (None if cpu is None else Decimal(cpu))
+
+
+def test_a_pod_as_a_whole_may_ask_for_memory_and_huge_pages_and_for_no_devices() -> None:
+    stated = {"cpu": "2", "memory": "4", "hugepages-2Mi": "8", "nvidia.com/gpu": "1"}
+    kept = {"cpu": Decimal(2), "memory": Decimal(4), "hugepages-2Mi": Decimal(8)}
+    spec = {"resources": {"requests": stated, "limits": stated}, "containers": [{}]}
+    assert pod_requests(spec) == {**kept, "pods": Decimal(1)}
+    assert pod_limits(spec) == kept
 
 
 def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> None:
@@ -341,6 +350,12 @@ def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() 
     assert asked("", "team") == (5, True)
     assert asked("high", "team") == (100, False)
     assert asked("") == (7, True)
+
+
+def test_the_nodes_that_the_scheduler_refuses_are_left_out_for_all_its_pods() -> None:
+    assert all(REFUSED_NODES not in member.constraints for member in one(Status()).members)
+    found = one(Status(refused_nodes={"n2": START + 60, "n1": START + 30}))
+    assert [member.constraints[REFUSED_NODES] for member in found.members] == [["n1", "n2"]] * 2
 
 
 def test_a_gang_to_which_others_give_way_remembers_it() -> None:

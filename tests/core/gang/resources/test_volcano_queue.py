@@ -72,6 +72,7 @@ CLOSED = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator"
             volcano(parent="lab", guarantee={"resource": {"cpu": 2}}),
             {"parent": "lab", "quotas": {"cpu": {"nominal": "2", "lendingLimit": "0"}}},
         ),
+        (volcano("root", deserved={"cpu": 64}), {"parent": "", "quotas": {"cpu": {"nominal": "64"}}}),
         (volcano("root", capability={"cpu": 64}), {"quotas": {"cpu": {"nominal": "64"}}}),
     ],
 )
