@@ -141,6 +141,7 @@ def test_a_notebook_shows_tables_of_what_others_wrote(client: Client) -> None:
     client.wait(stored, timeout=SECONDS)
     listed = client.list(labels="team=html")
     assert f"<td>{stored.shown}</td>" in listed._repr_html_()
+    assert listed._repr_html_().count("<td>") == listed._repr_html_().count("<th>") == 6
     assert f"<td>{stored.shown}</td>" in client.get(stored)._repr_html_()
     assert "<td>worker-0</td>" in client.snapshot(stored)._repr_html_()
     named = StoredJob(stored.resource, {**stored.stored, "apiVersion": "<script>", "status": {"tfDist": {"x": 1}}})

@@ -455,7 +455,7 @@ def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
-    [({}, ""), ({"CUSTOM_CLUSTER_DOMAIN": "cluster.local"}, "cluster.local"), ({"CUSTOM_CLUSTER_DOMAIN": ".x."}, "x")],
+    [({}, ""), ({"CUSTOM_CLUSTER_DOMAIN": "cluster.local"}, "cluster.local"), ({"CUSTOM_CLUSTER_DOMAIN": ".X."}, "X")],
 )
 def test_the_domain_is_that_of_the_training_operators_variable(environ: dict[str, str], expected: str) -> None:
     assert cluster_domain(environ) == expected

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
-from tf_dist.airflow.links.tfjob import checkpoint_page
+from tf_dist.airflow.links.tfjob import CHECKPOINT_URL, JOB_URL, TENSORBOARD_URL, checkpoint_page
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,7 @@ from tf_dist.airflow.links.tfjob import checkpoint_page
 )
 def test_the_page_of_a_checkpoint(checkpoint: str, page: str) -> None:
     assert checkpoint_page(checkpoint) == page
+
+
+def test_the_xcoms_that_links_of_earlier_runs_are_in() -> None:
+    assert (JOB_URL, TENSORBOARD_URL, CHECKPOINT_URL) == ("job_url", "tensorboard_url", "checkpoint_url")

@@ -149,10 +149,22 @@ def test_arguments_are_refused_when_the_dag_is_read(kind: Any, arguments: dict[s
     assert all(problem.hint for problem in caught.value.problems)
 
 
+OF_A_WAIT = (
+    "wait_for_completion",
+    "deferrable",
+    "poll_interval",
+    "get_logs",
+    "startup_timeout_seconds",
+    "on_finish_action",
+    "on_kill_action",
+    "skip_on_exit_code",
+)
+
+
 def test_a_submission_takes_nothing_that_says_how_to_wait() -> None:
     with pytest.raises(InvalidJob) as caught:
-        SubmitTFJobOperator(task_id="s", job=document(), deferrable=True, get_logs=False)
-    assert [problem.path for problem in caught.value.problems] == ["deferrable", "get_logs"]
+        SubmitTFJobOperator(task_id="s", job=document(), **dict.fromkeys(OF_A_WAIT))
+    assert [problem.path for problem in caught.value.problems] == list(OF_A_WAIT)
 
 
 def test_a_template_that_becomes_no_job(cluster_site: Site) -> None:

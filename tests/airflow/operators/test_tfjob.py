@@ -417,6 +417,13 @@ def test_its_fields_are_filled_in(operator: MakeOperator) -> None:
     assert "echo r" in str(task.job)
 
 
+def test_fields_that_are_no_text_are_shown_as_what_they_are(operator: MakeOperator) -> None:
+    task = operator(document())
+    structured = {"env_vars", "job_resources", "overrides", "fallback", "labels", "annotations"}
+    assert task.template_fields_renderers == {"job": "yaml", **dict.fromkeys(structured, "py")}
+    assert task.template_fields_renderers.keys() <= set(task.template_fields)
+
+
 def test_airflow_shows_the_whole_job_as_it_is_submitted(operator: MakeOperator, tmp_path: Path) -> None:
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beside"}}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([settings, document("echo {{ run_id }}")]))

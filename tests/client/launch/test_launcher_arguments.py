@@ -79,6 +79,19 @@ def test_what_holds_if_nothing_is_said() -> None:
     assert (found.out, found.grace, found.driver) == (Path(contract.OUT), 30.0, DriverChoice.AUTO)
 
 
+def test_the_outputs_that_templates_of_workflows_read() -> None:
+    """Templates that were rendered by another release read these files: none of these words may change."""
+    assert {
+        **dict.fromkeys(("job", "reason", "replica", "exit-code", "checkpoint"), ""),
+        **dict.fromkeys(("restarts", "disruptions", "preemptions", "fallback", "gpu-seconds", "duration"), "0"),
+        "outcome": "unknown",
+        "status": "Unknown",
+        "message": "the launcher did not report",
+        "metrics": "{}",
+    } == contract.OUTPUTS
+    assert (contract.OUT, contract.CHECKPOINT, contract.METRIC) == ("/tf-dist/out", "checkpoint-files", "metric-")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -127,6 +127,18 @@ def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
     assert "managedFields" not in json.dumps(kept)
 
 
+def test_why_a_pod_has_no_node_is_kept() -> None:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available",
+        "lastTransitionTime": "2027-01-15T09:00:00Z",
+    }
+    pod = {**DISRUPTED_LATE, "status": {"phase": "Pending", "conditions": [{**condition, "lastProbeTime": None}]}}
+    assert transforms.pod(pod)["status"]["conditions"] == [condition]
+
+
 @pytest.mark.parametrize("bound", ["", "n2"])
 @pytest.mark.parametrize("terms", [None, [], [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}, {}]])
 def test_a_pod_takes_room_on_the_node_that_it_requires_until_it_is_bound(terms: Any, bound: str) -> None:

@@ -14,6 +14,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.driver_liveness import controller_lives, no_living_driver
 from tf_dist.controller.leases.lease import (
+    BROKEN_BY,
     CONTROLLER_LEASE,
     CONTROLLER_NAME,
     DRIVER_ADMISSION_LEADER,
@@ -24,6 +25,7 @@ from tf_dist.controller.leases.lease import (
     controller_lease_name,
     new_lease,
 )
+from tf_dist.controller.leases.lease import NAMESPACES as LEASE_NAMESPACES
 from tf_dist.controller.manager import Manager, ManagerSettings
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import parse_time
@@ -159,3 +161,10 @@ def test_where_leases_may_not_be_read_no_job_is_left_to_a_controller() -> None:
     memory = MemoryCluster()
     lease(memory, CONTROLLER, 1000.0)
     assert not controller_lives(disturbed(memory, refuse), "default", 1000.0)
+
+
+def test_what_drivers_of_other_releases_read_in_leases() -> None:
+    """Replicas of two releases run side by side during a rollout: none of these words may change."""
+    assert (DRIVER_INLINE, DRIVER_CONTROLLER, DRIVER_ADMISSION_LEADER) == ("inline", "controller", "arbiter")
+    assert (BROKEN_BY, LEASE_NAMESPACES) == ("tf-dist.dev/broken-by", "tf-dist.dev/namespaces")
+    assert CONTROLLER_NAME == "tf-dist-controller"

@@ -15,7 +15,7 @@ from tf_dist.core.api.status import Admission, Counts, Phase, Status
 from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
-from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
 from tf_dist.core.gang.types import (
     NO_ADMISSION_CONFIG,
     AdmissionConfig,
@@ -356,6 +356,15 @@ def test_the_nodes_that_the_scheduler_refuses_are_left_out_for_all_its_pods() ->
     assert all(REFUSED_NODES not in member.constraints for member in one(Status()).members)
     found = one(Status(refused_nodes={"n2": START + 60, "n1": START + 30}))
     assert [member.constraints[REFUSED_NODES] for member in found.members] == [["n1", "n2"]] * 2
+
+
+def test_a_priority_class_that_changes_reaches_gangs_that_have_not_changed() -> None:
+    seen = SnapshotBuilder()
+    claim = AdmissionRequest(job(), Status(), START)
+    seen.update({claim.job.uid: claim})
+    found = seen.update({}, rules=AdmissionConfig(priorities={"": PriorityClass(7)}))
+    assert [gang and gang.priority for gang in found.gangs.values()] == [7]
+    assert not seen.update({}, rules=AdmissionConfig(priorities={"": PriorityClass(7)})).gangs
 
 
 def test_a_gang_to_which_others_give_way_remembers_it() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.core.gang.gangs import gang, member, placed
+from tests.core.gang.gangs import gang, member, node, placed
+from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_classes import PodClassRegistry
-from tf_dist.core.gang.placement.pod_sets import PodsOnNode
-from tf_dist.core.gang.usage import granted_counts, subtract_pods
+from tf_dist.core.gang.placement.pod_sets import GangRequests, PodsOnNode
+from tf_dist.core.gang.usage import granted_counts, subtract_pods, usage_of
 
 _SHAPE = PodClassRegistry().shape(member("w", 1, cpu=1))
 
@@ -36,3 +39,16 @@ def test_who_waits_is_granted_nothing() -> None:
     waits = gang("a", member("w", 3, cpu=1))
     assert granted_counts(waits) == {"w": 0}
     assert granted_counts(placed(waits, {"w": {"n": 2}})) == {"w": 2}
+
+
+@pytest.mark.parametrize(
+    ("there", "remaining", "terminating"),
+    [({}, on(n=2), on()), ({"n": 2}, on(n=2), on()), ({"n": 3}, on(n=2), on(n=1)), ({"m": 1}, on(m=1, n=1), on())],
+)
+def test_pods_that_are_too_many_go_and_the_others_remain(
+    there: dict[str, int], remaining: list[PodsOnNode], terminating: list[PodsOnNode]
+) -> None:
+    one = replace(placed(gang("a", member("w", 3, cpu=1)), {"w": {"n": 2}}), bound={"w": there} if there else {})
+    held = usage_of(one, GangRequests().of(one, NodeSnapshot([node("m", cpu=9), node("n", cpu=9)])))
+    assert [(pods.node, pods.number) for pods in held.remaining] == [(pods.node, pods.number) for pods in remaining]
+    assert [(pods.node, pods.number) for pods in held.terminating] == [(p.node, p.number) for p in terminating]

@@ -219,6 +219,21 @@ def test_a_volcano_pod_knows_its_index_and_its_hosts() -> None:
     assert spec["volumes"] == [{"name": "tf-dist-mnist-svc", "configMap": {"name": "tf-dist-mnist-svc"}}]
 
 
+def test_a_volcano_pod_has_the_annotations_that_volcano_gives_it() -> None:
+    job = volcano_job()
+    body = replica_pod.build_pod(job, WORKER_1, "3.0.0", retries=2)
+    found = {k.removeprefix("volcano.sh/"): v for k, v in body["metadata"]["annotations"].items() if "volcano" in k}
+    assert found == {
+        "task-index": "1",
+        "task-spec": "worker",
+        "job-name": job.key.name,
+        "queue-name": job.scheduling.queue,
+        "job-version": "2",
+        "job-retry-count": "2",
+        "template-uid": f"{job.key.name}-worker",
+    }
+
+
 def test_without_plugins_a_volcano_pod_is_as_it_was_written() -> None:
     job = volcano_job(plugins=Plugins(), services=ServiceStyle.NONE)
     assert services.build_objects(job) == []

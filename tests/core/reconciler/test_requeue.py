@@ -471,3 +471,39 @@ def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:
     world.now += 1000
     world.settle()
     assert pinned(world)["mnist-worker-0"] == "n1"
+
+
+def refused(complete: bool, **annotations: str) -> World:
+    """A world in which a worker is pinned to a node that takes it no more, maybe before the gang was complete."""
+    job = replace(v1_job(), annotations=annotations)
+    if complete:
+        return returned(job)
+    world = World(job)
+    world.verdict = Admit(sizes={"ps": 1, "worker": 2}, placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n2": 1}})
+    world.schedules = False
+    world.settle()
+    for one in world.pods.values():
+        world.hold_back(one)
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("complete", "required", "unpinned"),
+    [(True, "true", True), (True, "false", True), (False, "true", False), (False, "false", True)],
+)
+def test_a_gang_that_must_be_in_one_domain_may_leave_its_nodes_only_once_it_was_complete(
+    complete: bool, required: str, unpinned: bool
+) -> None:
+    world = refused(complete, **{names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: required})
+    world.now += 31
+    told = {action.reason for action in world.look().actions if isinstance(action, EmitEvent)}
+    assert ("Unpinned" in told) is unpinned
+
+
+def test_the_nodes_that_refused_its_pods_are_left_out_when_it_gives_its_place_back() -> None:
+    world = refused(False, **{names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"})
+    world.now += DEFAULT_SCHEDULE_TIMEOUT
+    world.settle()
+    assert (world.memory.reason, world.memory.admission) == ("ScheduleTimeout", None)
+    assert world.memory.refused_nodes.keys() == {"n1", "n2"}

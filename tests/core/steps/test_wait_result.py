@@ -12,6 +12,7 @@ from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import AcceptedSpec, Admission, Failure, OutcomeKind, Phase, RefusedSpec, Status
 from tf_dist.core.dialects import parse
 from tf_dist.core.steps.wait_result import (
+    DELETED,
     NO_LIMITS,
     WaitLimits,
     WaitResult,
@@ -72,6 +73,17 @@ def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
     assert (found.kind, "spec.x: unknown key" in found.message) == (OutcomeKind.INVALID, True)
     accepted = AcceptedSpec(generation=1, digest="y")
     assert end(Status(refused=refused, accepted=accepted, created=NOW)) is None
+
+
+@pytest.mark.parametrize(("message", "said"), [("", "the job is Succeeded"), ("all is done", "all is done")])
+def test_what_was_waited_for_is_said_in_the_job_s_words_if_it_has_any(message: str, said: str) -> None:
+    found = evaluate_wait(JOB, ended(Phase.COMPLETED, message=message), (), NO_LIMITS, NOW)
+    assert found is not None
+    assert (found.message, found.reached) == (said, True)
+
+
+def test_a_job_that_was_deleted_has_a_reason_and_advice() -> None:
+    assert (DELETED.reason, DELETED.message, bool(DELETED.hint)) == ("Deleted", "it was deleted", True)
 
 
 def test_an_end_says_why_and_what_to_do() -> None:

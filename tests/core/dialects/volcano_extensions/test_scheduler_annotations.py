@@ -182,6 +182,12 @@ def _later(world: World) -> list[EmitEvent]:
     return [action for action in world.look().actions if isinstance(action, EmitEvent)]
 
 
+def test_an_event_is_no_longer_than_the_api_allows():
+    many = {key: "1" for key, *_ in UNUSED}
+    (said,) = events(annotated(**many, **{f"volcano.sh/{'x' * 50}{number}": "1" for number in range(40)}))
+    assert len(said) == 1000
+
+
 def test_an_event_names_them_once():
     (said,) = events(annotated(**{"volcano.sh/cooldown-time": "1m", "volcano.sh/revocable-zone": "*", SLA: "1m"}))
     assert said.startswith("tf-dist does not use volcano.sh/cooldown-time, volcano.sh/revocable-zone:")
