@@ -39,7 +39,7 @@ demo-argo: .venv/installed ## Retrain it in an Argo workflow, where no Argo is i
 # Tests start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
 test test-slow: export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait for processes most of the time, so that several files at a time take a third of it.
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: .venv/installed ## Run the tests; takes minutes
 	$(PYTEST)
