@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -282,8 +283,16 @@ def _child(node: Any, part: str | int) -> tuple[int, Any] | None:
     return None
 
 
+# Text that Go's YAML (kubectl, Argo) reads as a boolean or a number, and PyYAML as text: ``y``, ``12e03`` of a hash.
+_GO_BOOLEAN: Final = re.compile(r"[yYnN]$")
+_GO_NUMBER: Final = re.compile(r"[-+]?(0[oO][0-7_]+|(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?)$")
+
+
 def to_yaml(objects: Any) -> str:
-    """YAML as people write it: keys in their order, long text in blocks; a list is several documents."""
+    """YAML as people write it: keys in their order, long text in blocks; a list is several documents.
+
+    Text that any reader takes for something else is quoted.
+    """
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
     class Dumper(dumper):  # type: ignore[misc]
@@ -294,5 +303,7 @@ def to_yaml(objects: Any) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
     Dumper.add_representer(str, text)
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", _GO_BOOLEAN, list("yYnN"))
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _GO_NUMBER, list("-+.0123456789"))
     dump: Callable[..., str] = yaml.dump_all if isinstance(objects, list) else yaml.dump
     return dump(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
