@@ -160,6 +160,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     return Namespace(kubeconfig, "default", programs)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that install tf-dist themselves go first: the others share one installation, which stays to the end."""
+    items.sort(key=lambda item: "administrator" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def installed(cluster: Namespace) -> Iterator[Namespace]:
     """tf-dist runs on it: an installation that is there stays, the one that is made here is removed again."""

@@ -137,7 +137,7 @@ ARGO_ADMIN: dict[str, Any] = {
     "rules": [
         {
             "apiGroups": ["argoproj.io"],
-            "resources": ["workflows", "workflowtemplates", "workflowtaskresults"],
+            "resources": ["workflows", "workfloweventbindings", "workflowtemplates", "workflowtaskresults"],
             "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
         }
     ],
