@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.controller.harness import START, Counting, Crash, CrashingCluster, World, container, disturbed, tfjob
+from tests.controller.harness import START, Counting, Crash, CrashingCluster, Hands, World, container, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
@@ -27,7 +27,7 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, cluster_domain
+from tf_dist.controller.driver_settings import DriverSettings
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -293,6 +293,26 @@ def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
     assert next(first) > 0
 
 
+@pytest.mark.parametrize("stopping", [True, False], ids=["it stops", "its leadership ends"])
+def test_in_the_middle_of_a_pass_nothing_more_is_written_once_it_may_not(world: World, stopping: bool) -> None:
+    leadership = Hands()
+
+    def end(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS):
+            if stopping:
+                driver.stop()
+            else:
+                leadership.left = 0
+
+    driver = Driver(disturbed(world.memory, end), clock=world.clock, monotonic=world.clock, leadership=leadership)
+    world.submit(tfjob())
+    while not world.pods():
+        driver.step()
+    for _ in range(3):
+        driver.step()
+    assert len(world.pods()) == 1
+
+
 def test_what_was_due_when_the_loop_met_a_defect_is_looked_at_afterwards(world: World) -> None:
     class Faltering(Standalone):
         falters = False
@@ -451,14 +471,6 @@ def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
     world.settle()
     (variable,) = world.pods()["mnist-worker-0"]["spec"]["containers"][0]["env"]
     assert "mnist-ps-0.default.svc.example.local:2222" in variable["value"]
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [({}, ""), ({"CUSTOM_CLUSTER_DOMAIN": "cluster.local"}, "cluster.local"), ({"CUSTOM_CLUSTER_DOMAIN": ".X."}, "X")],
-)
-def test_the_domain_is_that_of_the_training_operators_variable(environ: dict[str, str], expected: str) -> None:
-    assert cluster_domain(environ) == expected
 
 
 def test_accelerators_reach_the_pods_of_a_job(world: World) -> None:

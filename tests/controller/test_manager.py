@@ -73,6 +73,13 @@ def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
 
 
+def test_none_of_its_threads_outlives_it(memory: MemoryCluster) -> None:
+    before = set(threading.enumerate())
+    with Manager(memory, settings()) as controller:
+        until(lambda: controller.unready() == "", 60)
+    assert set(threading.enumerate()) <= before
+
+
 def test_the_next_one_goes_on_where_the_last_one_stopped(memory: MemoryCluster) -> None:
     with ExitStack() as stack:
         one, two = (stack.enter_context(Manager(memory, settings())) for _ in range(2))

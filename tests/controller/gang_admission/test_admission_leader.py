@@ -19,6 +19,7 @@ from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader, LeaseAdmissionLeader
 from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease, pending_admissions_lease, system_namespace
+from tf_dist.controller.leases.lease_monitor import LEASE_POLL_INTERVAL
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import Forbidden, Unavailable
@@ -374,6 +375,21 @@ def test_one_that_decides_for_itself_alone_waits_between_its_rounds(world: World
     driver.step()
     assert admitted(world) == ["a"]
     assert driver._longest_wait() > 0
+
+
+def test_who_leaves_the_decision_to_another_looks_in_time_whether_that_one_lives_while_a_job_waits(
+    world: World,
+) -> None:
+    driver, _, time, _ = narrow(world)
+    held(world, "a-controller")
+    driver.step()
+    assert driver._longest_wait() > LEASE_POLL_INTERVAL
+    submit(world, "a")
+    driver.step()
+    driver.step()
+    assert driver._longest_wait() == LEASE_POLL_INTERVAL
+    time.now += 1
+    assert driver._longest_wait() == LEASE_POLL_INTERVAL - 1
 
 
 def test_who_may_not_hold_the_lease_does_not_wait_for_it(world: World) -> None:

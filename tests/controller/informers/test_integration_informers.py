@@ -243,6 +243,49 @@ def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
     assert threading.active_count() == before
 
 
+def test_the_end_waits_for_the_thread_of_a_scheduler_that_went() -> None:
+    world, hangs, asked, answered = world_of(NATIVE_GROUPS), [False], threading.Event(), threading.Event()
+
+    def hang(verb: str, *_: Any, **__: Any) -> None:
+        if hangs[0] and verb == "list" and threading.current_thread() is informer._thread:
+            asked.set()
+            answered.wait(SECONDS)
+
+    found = schedulers(disturbed(world.memory, hang), lambda: 0.0)
+    found.served(WORKLOAD_API, {})
+    found.follow()
+    [informer] = found.reflectors()
+    world.memory.delete(CRDS, None, f"{NATIVE_GROUPS.plural}.{NATIVE_GROUPS.group}")
+    informer.relist()
+    until(lambda: informer.absent, SECONDS)
+    hangs[0] = True
+    informer.relist()
+    assert asked.wait(SECONDS)
+    found.served(WORKLOAD_API, {})
+    ending = threading.Thread(target=found.end, daemon=True)
+    ending.start()
+    ending.join(0.2)
+    waits = ending.is_alive()
+    answered.set()
+    ending.join(SECONDS)
+    assert waits
+    assert not informer.alive()
+
+
+def test_a_driver_of_one_namespace_looks_for_nothing_in_others() -> None:
+    world, asked = kueue_world(), set[tuple[Resource, str | None]]()
+
+    def note(verb: str, resource: Resource, namespace: str | None = None, *_: Any, **__: Any) -> None:
+        if verb == "list":
+            asked.add((resource, namespace))
+
+    settings = DriverSettings(namespace="default")
+    context = DriverContext(cluster=disturbed(world.memory, note), settings=settings)
+    IntegrationInformers(context, on_change=lambda _: None).served(KUEUE, {})
+    assert asked >= {(WORKLOADS, "default"), (FLAVORS, None)}
+    assert {namespace for resource, namespace in asked if resource.namespaced} == {"default"}
+
+
 class Forbidding:
     """Passes every call on but for lists of one kind, which its caller may not see."""
 

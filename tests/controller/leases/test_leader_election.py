@@ -562,6 +562,21 @@ def test_a_restored_etcd_gives_a_version_twice_and_a_renewal_shows_all_the_same(
 # On the real clock
 
 
+def test_each_wake_is_one_look() -> None:
+    """What does not come to rest would ask the server for the Lease without a pause."""
+    looks: list[str] = []
+    memory = MemoryCluster()
+    cluster = disturbed(memory, lambda verb, *_, **__: looks.append(verb))
+    elector = LeaderElector(cluster, SHARED, shared=True, wanted=lambda: False, renew_every=3600.0)
+    elector.start()
+    for number in range(1, 4):
+        until(lambda number=number: len(looks) >= number, 60)
+        elector.wake()
+    until(lambda: len(looks) >= 4, 60)
+    elector.stop()
+    assert looks == ["get"] * 4
+
+
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.cluster)])
 def cluster(request: pytest.FixtureRequest) -> Any:
     if request.param == "memory":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -51,7 +52,13 @@ class Desk:
         self.writer = self.another()
 
     def another(self) -> EventRecorder:
-        return EventRecorder(self.cluster, self.clock, "tf-dist", monotonic=self.clock)  # type: ignore[arg-type]  # by __getattr__
+        return EventRecorder(
+            self.cluster,  # type: ignore[arg-type]  # by __getattr__
+            self.clock,
+            "tf-dist",
+            permission=lambda: math.inf,
+            monotonic=self.clock,
+        )
 
     def say(self, event: EmitEvent = STARTED, seconds: float = 0.0) -> None:
         self.clock.now += seconds
@@ -185,9 +192,8 @@ def test_the_name_of_an_event_is_a_name(name: str, desk: Desk) -> None:
 
 
 def test_memory_is_bounded(desk: Desk) -> None:
-    writer = EventRecorder(
-        desk.memory, desk.clock, "tf-dist", budget=EventRateLimiter(desk.clock, burst=1000, most=5), most=5
-    )
+    budget = EventRateLimiter(desk.clock, burst=1000, most=5)
+    writer = EventRecorder(desk.memory, desk.clock, "tf-dist", permission=lambda: math.inf, budget=budget, most=5)
     for number in range(50):
         writer.emit(TFJOBS, "default", desk.job, EmitEvent("Normal", "Noise", str(number)))
     assert len(writer._series) == 5
@@ -233,7 +239,7 @@ def noise(number: int) -> EmitEvent:
 
 def started(desk: Desk, door: Door, **settings: Any) -> tuple[EventRecorder, Counted]:
     counted = Counted()
-    writer = EventRecorder(door, desk.clock, "tf-dist", recorder=counted, **settings)  # type: ignore[arg-type]  # creates only
+    writer = EventRecorder(door, desk.clock, "tf-dist", permission=lambda: math.inf, recorder=counted, **settings)  # type: ignore[arg-type]  # creates only
     writer.start()
     return writer, counted
 

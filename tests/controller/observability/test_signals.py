@@ -15,8 +15,9 @@ from tf_dist.controller.observability.signals import STOPPING, Signals
 SECONDS = 60
 
 
-def test_those_that_ask_to_stop_are_told_of_and_no_others() -> None:
-    told: list[int] = []
+def test_those_that_ask_to_stop_are_told_of_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, ends = list[int](), list[int]()
+    monkeypatch.setattr(os, "_exit", ends.append)
     others = threading.Event()
     before = signal.signal(signal.SIGUSR1, lambda *_: others.set())
     try:
@@ -31,6 +32,7 @@ def test_those_that_ask_to_stop_are_told_of_and_no_others() -> None:
         signal.signal(signal.SIGUSR1, before)
     assert others.is_set()
     assert told == [signal.SIGTERM, *STOPPING]
+    assert not ends, "the process goes on"
 
 
 @pytest.mark.parametrize(("count", "code"), [(2, 0), (3, 128 + signal.SIGTERM)])

@@ -76,13 +76,13 @@ class EventRateLimiter:
 class _EventSeries:
     """What was said: how often, when it was heard last, and when written last (None: not yet).
 
-    ``stored``: whether the server has taken it from us, so that the count there is ours.
+    ``acknowledged``: whether the server has taken it from us, so that the count there is ours.
     """
 
     count: int = 0
     seen_at: float = 0.0
     written: float | None = None
-    stored: bool = False
+    acknowledged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class EventRecorder:
         clock: Callable[[], float],
         component: str,
         *,
+        permission: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
         budget: EventRateLimiter | None = None,
         most: int = _MAX_SERIES,
         recorder: MetricsRecorder | None = None,
         runtime: ThreadRuntime = SYSTEM_RUNTIME,
-        permission: Callable[[], float] = lambda: math.inf,
         queue: int = 4096,
         burst: int = 100,
         per_second: float = 20.0,
@@ -261,12 +261,12 @@ class EventRecorder:
         try:
             self._may_write()  # a cluster in this process does not ask for it
             with fenced_by(self._may_write, retried=self._thread is None):
-                (self._count_up if one.series.stored else self._create)(one)
+                (self._count_up if one.series.acknowledged else self._create)(one)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
             self._recorder.acted(_ACTION, type(error).__name__)
             return error
-        one.series.stored = True
+        one.series.acknowledged = True
         self._recorder.acted(_ACTION, "ok")
         return None
 

@@ -1,0 +1,29 @@
+"""How a driver reads stored jobs by its settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.controller.harness import World, container, tfjob
+from tf_dist.cluster.api import TFJOBS, Object
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.job_index import JobIndex
+
+FIRST_FORMAT = {
+    **tfjob(),
+    "spec": {"replicaSpecs": [{"tfReplicaType": "MASTER", "template": {"spec": {"containers": [container()]}}}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "asked", "expected"),
+    [(FIRST_FORMAT, True, True), (FIRST_FORMAT, False, False), (tfjob(), True, False)],
+    ids=["of the first format", "not asked for", "of v1"],
+)
+def test_gangs_of_the_first_format_have_a_disruption_budget_where_that_is_asked_for(
+    document: Object, asked: bool, expected: bool
+) -> None:
+    index = JobIndex(DriverSettings(disruption_budgets=asked))
+    known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(document))
+    assert known.job is not None
+    assert known.job.disruption_budget is expected

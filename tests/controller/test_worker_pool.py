@@ -1,0 +1,46 @@
+"""Passes of single jobs: what comes of one that fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, disturbed, tfjob
+from tf_dist.cluster.api import PODS, Resource
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.errors import Conflict, Forbidden, NotFound, Unavailable
+
+
+class Failures(MetricsRecorder):
+    def __init__(self) -> None:
+        self.counted: list[str] = []
+
+    def reconcile_failed(self, error: str) -> None:
+        self.counted.append(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (Conflict("another client was faster"), "Conflict"),
+        (NotFound("the namespace is gone"), "NotFound"),
+        (Unavailable("no answer"), "Unavailable"),
+        (Forbidden("may not create pods"), "Forbidden"),
+        (ZeroDivisionError("a defect"), "defect"),
+    ],
+)
+def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception, counted: str) -> None:
+    world, failures, left = World(), Failures(), [2]
+
+    def fail(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS) and left[0]:
+            left[0] -= 1
+            raise error
+
+    world.driver = Driver(disturbed(world.memory, fail), clock=world.clock, monotonic=world.clock, recorder=failures)
+    world.submit(tfjob())
+    world.settle()
+    assert failures.counted == [counted] * 2
+    assert len(world.pods()) == 3
