@@ -456,7 +456,7 @@ class JobReconciler:
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
             verdict=verdict,
-            addresses=self._addresses(known, verdict, len(pods)),
+            addresses=self._addresses(known, verdict, len(pods)) if driver is None else {},
             deleting="deletionTimestamp" in stored["metadata"],
             driver=self._leadership.ref if driver is None else driver,
             last_status=known.remembered,

@@ -89,6 +89,27 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
     assert admission.pause() == pytest.approx(0.0)
 
 
+def test_a_stream_of_changes_is_decided_about_ten_times_a_second_and_a_few_at_once() -> None:
+    world, clock = World(), Slow()
+    world.driver.informers.refresh()
+    admission = GangAdmission(context(world, clock), world.driver.informers)
+
+    def decided_within(seconds: float) -> int:
+        end, count = clock.now + seconds, 0
+        while clock.now < end:
+            admission.want()
+            if admission.pause() <= 0:
+                admission.decide(JobIndex().changes, lambda *_: True)
+                count += 1
+            clock.now += 0.001
+        return count
+
+    assert decided_within(0.01) == 5
+    assert decided_within(10.0) == pytest.approx(100, abs=1)
+    clock.now += 0.6
+    assert decided_within(0.01) == 5
+
+
 def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
     world, clock, job_index = World(), Slow(), JobIndex()
     world.submit(tfjob())

@@ -27,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 # driver that is busy, and the first change after a while waits for nothing. However long it took, no job waits longer.
 _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
+# And a stream of changes (each verdict that is written is one) is decided about once in ``_MAX_REST``, after so many.
+_BURST: Final = 5
 
 
 class GangAdmission:
@@ -45,6 +47,7 @@ class GangAdmission:
         self._begin()
         self._generation = informers.generation
         self._rested = float("-inf")
+        self._paid_until = float("-inf")  # when all decisions so far would be over, at one in ``_MAX_REST``
         self.wanted = True
 
     def _begin(self) -> None:
@@ -179,7 +182,9 @@ class GangAdmission:
 
     def _rest_from(self, begun: float) -> None:
         end = self._monotonic()
-        self._rested = end + min(_MAX_REST, _REST_FACTOR * (end - begun))
+        self._paid_until = max(self._paid_until, begun) + _MAX_REST
+        rest = max(_REST_FACTOR * (end - begun), self._paid_until - (_BURST - 1) * _MAX_REST - end)
+        self._rested = end + min(_MAX_REST, rest)
 
     def _take(self, changes: JobChanges) -> None:
         gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
