@@ -59,6 +59,7 @@ def replicas(name: str, count: int, *, rules: tuple[Rule, ...] = NEVER, **fields
         "min_replicas": count,
         "template": template(),
         "container": "tensorflow",
+        "port": 2222,
     }
     return ReplicaSpec(name=name, type=type_, replicas=count, rules=rules, **{**defaults, **fields})
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.client.raw import failure, saying
 from tests.faults.flaky import (
     Answer,
     Asked,
@@ -501,6 +502,15 @@ def test_a_right_withdrawn_and_given_back() -> None:
         assert len(problems) >= 6
         assert any(isinstance(problem, Forbidden) for problem in problems)
         until(lambda: scene.reflector.problem is None, SECONDS)
+
+
+def test_without_the_right_to_see_it_only_what_is_optional_is_taken_for_absent() -> None:
+    with saying(failure(403)) as (client, _), pytest.raises(Forbidden):
+        Informer(client, PODS, changed=lambda *_: None).refresh()
+    with saying(failure(403)) as (client, _):
+        optional = Informer(client, PODS, changed=lambda *_: None, optional=True)
+        optional.refresh()
+    assert (optional.items(), type(optional.hidden)) == ([], Forbidden)
 
 
 def test_a_definition_removed_and_back() -> None:

@@ -7,8 +7,9 @@ import json
 import socket
 import sys
 import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from tests.cluster.client.raw import CHUNKED, chunk, failure, reply, saying
 from tests.waiting import until
-from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, Stream, WatchEvent
+from tf_dist.cluster.api import CONFIG_MAPS, PODS, TFJOBS, LogOptions, Stream, WatchEvent
 from tf_dist.cluster.api_errors import (
     MAX_RETRY_AFTER,
     AmbiguousCreate,
@@ -83,11 +84,46 @@ def test_every_failure_is_one_of_ours(answer: bytes, error: type[ClusterError]) 
     assert "0x" not in str(raised.value)
 
 
-def test_a_forbidden_verb_is_named() -> None:
+@pytest.mark.parametrize(
+    ("ask", "verb", "what"),
+    [
+        (lambda client: client.patch(PODS, "default", "a", {}, subresource="status"), "patch", "pods/status"),
+        (lambda client: client.logs("default", "a"), "get", "pods/log"),
+    ],
+)
+def test_a_forbidden_verb_is_named(ask: Callable[[RestCluster], object], verb: str, what: str) -> None:
     with saying(failure(403)) as (client, _), pytest.raises(Forbidden) as raised:
-        client.patch(PODS, "default", "a", {}, subresource="status")
-    assert "patch pods/status" in str(raised.value)
-    assert "--verb=patch --resource=pods/status -n default" in raised.value.hint
+        ask(client)
+    assert f"{verb} {what}" in str(raised.value)
+    assert f"--verb={verb} --resource={what} -n default" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("options", "query"),
+    [
+        (LogOptions(), ""),
+        (LogOptions(container="tf", tail=0), "container=tf&tailLines=0"),
+        (LogOptions(follow=True, tail=5, timestamps=True), "follow=true&tailLines=5&timestamps=true"),
+        (LogOptions(since_seconds=0.2, previous=True), "sinceSeconds=1&previous=true"),
+        (LogOptions(since_time="2026-01-01T00:00:00Z"), "sinceTime=2026-01-01T00%3A00%3A00Z"),
+    ],
+)
+def test_which_lines_of_a_log_are_asked_for(options: LogOptions, query: str) -> None:
+    with saying(reply(200, b"one\n")) as (client, requests), client.logs("default", "a", options) as lines:
+        assert list(lines) == [b"one\n"]
+    (asked,) = requests
+    path = asked.split()[1].decode()
+    assert path == "/api/v1/namespaces/default/pods/a/log" + (f"?{query}" if query else "")
+
+
+@pytest.mark.parametrize("verb", ["create", "replace"])
+def test_what_is_written_says_what_it_is(verb: str) -> None:
+    """An API server takes no body without its type."""
+    body = {"metadata": {"name": "a"}, "spec": {}}
+    with saying(MADE) as (client, requests):
+        client.create(TFJOBS, "default", body) if verb == "create" else client.replace(TFJOBS, "default", "a", body)
+    sent = json.loads(requests[0].partition(b"\r\n\r\n")[2])
+    assert sent == {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", **body}
 
 
 @pytest.mark.parametrize(("wish", "kept"), [("7", 7), ("86400", MAX_RETRY_AFTER), ("9" * 400, MAX_RETRY_AFTER)])
@@ -135,7 +171,7 @@ def test_what_another_try_may_mend_is_tried_again(fault: bytes) -> None:
     with saying(fault, fault, MADE, retries=2, sleep=backoffs.append) as (client, requests):
         assert create(client)["metadata"]["name"] == "a"
     assert len(requests) == 3
-    assert [0 < pause <= 5 for pause in backoffs] == [True, True]
+    assert [most / 2 <= pause <= most for pause, most in zip(backoffs, (0.2, 0.4), strict=True)] == [True, True]
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 415, 418, 422, 501])
@@ -420,6 +456,13 @@ def test_a_whole_answer_has_a_deadline_however_it_drips(begun: bytes) -> None:
     limits: dict[str, Any] = {"retries": 0, "response_timeout": 0.3}
     with dripping(begun, drop) as url, RestCluster(url, **limits) as client, pytest.raises(Unavailable):
         client.list(PODS)
+
+
+def test_a_stream_has_no_deadline() -> None:
+    limits: dict[str, Any] = {"retries": 0, "response_timeout": 0.1}
+    later = time.monotonic() + 0.3
+    with dripping(CHUNKED, chunk(EVENT)) as url, RestCluster(url, **limits) as client, client.watch(PODS) as events:
+        assert any(time.monotonic() > later for _ in events)
 
 
 @contextmanager

@@ -89,9 +89,26 @@ def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | N
         ({"phase": PodPhase.FAILED}, ""),
     ],
 )
-def test_what_keeps_a_container_from_running(fields: dict[str, Any], word: str) -> None:
+def test_what_keeps_a_container_from_running_unless_its_pod_ends(fields: dict[str, Any], word: str) -> None:
     view = PodView(name="w", uid="u", replica=ReplicaId("worker", 0), attempt="", phase=PodPhase.RUNNING)
     assert replace(view, **{"waiting": ("CrashLoopBackOff", "back-off"), **fields}).held_by == word
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ErrImageEntrypoint"),
+        *("ErrImageNeverPull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "ErrImagePull"),
+    ],
+)
+def test_what_does_not_pass_by_waiting_is_said_of_the_container_that_it_keeps(reason: str) -> None:
+    waiting = [("istio", "PodInitializing"), ("tensorflow", "ContainerCreating"), ("proxy", reason)]
+    statuses = [{"name": name, "state": {"waiting": {"reason": why, "message": "m"}}} for name, why in waiting]
+    found = pod_view(raw({"phase": "Pending", "containerStatuses": statuses}), "tensorflow")
+    assert found is not None
+    assert found.waiting is not None
+    assert found.held_by == {"ErrImagePull": "ImagePullBackOff"}.get(reason, reason)
+    assert "proxy" in found.waiting[1]
 
 
 def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:

@@ -85,6 +85,15 @@ def test_what_v1alpha1_cannot_say_of_a_v1_job():
     }
 
 
+@pytest.mark.parametrize(
+    ("to", "policy", "said"), [(ALPHA, "AllWorkers", True), (VOLCANO, "", True), (VOLCANO, "AllWorkers", False)]
+)
+def test_workers_whose_success_would_be_the_job_s_at_another_moment(to: Dialect, policy: str, said: bool):
+    """Without a chief: worker 0 decides, or all of them; Volcano can say the latter only, v1alpha1 neither."""
+    document = changed(changed(v1(), "spec.tfReplicaSpecs.Chief", ...), "spec.successPolicy", policy)
+    assert ("spec.successPolicy" in {problem.path for problem in convert(document, to).lost}) is said
+
+
 def test_roles_a_format_does_not_have_are_left_out_and_said():
     document = changed(v1(), "spec.tfReplicaSpecs.Evaluator", {"template": template()})
     document = changed(document, "spec.runPolicy.schedulingPolicy", ...)

@@ -153,6 +153,7 @@ def test_a_queue_that_does_not_exist_is_said_with_the_one_that_was_meant() -> No
     short = lack(quotas, "reserch", gpu=1)
     assert (short.reason, short.nearest, short.never) == ("QueueNotFound", "research", False)
     assert str(short) == "there is no queue reserch; did you mean research?"
+    assert (short.missing, short.limit) == (0, 0)
     assert lack(quotas, "zzz").nearest == ""
     assert "zzz" not in quotas
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.builders import EVICTED, pod, replicas, running, v1_job, v1alpha1_job, views, volcano_job
+from tests.core.builders import (
+    EVICTED,
+    pod,
+    replicas,
+    running,
+    v1_job,
+    v1alpha1_job,
+    views,
+    volcano_job,
+    written_status,
+)
 from tests.core.world import World, pinned_to
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
@@ -471,6 +481,15 @@ def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:
     world.now += 1000
     world.settle()
     assert pinned(world)["mnist-worker-0"] == "n1"
+
+
+def test_of_the_nodes_that_refused_its_pods_the_latest_are_remembered() -> None:
+    world = returned(v1_job())
+    earlier = {f"m{number}": world.now + 100 + number for number in range(1, 41)}
+    world.status = written_status(world.job, replace(world.memory, refused_nodes=earlier), world.now)
+    world.now += 31
+    world.settle()
+    assert world.memory.refused_nodes.keys() == {"n2", *(f"m{number}" for number in range(10, 41))}
 
 
 def refused(complete: bool, **annotations: str) -> World:

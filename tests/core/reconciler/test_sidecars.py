@@ -108,6 +108,7 @@ def test_tfjob_v1_and_volcano_judge_the_pods_phase_and_explain_says_what_keeps_i
     assert first.summary == (
         f"the container of worker-0 that trains exited with code {code}, but others keep its pod running"
     )
+    assert "make it an init container" in first.resolution
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import StrEnum, auto
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -251,7 +251,7 @@ class ReplicaSpec:
     min_available: int | None = None
     template: Document
     container: str
-    port: int = 2222
+    port: int
     pod_restart_policy: str = "Never"
     rules: tuple[Rule, ...] = ()
     depends: Dependency | None = None
@@ -279,19 +279,19 @@ class ReplicaSpec:
 class TFConfigStyle(StrEnum):
     """How TF_CONFIG is made; NONE where the job makes its own."""
 
-    V1ALPHA1 = "v1alpha1"
-    V1 = "v1"
-    SPARSE = "sparse"
-    VOLCANO = "volcano"
-    NONE = "none"
+    V1ALPHA1 = auto()
+    V1 = auto()
+    SPARSE = auto()
+    VOLCANO = auto()
+    NONE = auto()
 
 
 class ServiceStyle(StrEnum):
     """Which headless services give replicas their names: one each, one for the job, or none."""
 
-    PER_REPLICA = "per-replica"
-    PER_JOB = "per-job"
-    NONE = "none"
+    PER_REPLICA = auto()
+    PER_JOB = "per-job"  # as the annotation has it
+    NONE = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

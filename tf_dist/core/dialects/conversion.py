@@ -19,16 +19,14 @@ from tf_dist.errors import InvalidJob, Problem
 
 def replica_path(job: Job, role: str) -> FieldPath:
     """The path of a role in a document of this job."""
-    for index, spec in enumerate(job.replica_specs):
-        if role_of(spec) == role:
-            match job.dialect:
-                case Dialect.TFJOB_V1:
-                    return ("spec", "tfReplicaSpecs", spec.name)
-                case Dialect.TFJOB_V1ALPHA1:
-                    return ("spec", "replicaSpecs", index)
-                case Dialect.VOLCANO:
-                    return ("spec", "tasks", index)
-    return ("spec",)
+    index, spec = next(found for found in enumerate(job.replica_specs) if role_of(found[1]) == role)
+    match job.dialect:
+        case Dialect.TFJOB_V1:
+            return ("spec", "tfReplicaSpecs", spec.name)
+        case Dialect.TFJOB_V1ALPHA1:
+            return ("spec", "replicaSpecs", index)
+        case Dialect.VOLCANO:
+            return ("spec", "tasks", index)
 
 
 CONSEQUENCES: Final[Mapping[str, str]] = {

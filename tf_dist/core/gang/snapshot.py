@@ -426,7 +426,7 @@ def _gang_with_problem(claim: AdmissionRequest, problem: str) -> Gang:
         uid=claim.job.uid,
         created_at=claim.created_at,
         members=(),
-        place=Assignment(at=admission.at, sizes={}) if admission is not None else None,
+        place=Assignment(at=admission.at, sizes={}, placement={}) if admission is not None else None,
         problem=problem[:_MOST_CHARACTERS],
     )
 

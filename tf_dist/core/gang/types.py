@@ -162,7 +162,7 @@ class Assignment:
 
     at: float
     sizes: Sizes
-    placement: Placement = field(default_factory=dict)
+    placement: Placement
     resized: float | None = None
 
 

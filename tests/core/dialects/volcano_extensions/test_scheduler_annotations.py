@@ -146,6 +146,27 @@ def test_every_other_is_named_once(key: str, message: str, hint: str):
     assert found.path == f'spec.tasks[0].template.metadata.annotations["{key}"]'
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(
+            "task-topology",
+            "vgpu-podgroup-policy",
+            "vgpu-use-gpuuuid",
+            "vgpu-nouse-gpuuuid",
+            "resource-strategy-weight",
+        ),
+        *("qos-level", "hierarchy-weights", "job-forwarding", "forward-cluster"),
+        *("scheduling.volcano.sh/queue-allocation-gate", "scheduling.volcano.sh/group-min-member"),
+        *("scheduling.volcano.sh/group-min-resources", "scheduling.volcano.sh/group-name"),
+        "scheduling.k8s.io/group-name",
+    ],
+)
+def test_what_volcano_knows_is_not_taken_for_a_slip_of_the_pen(key: str):
+    (found,) = warnings(annotated(**{key if "/" in key else f"volcano.sh/{key}": "x"}))
+    assert "tf-dist does not use it" in found.message
+
+
 def test_what_is_read_from_the_job_is_not_read_from_its_pods():
     document = volcano()
     document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {SLA: "1m"}

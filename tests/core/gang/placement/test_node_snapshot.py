@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from tests.core.gang.placement.nodes import (
 from tests.thorough import examples
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.node_table import ALL_NODES, pods_per_node
+from tf_dist.core.gang.placement.pod_classes import PodClass
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, PodSet
@@ -57,6 +60,28 @@ def test_how_many_have_room_is_counted_node_by_node() -> None:
     assert room.most(room.shape(member(cpu=1, memory=1))) == 2
     assert room.most(room.shape(member(gpu=3))) == 2
     assert room.most(room.shape(member(tpu=1))) == 0
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda room, shape: room.nodes,
+        lambda room, shape: room.free("c"),
+        lambda room, shape: room.domains("zone").names,
+        lambda room, shape: np.asarray(room.mask(shape)).tolist(),
+        lambda room, shape: room.capacity(shape).total,
+        lambda room, shape: room.most_ever(shape),
+        lambda room, shape: (room.take(shape, "c", 1), room.free("c")),
+    ],
+)
+def test_a_node_that_has_just_come_is_in_every_answer(ask: Callable[[NodeSnapshot, PodClass], Any]) -> None:
+    there = [node("a", cpu=4, labels={"zone": "x"}), node("b", cpu=2)]
+    new = node("c", cpu=8, labels={"zone": "y"})
+    room = NodeSnapshot(there)
+    shape = room.shape(member(cpu=1, constraints={"nodeSelector": {"zone": "y"}}))
+    assert room.most(shape) == 0
+    room.put_node(new)
+    assert ask(room, shape) == ask(NodeSnapshot([*there, new], room.catalogue), shape)
 
 
 def test_what_is_asked_for_is_rounded_up_and_what_there_is_down() -> None:

@@ -1,0 +1,45 @@
+"""What a job's status keeps of its spec, and what it says of one that cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import START, written
+from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
+from tf_dist.core.api.status import RefusedSpec, Status
+from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, read_stored_spec
+
+
+def test_of_keys_that_nothing_reads_only_those_are_named() -> None:
+    document = changed(changed(v1(), "spec.runPolicy.cleanPodPolicyy", "All"), "spec.tfReplicaSpecs.Worker.extra", 1)
+    found = read_stored_spec(
+        changed(document, "spec.tfReplicaSpecs.Chief.template.spec.restartPolicy", "Always"), Status()
+    )
+    assert found.accepted is not None
+    first, second = found.accepted.unknown.split("; ")
+    assert first.startswith("spec.runPolicy.cleanPodPolicyy: unknown key (did you mean cleanPodPolicy?)")
+    assert second.startswith("spec.tfReplicaSpecs.Worker.extra: unknown key")
+
+
+SAID = "the spec is not accepted: no chief; the job starts once this is mended"
+STATE = {"phase": "Pending", "lastTransitionTime": format_time(START), "reason": "InvalidSpec", "message": SAID}
+
+
+@pytest.mark.parametrize(
+    ("document", "shown"),
+    [
+        (v1(), {"replicaStatuses": {}, "conditions": [("SpecAccepted", "False", SAID)]}),
+        (v1alpha1(), {"phase": "Creating", "state": "Running", "replicaStatuses": [], "reason": SAID}),
+        (volcano(), {"state": STATE}),
+    ],
+)
+def test_a_job_that_cannot_be_read_says_so_where_its_users_look(document: Any, shown: Any) -> None:
+    refused = RefusedSpec(generation=1, digest="d", message="no chief")
+    status = written(plan_for_invalid_spec(document, Status(), refused, START))
+    del status["tfDist"]
+    if "conditions" in status:
+        status["conditions"] = [(one["type"], one["status"], one["message"]) for one in status["conditions"]]
+    assert status == shown
