@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,14 @@ from tests.controller.harness import disturbed
 from tests.waiting import until
 from tf_dist import Client, InvalidJob, TFJob
 from tf_dist.client.connection import Connection
-from tf_dist.client.job_files import InvalidFiles
+from tf_dist.client.job_files import InvalidFiles, load_job_files
 from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.client.submission import WORKDIR
 from tf_dist.client.wait import GoalNotReached
 from tf_dist.cluster.api import Resource
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client.auth import Credential
+from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.core.api.status import OutcomeKind
 from tf_dist.errors import AlreadyExists, Forbidden, JobFailed, NotFound, Unavailable
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
@@ -78,10 +83,20 @@ def test_lines_have_their_replica(client: Client) -> None:
     assert sorted(followed) == [(f"worker-{index}", str(i)) for index in (0, 1) for i in (1, 2, 3)]
     client.wait(stored, timeout=SECONDS)
     assert [line.text for line in client.logs(stored, replicas=["worker-1"], tail=2)] == ["2", "3"]
+    assert len(list(client.logs(stored, replicas=["worker"], tail=1))) == 2
     (stamped,) = client.logs(stored, replicas=["worker-0"], tail=1, timestamps=True)
     assert stamped.text.startswith("20")
     with pytest.raises(InvalidJob, match="did you mean worker-1"):
         list(client.logs(stored, replicas=["wroker-1"]))
+
+
+@pytest.mark.parametrize(("server", "here"), [("", True), ("http://localhost:1", True), ("https://10.0.0.1", False)])
+def test_the_folder_of_a_file_means_something_on_this_machine_alone(tmp_path: Path, server: str, here: bool) -> None:
+    (tmp_path / "job.yaml").write_text(TFJob("job", image="none", command=["pwd"]).to_yaml())
+    place = KubeContext("there", server, "default", {}, lambda: Credential({})) if server else None
+    client = Client(connection=Connection(MemoryCluster(), "default", "the test's cluster", place))
+    (job,) = client.submit_files(load_job_files([str(tmp_path / "job.yaml")]))
+    assert job.stored["metadata"].get("annotations", {}).get(WORKDIR) == (str(tmp_path) if here else None)
 
 
 def test_a_job_that_is_suspended_resumed_and_scaled(client: Client) -> None:

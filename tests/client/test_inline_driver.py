@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.controller.foreign_api import Pruning
-from tests.controller.harness import tfjob
-from tf_dist.client.connection import Connection
+from tests.controller.harness import claimed_by, tfjob
+from tests.waiting import until
+from tf_dist.client.connection import Connection, connect
 from tf_dist.client.exit_codes import RETRYABLE, exit_code_of_error
 from tf_dist.client.inline_driver import claim_job, is_driven_inline, leased_driver
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES, TFJOBS, Cluster
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential
 from tf_dist.cluster.client.client_config import KubeContext
@@ -92,6 +97,26 @@ def test_without_an_api_server_there_is_no_driver() -> None:
     ):
         pytest.fail("it drives")
     assert exit_code_of_error(caught.value) == RETRYABLE
+
+
+@pytest.mark.parametrize(("asked", "taken"), [({}, False), ({"takes_over": True}, True)], ids=["not asked", "asked"])
+def test_a_job_that_no_driver_has_is_taken_over_where_that_is_asked_for(
+    asked: dict[str, bool], taken: bool, tmp_path: Path
+) -> None:
+    with MemoryCluster() as memory, ApiServer(memory) as server, ExitStack() as stack:
+        memory.create(TFJOBS, "default", tfjob("a"))
+        config = tmp_path / "kubeconfig"
+        config.write_text(json.dumps(make_kubeconfig(server.app.url, server.token)))
+        connection = connect(str(config))
+        stack.callback(connection.close)
+        assert connection.place is not None
+        _, leadership = stack.enter_context(leased_driver(connection.place, connection.cluster, "default", **asked))
+        # A pass looks at the jobs in the order of their names.
+        memory.create(TFJOBS, "default", claimed_by(leadership.ref, name="b"))
+        until(lambda: "status" in memory.get(TFJOBS, "default", "b"), 60)
+        until(lambda: not taken or "status" in memory.get(TFJOBS, "default", "a"), 60)
+        stack.close()
+        assert ("status" in memory.get(TFJOBS, "default", "a")) is taken
 
 
 def test_of_two_who_claim_one_gets_it() -> None:

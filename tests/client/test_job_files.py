@@ -44,6 +44,12 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
     ),
     "itself": (b"a: &a [*a]\n", ":1: is nested more than a hundred deep", "an alias (*name) may contain itself"),
     "deep": (b"[" * 100_000 + b"]" * 100_000, ": is nested too deeply to be read", ""),
+    "101 deep": (b"[" * 101 + b"]" * 101, ":1: is nested more than a hundred deep", ""),
+    "100 deep": (
+        b"[" * 100 + b"]" * 100,
+        ":1: a job is a mapping with apiVersion, kind, metadata and spec, not a list",
+        "",
+    ),
     "10 MB": (
         b"a: " + b"x" * 10_000_000,
         ": is 9.5 MiB large; no more than 3 MiB are read, because an API server takes no more",
@@ -58,6 +64,11 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         b"apiVersion: kubeflow.org/v3\nkind: TFJob\n",
         ":1: apiVersion: unknown version 'kubeflow.org/v3'",
         "did you mean kubeflow.org/v1?",
+    ),
+    "a queue below one that is not there": (
+        b"apiVersion: tf-dist.dev/v1alpha1\nkind: Queue\nmetadata: {name: a}\nspec: {parent: team}\n",
+        ":4: spec.parent: team is not in these files; if the cluster has none either, it has no quotas",
+        "define it: kind: Queue, metadata.name: team",
     ),
     "a companion without a name": (
         b"apiVersion: v1\nkind: ConfigMap\n",
@@ -85,4 +96,4 @@ def test_a_file_with_one_problem(
     Path("job.yaml").write_bytes(content)
     found = load_job_files(["job.yaml"])
     assert [problem_text(one) for one in found.problems] == [f"job.yaml{told}"]
-    assert hint in found.errors[0].problem.hint
+    assert hint in found.problems[0].problem.hint

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,13 @@ def test_what_takes_too_long_or_never_fits_has_an_outcome() -> None:
     assert any("cpu" in f"{one.summary} {one.detail}" for one in large.findings)
 
 
+def test_it_opens_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+    monkeypatch.setattr(socket.socket, "listen", lambda self, *_: opened.append(self))
+    assert run(job("true"), show=False, timeout=SECONDS).succeeded
+    assert opened == []
+
+
 def test_it_runs_in_any_thread() -> None:
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda text: run(job(f"echo {text}"), show=False, timeout=SECONDS), "ab"))
@@ -110,6 +119,7 @@ def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
     (elsewhere / "job.yaml").write_text(job("pwd").to_yaml())
     result = run(elsewhere / "job.yaml", show=False, keep=folder / "kept", timeout=SECONDS)
     assert result.logs["worker-0"] == (str(elsewhere),)
+    assert run(elsewhere / "job.yaml", show=False, workdir=folder, timeout=SECONDS).logs["worker-0"] == (str(folder),)
     (log,) = (folder / "kept/logs").rglob("*.log")
     assert log.read_text().rstrip().endswith(str(elsewhere))
 
@@ -145,9 +155,10 @@ def test_on_a_cluster_it_is_deleted_at_the_end_and_followed_it_stays() -> None:
 
 
 def test_a_place_that_did_not_come_in_time_is_another_outcome() -> None:
-    waiting = Result(RunEnd.TIMEOUT, JobSnapshot(v1_job()), 1.0)
+    waiting = Result(RunEnd.TIMEOUT, JobSnapshot(v1_job(), Status(created=time.time() - 100)), 1.0)
     with pytest.raises(AdmissionTimeout):
         waiting.raise_for_outcome()
+    assert waiting.outcome.waited_seconds == pytest.approx(100, abs=60)
 
 
 class Displayed:
@@ -169,12 +180,14 @@ def test_a_notebook_has_one_table_that_ends_with_the_last_state() -> None:
     job, cell = v1_job(), Displayed()
     view = NotebookView(cell.display)
     for phase in (Phase.PENDING, Phase.RUNNING, Phase.COMPLETED):
-        status = Status(phase=phase, admission=Admission(START))
+        status = Status(phase=phase, admission=Admission(START), message="of three replicas")
         pods = views(pod(job, "worker-0", running()))
         view.show(JobSnapshot(job, status, pods, replica_states(job, status, pods)), [])
     view.close()
     assert len(cell.shown) == 2
-    assert "is Pending" in cell.shown[0]
+    assert view.tick is not None
+    assert view.tick <= 1, "what comes too soon to be drawn is drawn a second later"
+    assert "is Pending: of three replicas" in cell.shown[0]
     assert "is Succeeded" in cell.shown[-1]
     assert "<td>worker-0</td>" in cell.shown[-1]
 

@@ -138,6 +138,28 @@ def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
     assert results[0].snapshot.result.metrics == {"step": 4.0}
 
 
+def test_a_run_that_has_succeeded_leaves_pods_their_time_to_end_in() -> None:
+    with MemoryCluster() as memory:
+        stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
+        job, left = StoredJob(TFJOBS, stored), list[int]()
+        memory.create(PODS, "default", owned_by(stored, worker(job)))
+        memory.bind("default", "a-worker-0", "n1")
+        memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
+        run_options = RunOptions(open_log=lambda _: log_opener(memory, LogOptions(follow=True)))
+        session = RunSession(memory, job, Notes(), Signals(), run_options, timeout=None)
+
+        def run() -> None:
+            session.run()
+            left.append(len(memory.list(PODS).items))
+
+        running = threading.Thread(target=run)
+        running.start()
+        until(lambda: "deletionTimestamp" in memory.get(PODS, "default", "a-worker-0")["metadata"], SECONDS)
+        memory.delete(PODS, "default", "a-worker-0", grace_period=0)
+        running.join(SECONDS)
+    assert left == [0]
+
+
 def set_state(memory: MemoryCluster, phase: str, state: dict[str, Any]) -> None:
     """Of the only pod."""
     container = {"name": "tensorflow", "restartCount": 0, "state": state}

@@ -1,4 +1,4 @@
-"""What is said of stored jobs that no living driver has."""
+"""What is said of stored jobs that no living driver has, and of jobs that are not there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import tfjob
-from tf_dist.client.stored_jobs import StoredJob, driver_problems, without_driver
-from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_job, without_driver
+from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
 from tf_dist.core.diagnostics.diagnose import Category
+from tf_dist.errors import NotFound
 
 
 def stored(cluster: MemoryCluster, name: str, **status: Any) -> StoredJob:
@@ -43,3 +44,24 @@ def test_one_that_is_over_or_suspended_needs_no_driver(cluster: MemoryCluster, p
     job = stored(cluster, "a", phase=phase)
     assert driver_problems(cluster, job) == ()
     assert without_driver(cluster, [job]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("mnits", "did you mean mnist?"),
+        ("cifra", "tf-dist get -A lists every job"),
+        ("cifar", "there is one in namespace team: add -n team"),
+    ],
+    ids=["a slip", "a slip for one of another namespace", "of another namespace"],
+)
+def test_a_name_that_no_job_has_here_says_what_may_be_meant(text: str, hint: str) -> None:
+    cluster = MemoryCluster()
+    cluster.create(NAMESPACES, None, {"metadata": {"name": "team"}})
+    for namespace, name in (("default", "mnist"), ("team", "cifar")):
+        document = tfjob(name)
+        document["metadata"]["namespace"] = namespace
+        cluster.create(TFJOBS, namespace, document)
+    with pytest.raises(NotFound, match=f"there is no job {text} in namespace default") as caught:
+        find_job(cluster, text, "default")
+    assert caught.value.hint == hint

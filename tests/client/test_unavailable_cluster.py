@@ -137,6 +137,14 @@ def test_a_stream_that_ends_is_no_end_of_the_container(
     assert "".join(shown) == asked
 
 
+def test_a_log_that_was_empty_is_read_on_from_when_it_was_first_opened() -> None:
+    streams = lines(), lines(ONE), lines(ONE)
+    with saying(*streams) as (client, requests), log(client, RUNNING, ENDED, tail=10) as found:
+        assert list(found) == [b"one\n"]
+    assert [b"tailLines=10" in one for one in requests] == [True, False, False]
+    assert [b"sinceSeconds=" in one for one in requests] == [False, True, False]
+
+
 @pytest.mark.parametrize("text", ["one", "[tf-dist: this log is missing]", "", "2026 was a year"])
 def test_a_line_keeps_its_first_word(text: str) -> None:
     assert without_stamp(f"{STAMP}1.5Z {text}") == without_stamp(text) == text

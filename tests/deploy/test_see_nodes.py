@@ -73,7 +73,7 @@ def test_of_three_gangs_too_large_for_the_cluster_no_two_ever_hold_a_part_of_it(
             connection = connect(config_of("tf-dist-driver", where))
             stack.callback(connection.close)
             key = JobKey(where, name)
-            annotations = stack.enter_context(inline_driver(connection, Dialect.TFJOB_V1, key))
+            annotations = stack.enter_context(inline_driver(connection, Dialect.TFJOB_V1, key, takes_over=False))
             document = gang(name)
             document["metadata"]["annotations"] = dict(annotations)
             connection.cluster.create(TFJOBS, where, document)

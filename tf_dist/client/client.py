@@ -392,14 +392,13 @@ def _resume_patch(job: StoredJob) -> Mapping[str, Any]:
 def _chosen(job: StoredJob, wanted: Sequence[str]) -> frozenset[str]:
     """The names of the replicas to show; InvalidJob for one that the job does not have."""
     # Of a job that is followed, those are wanted, too, that come when it grows.
-    replicas = [str(replica) for replica in largest_job(job.job).replicas]
-    types = [spec.type for spec in job.job.replica_specs]
+    types = {str(replica): replica.type for replica in largest_job(job.job).replicas}
+    words = [*types, *(spec.type for spec in job.job.replica_specs)]
     for word in wanted:
-        if word not in replicas and word not in types:
-            hint = suggestion(word, [*replicas, *types], f"there are {', '.join(replicas[:10])}")
+        if word not in words:
+            hint = suggestion(word, words, f"there are {', '.join([*types][:10])}")
             raise InvalidJob([Problem("replicas", f"{job.shown} has no replica {word!r}", hint)])
-    found = (one for one in replicas if not wanted or one in wanted or one.rpartition("-")[0] in wanted)
-    return frozenset(found)
+    return frozenset(name for name, type_ in types.items() if not wanted or {name, type_} & {*wanted})
 
 
 def run(

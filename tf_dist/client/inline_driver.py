@@ -65,8 +65,8 @@ def inline_driver(
     dialect: Dialect,
     key: JobKey,
     *,
+    takes_over: bool,
     choice: DriverChoice = DriverChoice.INLINE,
-    takes_over: bool = False,
     accelerators: Accelerators | None = None,
 ) -> Iterator[Mapping[str, str]]:
     """Drive a job, that is still to be created, for as long as this lasts; the annotations that make it ours.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OWN_NAME: Final = "tf-dist"
 """The source of what tf-dist itself says."""
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
-_REDRAW: Final = 0.5  # seconds
+_REDRAW: Final = 0.5  # seconds between two drawings of a table
 _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
 
 
@@ -27,7 +27,7 @@ def prefix_width(job: Job) -> int:
     """How wide the longest name of a replica is that the job may have."""
     from tf_dist.core.api.assignment import largest_job
 
-    return max((len(str(replica)) for replica in largest_job(job).replicas), default=0)
+    return max(len(str(replica)) for replica in largest_job(job).replicas)
 
 
 def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
@@ -87,7 +87,7 @@ class LineView:
 class NotebookView:
     """A view that is one table in the output of a notebook's cell; ``display`` is IPython's."""
 
-    tick: float | None = 1.0
+    tick: float | None = _REDRAW  # what comes too soon after a drawing is drawn then
 
     def __init__(self, display: Callable[..., Any]) -> None:
         self._display = display

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -291,11 +292,9 @@ class RunSession:
             return
         with suppress(NotFound):
             self.cluster.delete(self.job.resource, self.job.namespace, self.job.name, uid=self.job.uid)
-        until = None if longest is None else time.monotonic() + longest
-        while (watch.job is not None or watch.pods) and monitor.signals == before:
-            if until is not None and time.monotonic() >= until:
-                break
-            monitor.step(self.view.tick if until is None else max(0.0, until - time.monotonic()))
+        until = time.monotonic() + longest if longest is not None else math.inf
+        while (watch.job or watch.pods) and monitor.signals == before and (left := until - time.monotonic()) > 0:
+            monitor.step(left if longest is not None else self.view.tick)
         run_in_thread(monitor.drain(before), watch.take)
 
 
@@ -343,7 +342,9 @@ def run_on(
     with (
         closing(view()) as shown,
         show_warnings(shown),
-        inline_driver(connection, entry.job.dialect, key, choice=choice, accelerators=accelerators) as annotations,
+        inline_driver(
+            connection, entry.job.dialect, key, takes_over=False, choice=choice, accelerators=accelerators
+        ) as annotations,
     ):
         signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.launch.launching import SECONDS, Launcher, Site, site
+from tests.cluster.support import FixedStream
 from tests.controller.harness import tfjob
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tests.waiting import until
@@ -17,7 +18,7 @@ from tf_dist.client import exit_codes
 from tf_dist.client.launch import contract
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.client.launch.step_job import step_document
-from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
+from tf_dist.cluster.api import ALL_LINES, LEASES, PODS, TFJOBS, LogOptions, Object
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import AlreadyExists, Forbidden, Unavailable
@@ -187,6 +188,32 @@ def test_a_launcher_that_drives_stays_until_the_pods_are_asked_to_go(scene: Site
         assert launcher.end() == exit_codes.SUCCEEDED
     assert len(stopping(scene)) == 2
     assert scene.memory.list(LEASES, "default").items == []
+
+
+def test_a_launcher_that_drives_stays_until_its_job_is_complete(scene: Site) -> None:
+    """Its pods have been asked to go by then, and take their time."""
+    with Launcher(scene.options(driver=DriverChoice.INLINE)) as launcher:
+        scene.runs()
+        scene.end_pod(f"{scene.name}-worker-0", 0)
+        until(lambda: scene.outputs().get("outcome") == "succeeded" and len(stopping(scene)) == 2, SECONDS)
+        assert launcher.end(scene.bury) == exit_codes.SUCCEEDED
+    assert scene.phase() == "Completed"
+
+
+class StillWritten:
+    """A log source of containers that go on writing: who does not follow a log has its beginning alone."""
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> FixedStream:
+        return FixedStream([b"first\n", b"last\n"] if options.follow else [b"first\n"])
+
+
+def test_logs_are_followed(driven: Site) -> None:
+    driven.memory.log_source = StillWritten().logs
+    with Launcher(driven.options()) as launcher:
+        driven.runs()
+        driven.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert "worker-0 | last\n" in launcher.text
 
 
 def stopping(scene: Site) -> list[str]:

@@ -208,8 +208,8 @@ class StepRun:
         monitor.sync_pods()
         run_in_thread(monitor.drain(0), monitor.watch.take)
         until = time.monotonic() + self.settle
-        while self._unsettled(monitor) and not monitor.signal and time.monotonic() < until:
-            monitor.step(max(0.0, until - time.monotonic()))
+        while self._unsettled(monitor) and not monitor.signal and (left := until - time.monotonic()) > 0:
+            monitor.step(left)
 
     def _unsettled(self, monitor: JobMonitor) -> bool:
         job = monitor.watch.job

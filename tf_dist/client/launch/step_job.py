@@ -143,7 +143,7 @@ def _metadata(
 def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
     """The job's name for one step of one workflow. ``node`` is the same for all tries of a step (``{{node.name}}``)."""
     base = job.key.name.removesuffix("xxxxx").rstrip("-")
-    ending = max((len(names.replica_name(job, replica)) for replica in largest_job(job).replicas), default=0)
+    ending = max(len(names.replica_name(job, replica)) for replica in largest_job(job).replicas)
     ending -= len(job.key.name[:_MAX_V1ALPHA1] if job.dialect is Dialect.TFJOB_V1ALPHA1 else job.key.name)
     room = MAX_NAME - max(ending, 0) - _HASH - 1
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
