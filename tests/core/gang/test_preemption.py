@@ -320,7 +320,9 @@ def test_who_takes_back_what_is_its_own_does_not_borrow_for_it() -> None:
     assert sorted(uid for uid, one in found.gangs.items() if one.place) == ["j2", "j4"]
 
 
-def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of() -> None:
+@pytest.mark.parametrize("others", range(6))
+def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of(others: int) -> None:
+    """Once it has heard of it, it is preempted, whatever else has changed meanwhile."""
     found = world(gang("low", workers(4)), nodes=1)
     said = found.admitter.decide(1)
     assert isinstance(said["low"], Admit)
@@ -328,6 +330,8 @@ def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of() -> None:
     assert victims(found, 2) == []
     place = Assignment(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
     found.put(replace(found.gangs["low"], place=place))
+    for number in range(others):
+        found.admitter.put_queues([queue(f"new-{number}")])
     assert victims(found, 3) == ["low"]
 
 
