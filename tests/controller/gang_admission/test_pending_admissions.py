@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.controller.harness import World, disturbed, tfjob
 from tests.controller.turns import PLACE, TURNS, Process, Sleepy, Turn, admitted, leave, play
 from tests.thorough import thorough
 from tf_dist.cluster.api import LEASES, TFJOBS, Resource
+from tf_dist.cluster.api_errors import Unauthorized
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LeasePendingAdmissions
@@ -238,6 +240,9 @@ def test_a_listed_job_that_may_not_be_touched_costs_no_other_job_its_place(
 
     touched: list[str] = []
     intents = LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda ref, _: touched.append(ref.name))
+    with pytest.raises(Forbidden):  # a server that has just started refuses what it allows a moment later
+        intents.open(2)
+    assert sorted(listed(memory)) == ["a", "b"]
     assert intents.open(2)
     assert touched == ["b"]
     assert intents.declared() == frozenset()
@@ -249,6 +254,92 @@ def test_a_listed_job_that_may_not_be_touched_costs_no_other_job_its_place(
     opened(memory, touched)
     assert touched == ["b", "a"]
     assert listed(memory) == []
+
+
+def listed_jobs(memory: MemoryCluster, *names: str) -> list[str]:
+    """Jobs that the leader before has listed, in the order of its list."""
+    uids = {memory.create(TFJOBS, "default", tfjob(name))["metadata"]["uid"]: name for name in names}
+    opened(memory).record_pending({uid: JobRef(TFJOBS, "default", name) for uid, name in uids.items()})
+    return listed(memory)
+
+
+def test_a_job_that_may_not_be_touched_stays_listed_though_another_fails_meanwhile(memory: MemoryCluster) -> None:
+    first, second, third = listed_jobs(memory, "a", "b", "c")
+    failures = {first: Forbidden("not there"), second: Unavailable("no answer")}
+
+    def refused(verb: str, resource: Resource, _: Any = None, name: str = "", *__: Any, **___: Any) -> None:
+        if (verb, resource) == ("patch", TFJOBS) and name in failures:
+            raise failures[name]
+
+    touched: list[str] = []
+    intents = LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda ref, _: touched.append(ref.name))
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            intents.open(1)
+    del failures[second]
+    assert intents.open(1)
+    assert (touched, listed(memory)) == ([second, third], [first])
+
+
+@pytest.mark.parametrize("error", [Forbidden("not yet"), Unauthorized("the token has expired")])
+def test_a_job_that_may_be_touched_a_moment_later_is_touched(memory: MemoryCluster, error: ClusterError) -> None:
+    """Had it been passed over, a late verdict of the leader before could still arrive."""
+    listed_jobs(memory, "a", "b")
+    expired = [True]
+
+    def refused(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if expired[0] and (verb, resource) == ("patch", TFJOBS):
+            raise error
+
+    touched: list[str] = []
+    second = LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda ref, _: touched.append(ref.name))
+    with pytest.raises(type(error)):
+        second.open(1)
+    expired[0] = False
+    assert second.open(1)
+    assert (sorted(touched), listed(memory)) == (["a", "b"], [])
+
+
+def test_an_expired_token_passes_over_no_job_however_often_it_is_tried(memory: MemoryCluster) -> None:
+    listed_jobs(memory, "a")
+
+    def refused(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if resource is TFJOBS:
+            raise Unauthorized("the token has expired")
+
+    second = LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda *_: None)
+    for _ in range(3):
+        with pytest.raises(Unauthorized):
+            second.open(1)
+
+
+def test_jobs_that_do_not_settle_keep_none_from_the_room_that_is_left(memory: MemoryCluster) -> None:
+    """As while a webhook of one namespace is down: the verdicts of its jobs wait, and others have room."""
+    intents = opened(memory)
+    stuck = 9 * MAX_PENDING_ADMISSIONS // 10
+    settling = sorted(intents.record_pending(refs(*(f"{number:04}" for number in range(stuck + 1)))))
+    waiting = refs(*(f"late-{number:04}" for number in range(MAX_PENDING_ADMISSIONS)))
+    assert intents.record_pending(waiting) == frozenset()
+    intents.settle(settling[:1])
+    assert intents.record_pending(waiting) == frozenset(), "others may settle as this one did"
+    assert len(intents.record_pending(waiting)) == MAX_PENDING_ADMISSIONS - stuck
+    assert intents.record_pending(waiting) == frozenset(), "it is full"
+
+
+def test_jobs_that_may_never_be_touched_take_room_of_the_list(memory: MemoryCluster) -> None:
+    """The list is as large as an object may be, however many leaders come and go."""
+
+    def refused(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if resource is TFJOBS:
+            raise Forbidden("not there")
+
+    for generation in range(3):
+        intents = LeasePendingAdmissions(disturbed(memory, refused), PLACE, lambda *_: None, max_jobs=10)
+        with suppress(Forbidden):
+            intents.open(1)
+        intents.open(1)
+        granted = intents.record_pending(refs(*(f"{generation}-{number}" for number in range(10))))
+        assert (len(granted), len(listed(memory))) == (5 if generation else 10, 10)
 
 
 def test_a_job_that_is_gone_is_listed_no_more_though_it_might_not_be_touched(memory: MemoryCluster) -> None:

@@ -129,6 +129,29 @@ def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
     assert admission.pause() == 0.0
 
 
+def test_jobs_for_which_the_list_has_too_little_room_are_offered_again_though_nothing_changes() -> None:
+    world, clock, job_index = World(), Slow(), JobIndex()
+    world.submit(tfjob())
+    informers = world.driver.informers
+    informers.refresh()
+    [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
+
+    class Full(Standalone):
+        room = False
+
+        def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
+            return super().record_pending(jobs) if self.room else frozenset()
+
+    admission, pending = GangAdmission(context(world, clock), informers), Full()
+    admission.open("epoch", pending)
+    assert admission.decide(job_index.changes, lambda *_: True) == []
+    assert admission.pause() == pytest.approx(1.0)
+    clock.now, pending.room = clock.now + 1.0, True
+    assert admission.pause() == 0.0
+    assert admission.decide(job_index.changes, lambda *_: True) == [known.ref]
+    assert admission.pause() > 60
+
+
 def test_a_decision_that_fails_is_rested_from_too() -> None:
     world, clock = World(), Slow()
     admission = GangAdmission(context(world, clock), world.driver.informers)

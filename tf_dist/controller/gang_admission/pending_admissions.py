@@ -11,9 +11,9 @@ a request hang, between the two. Were a successor to decide meanwhile, both coul
 - A leader whose verdicts are all written empties the list, so that its successor has no old jobs to touch.
 
 So two leaders never give away the same capacity, though a process sleeps at any point, and no clock has a part in it.
-Only a job that a leader may not touch (403) is passed over: it stays in the list, for one that may. A late verdict of
-the leader before could still reach it, which is at most that one place given twice; waiting for a right that may never
-come would hold up all jobs.
+Only a job that a leader may not touch (403, twice in a row) is passed over: it stays in the list, for one that may. A
+late verdict of the leader before could still reach it, which is at most that one place given twice; waiting for a right
+that may never come would hold up all jobs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from contextlib import suppress
 from typing import Final
 
 from tf_dist.cluster.api import JOB_KINDS, LEASES, Cluster, Object
+from tf_dist.cluster.api_errors import Unauthorized
 from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, JobRef
 from tf_dist.controller.leases.leadership import LeadershipLost, Standalone
 from tf_dist.controller.leases.lease import (
@@ -78,6 +79,7 @@ class LeasePendingAdmissions:
         self._mark = ""
         self._fenced: set[str] = set()
         self._refused: dict[str, JobRef] = {}  # jobs that may not be touched: they stay listed
+        self._unsettled: frozenset[str] | None = None  # what was listed when there was last too little room
         self._lock = threading.Lock()
 
     def open(self, epoch: object) -> bool:
@@ -92,19 +94,16 @@ class LeasePendingAdmissions:
         stored = self._get()
         left = _load_jobs(stored)
         if not self._mark or (stored["metadata"].get("annotations") or {}).get(LEADER_ANNOTATION) != self._mark:
-            self._mark, self._fenced = uuid.uuid4().hex, set()
-        self._refused = {}
+            self._mark, self._fenced, self._refused = uuid.uuid4().hex, set(), {}
         stored = self._write(stored, left, leader=self._mark)
-        for uid, ref in left.items():
-            if uid not in self._fenced:
-                self._fence(uid, ref)
-                self._fenced.add(uid)
+        self._fence_all({uid: ref for uid, ref in left.items() if uid not in self._fenced})
+        self._refused = dict(list(self._refused.items())[: self._max_jobs // 2])
         with self._lock:
             self._jobs, self._settled = {}, set()
         self._stored = self._write(stored, {})
         self._epoch = epoch
         # The jobs that are listed from now on must be touched anew.
-        self._mark, self._fenced = "", set()
+        self._mark, self._fenced, self._unsettled = "", set(), None
         return True
 
     def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
@@ -114,9 +113,11 @@ class LeasePendingAdmissions:
         """
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
-        new = dict(list(jobs.items())[: max(0, self._max_jobs - len(kept))])
-        if len(new) < min(len(jobs), self._max_jobs // _LEAST_SHARE):
-            return frozenset()  # once more of them are settled
+        new = dict(list(jobs.items())[: max(0, self._max_jobs - len(self._refused) - len(kept))])
+        too_few = len(new) < min(len(jobs), self._max_jobs // _LEAST_SHARE)
+        if not new or (too_few and self._unsettled != kept.keys()):
+            self._unsettled = frozenset(kept)
+            return frozenset()  # once more of them are settled, or none has been since
         stored, self._stored = self._stored, None  # unknown until the server has answered
         if stored is None:
             raise LeadershipLost("the list of intended admissions is not open")
@@ -179,20 +180,38 @@ class LeasePendingAdmissions:
         except (Conflict, NotFound) as error:
             raise LeadershipLost(f"another driver admits jobs now ({self._ref})") from error
 
+    def _fence_all(self, jobs: Mapping[str, JobRef]) -> None:
+        """Touch all of these jobs but those that may not be touched; Forbidden for the first time that one may not.
+
+        A server that has just started, or a webhook, may refuse what it allows a moment later.
+        """
+        problem: Forbidden | None = None
+        for uid, ref in jobs.items():
+            try:
+                self._fence(uid, ref)
+            except Unauthorized:
+                raise  # all jobs would be refused
+            except Forbidden as error:
+                if uid not in self._refused:
+                    problem = error
+                self._refused[uid] = ref
+                _LOG.warning("failed to touch listed job: job=%s error=%s", ref, error)
+            else:
+                self._refused.pop(uid, None)
+                self._fenced.add(uid)
+        if problem is not None:
+            raise problem
+
     def _fence(self, uid: str, ref: JobRef) -> None:
         patch = {"metadata": {"uid": uid, "annotations": {FENCED_ANNOTATION: uuid.uuid4().hex}}}
         self._check()
         with suppress(NotFound):
             try:
                 self._touched(ref, self._cluster.patch(ref.resource, ref.namespace, ref.name, patch))
-            except (Conflict, Rejected):
+            except (Conflict, Rejected, Forbidden):
                 # Another job of that name may not be touched; one that may not be touched may get its place yet.
                 if self._is_there(uid, ref):
                     raise
-            except Forbidden as error:
-                if self._is_there(uid, ref):
-                    self._refused[uid] = ref
-                    _LOG.warning("failed to touch listed job, passing it over: job=%s error=%s", ref, error)
 
     def _is_there(self, uid: str, ref: JobRef) -> bool:
         """Whether it is the same job still, as far as that may be read; NotFound."""

@@ -29,6 +29,8 @@ _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
 # And a stream of changes (each verdict that is written is one) is decided about once in ``_MAX_REST``, after so many.
 _BURST: Final = 5
+# Seconds after which places are offered again to a list of pending admissions that had too little room.
+_RECHECK: Final = 1.0
 
 
 class GangAdmission:
@@ -47,6 +49,7 @@ class GangAdmission:
         self._begin()
         self._generation = informers.generation
         self._rested = float("-inf")
+        self._recheck_at = math.inf
         self._paid_until = float("-inf")  # when all decisions so far would be over, at one in ``_MAX_REST``
         self.wanted = True
 
@@ -94,7 +97,7 @@ class GangAdmission:
         with self._lock:
             now = self._clock()
             due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
-        return max(rest, due)
+        return max(rest, min(due, self._recheck_at - self._monotonic()))
 
     def open(self, epoch: object, pending: PendingAdmissions) -> bool:
         """Begin to decide, under a right won as ``epoch``; whether that is new, and what was seen before out of date.
@@ -293,6 +296,7 @@ class GangAdmission:
                 if len(jobs) >= MAX_PENDING_ADMISSIONS:
                     break
         if not jobs:
+            self._recheck_at = math.inf
             self._pending.forget_settled()
             return []
         written = self._pending.record_pending(jobs)
@@ -302,6 +306,7 @@ class GangAdmission:
             self._intended.update(recorded)
             for uid in recorded:
                 del self._unwritten[uid]
+            self._recheck_at = math.inf if written else self._monotonic() + _RECHECK
             if written and self._unwritten:
                 self.want()
         return [jobs[uid] for uid in recorded]
