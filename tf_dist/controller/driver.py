@@ -306,7 +306,7 @@ class Driver:
         return min(longest, self._admission_runner.pause(waiting=self._job_index.any_pending))
 
     def _may_act(self) -> bool:
-        """Asked before every write: a job of a thousand pods must not hold back who wants to stop."""
+        """Asked before every write: a job of a thousand pods must not delay a stop."""
         return self._leadership.valid() and not self._stopped.is_set()
 
     def _remaining(self) -> float:

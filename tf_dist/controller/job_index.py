@@ -205,7 +205,7 @@ class JobIndex:
         return known
 
     def _seen(self, job: Job) -> Job:
-        """The job as it is here. Where there are no other gang schedulers it does not matter whom it names."""
+        """The job as it is here. Where there are no other gang schedulers, the one that it names is ignored."""
         settings = self._settings
         job = replace(job, cluster_domain=settings.cluster_domain) if settings.cluster_domain else job
         job = with_accelerators(job, settings.accelerators)

@@ -30,6 +30,13 @@ def test_the_latest_are_kept() -> None:
     assert kept(departed) == {"a": [], "b": ["2", "3", "4"]}
 
 
+def test_the_latest_pods_of_a_job_outlive_those_of_jobs_that_came_after_its_first() -> None:
+    departed = DeletedPods(most=3)
+    for job, name in (("a", "1"), ("b", "1"), ("a", "2"), ("a", "3")):
+        departed.add(gone(job, name))
+    assert kept(departed) == {"a": ["1", "2", "3"], "b": []}
+
+
 def test_what_a_pass_has_taken_into_account_is_forgotten_and_nothing_newer() -> None:
     departed, job = DeletedPods(), names.owned_by_key("default", "a")
     for name in "12":

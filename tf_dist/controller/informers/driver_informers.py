@@ -55,7 +55,7 @@ class DeletedPods:
         if not job or view is None:
             return
         with self._lock:
-            pods = self._pods.setdefault(job, {})
+            pods = self._pods[job] = self._pods.pop(job, {})  # at the end: the job seen last
             self._count += view.name not in pods
             pods[view.name] = view
             if self._count > self._most:

@@ -472,7 +472,7 @@ def preemptions(status: Status) -> int:
 
 
 class StoredDocument(dict[str, Any]):
-    """A stored job that nothing changes. Its status is read once, for all who have the same object: a driver, and in
+    """A stored job that nothing changes. Its status is read once for every reader of the same object: a driver, and in
     Airflow the tasks that wait. A copy is a plain dict.
     """
 
