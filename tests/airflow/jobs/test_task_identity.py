@@ -33,6 +33,12 @@ def test_a_try_makes_one_name_however_often_it_is_asked_and_the_next_one_another
     assert KEY.job_name("digits", 1) == KEY.job_name("digits", 1) != KEY.job_name("digits", 2)
 
 
+def test_what_other_releases_find_the_jobs_of_a_task_by() -> None:
+    """A task that is tried again after an upgrade adopts the job of the try before."""
+    assert KEY.label == "mbdrh2bs63noh18gw8xd"
+    assert KEY.job_name("digits", 1) == "digits-a1dnsx2y"
+
+
 @pytest.mark.parametrize("base", ["digits", "Digits_Train", "7-days", "x" * 80, "…", "a" * 30 + "-b", ""])
 def test_names_are_names(base: str) -> None:
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])", KEY.job_name(base, 1))

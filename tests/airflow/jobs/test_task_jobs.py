@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 
 from tests.airflow.site import document
-from tests.controller.harness import disturbed
+from tests.controller.harness import START, Clock, disturbed
 from tf_dist.airflow.jobs.task_identity import MARKED_FOR_DELETION, OWNER_ANNOTATION, RESULT_USED, annotations_of
 from tf_dist.airflow.jobs.task_jobs import OwnershipLost, adopt_job, candidate, delete_if_owned, mark_result_used
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, Cluster
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.steps.adoption import decide_adoption
 from tf_dist.errors import Conflict, NotFound
 
 
@@ -106,6 +107,18 @@ def test_a_result_that_was_handed_on_is_marked() -> None:
         assert candidate(used, max_tries=3).result_used  # the task was cleared
         assert not candidate(used, max_tries=2).result_used  # Airflow has lost what the try reported
         assert RESULT_USED in annotations_of(cluster.get(TFJOBS, "default", "job"))
+
+
+def test_of_several_jobs_that_run_the_newest_is_adopted() -> None:
+    clock = Clock()
+    with MemoryCluster(clock=clock) as cluster:
+        jobs = []
+        for name in ("third", "first", "second"):
+            clock.now += 60
+            jobs.append(StoredJob(TFJOBS, cluster.create(TFJOBS, "default", document(name=name))))
+        made = [candidate(job) for job in jobs]
+        assert [one.created for one in made] == [START + 60, START + 120, START + 180]
+        assert decide_adoption(made).uid == jobs[-1].uid
 
 
 class Busy:

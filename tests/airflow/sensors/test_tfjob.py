@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.instance import Instance
+from tests.airflow.light import LightSite
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 
@@ -108,6 +109,13 @@ def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
     until(lambda: not cluster_site.pods() and "completionTime" in str(cluster_site.jobs()), SECONDS)
     found = make(TFJobSensor, cluster_site, deferrable=True).execute(Instance("r").context())
     assert found["status"] == "Succeeded"
+
+
+def test_why_it_still_waits_is_logged_once(light: LightSite, capsys: pytest.CaptureFixture[str]) -> None:
+    sensor = TFJobSensor(task_id="wait", job_name="a", config_file=light.kubeconfig)
+    for _ in range(2):
+        assert not sensor.poke(Instance("r").context())
+    assert capsys.readouterr().out.count("there is no job a in namespace default") == 1
 
 
 def test_what_can_be_required_of_a_place_is_checked_with_the_dag(cluster_site: Site) -> None:

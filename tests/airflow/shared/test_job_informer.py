@@ -21,6 +21,7 @@ from tf_dist.airflow.shared.informer_registry import SharedInformerRegistry
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.client.inline_driver import leased_driver
+from tf_dist.client.monitor import JobEvent
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.controller.driver_settings import JobRef
@@ -208,6 +209,26 @@ def test_a_hub_that_cannot_be_made_is_tried_again_by_the_next(cluster_site: Site
     assert len(informers) == 0
     informers.enter("k", lambda: SharedJobInformer(open_connection(good, {}), "default"))
     informers.leave("k")
+
+
+def test_the_clean_up_after_a_job_that_others_drive_is_not_waited_for(light: LightSite) -> None:
+    light.submit("a")
+    light.status("a", phase="Completed")
+    found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")
+    subscription, asked = found.join(ref("a"), lambda: None, drive=False), list[float | None]()
+
+    def take(seconds: float | None) -> list[JobEvent]:
+        asked.append(seconds)
+        assert seconds == 0, "the job is over, and nothing more is to come"
+        return subscription.take(0)
+
+    try:
+        event = run_in_thread(JobWaiter(found, subscription, WaitOptions(), lambda _: None).steps(), take)
+    finally:
+        found.leave(subscription)
+        found.close()
+    assert event["reached"]
+    assert asked
 
 
 def test_a_job_that_nothing_drives_says_so_once(light: LightSite) -> None:

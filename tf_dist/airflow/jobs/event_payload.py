@@ -114,7 +114,7 @@ def payload_error(event: Event) -> TFDistError | None:
     hint = str(event.get("hint") or "")
     message = f"{event['job']}: {event['message']}"
     message = f"{message} ({hint})" if hint else message
-    outcome = payload_outcome(event) or Outcome(kind=OutcomeKind.UNKNOWN)
-    if outcome.kind is OutcomeKind.UNKNOWN:
+    outcome = payload_outcome(event)
+    if outcome is None or outcome.kind is OutcomeKind.UNKNOWN:
         return Unavailable(message, hint=hint)
     return outcome_error(outcome, message, hint=hint, decided=event["decided"])

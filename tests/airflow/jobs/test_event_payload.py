@@ -1,0 +1,33 @@
+"""What a task makes of the event that a trigger has sent, which may be of another release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tf_dist.airflow.jobs.event_payload import error_payload, payload_error
+from tf_dist.errors import JobEvicted, JobFailed, TFDistError, Unavailable
+
+EVENT = {**error_payload(Unavailable("no answer", hint="is it up?"), "tfjob/a"), "decided": True}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (EVENT["outcome"], Unavailable),
+        ({"kind": "failed", "replica": "worker-0", "exit_code": 3}, JobFailed),
+        ({"kind": "evicted"}, JobEvicted),
+        ({"kind": "unheard-of"}, Unavailable),
+        (None, Unavailable),
+    ],
+    ids=["the wait broke off", "failed", "evicted", "a kind of a later release", "none"],
+)
+def test_a_wait_that_came_to_nothing_is_an_error_of_its_kind(outcome: Any, expected: type[TFDistError]) -> None:
+    error = payload_error({**EVENT, "outcome": outcome})
+    assert type(error) is expected
+    assert str(error) == "tfjob/a: no answer (is it up?)"
+
+
+def test_what_was_waited_for_is_no_error() -> None:
+    assert payload_error({**EVENT, "reached": True}) is None
