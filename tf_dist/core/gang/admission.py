@@ -169,6 +169,10 @@ class Admitter:
         """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
         return now if self._seen != self._cache.changes else self._due
 
+    def gang(self, uid: str) -> Gang:
+        """A gang as it is as of the last decision, with the place that it was given then. KeyError: no such gang."""
+        return self._cache.entries[uid].gang
+
     def explain(self, uid: str) -> Verdict:
         """The state of a gang as of the last decision: why it waits, and its position; or its assignment.
 

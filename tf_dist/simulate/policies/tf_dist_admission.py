@@ -11,7 +11,7 @@ from typing import Final
 from tf_dist.core.api.assignment import Admit, Placement, Preempt, Verdict, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import Admitter
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, PodSet
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, Node, PodSet
 from tf_dist.simulate.engine import JobRun, World
 from tf_dist.simulate.scenario import Layout, Scenario, SimJob
 
@@ -86,7 +86,7 @@ class TfDistAdmission:
             return False
         elif gang.place is None:  # to be resized is the last word on a gang that was admitted in the same round
             world.resume(run, self._layout(verdict.placement))
-            self._put(replace(gang, place=Assignment(at=world.now, sizes=verdict.sizes, placement=verdict.placement)))
+            self._put(self._admitter.gang(uid))
         else:
             world.resize(run, self._layout(verdict.placement))
             place = replace(gang.place, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)
