@@ -4,7 +4,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import replicas, v1_job
@@ -21,7 +21,6 @@ from tf_dist.core.api.pod_events import (
 )
 from tf_dist.core.api.pods import Disruption, Exit, PodPhase, PodView
 from tf_dist.core.api.status import NO_PODS, Status
-from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_time, round_time
 
 
 @pytest.mark.parametrize(
@@ -131,29 +130,3 @@ def test_an_eviction_whose_policy_waits_occurs_once_while_the_pod_is_gone(deleti
     )
     found = list(derive_events(job, status, classify_pods(job, status, (pod,) if deleting else ())))
     assert [(one.event, one.since) for one in found] == [(Event.POD_EVICTED, 5.0)]
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("2027-01-15T08:00:00Z", 1_800_000_000.0),
-        ("2027-01-15T08:00:00.123456Z", 1_800_000_000.123456),
-        ("2027-01-15T10:00:00+02:00", 1_800_000_000.0),
-        ("2027-01-15T08:00:00", 1_800_000_000.0),
-        ("0001-01-01T00:00:00Z", -62135596800.0),
-        ("", None),
-        (None, None),
-        ("soon", None),
-    ],
-)
-def test_times_as_the_api_writes_them(text: str | None, seconds: float | None) -> None:
-    assert parse_time(text) == seconds
-
-
-@given(st.floats(0, 1e10))
-@example(1.2345678)
-def test_a_rounded_time_reads_back_the_same(seconds: float) -> None:
-    moment = round_time(seconds)
-    assert parse_time(format_micro_time(moment)) == moment
-    assert round_time(moment) == moment
-    assert 0 <= moment - (parse_time(format_time(moment)) or 0.0) < 1

@@ -168,6 +168,27 @@ def test_what_a_cluster_did_to_a_pod_is_told_from_what_the_pod_did(status: Any, 
     assert (view.evicted, view.node_lost) == (evicted, lost)
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("EvictionByEvictionAPI", "was evicted from node n1 through the Eviction API"),
+        ("PreemptionByScheduler", "was preempted from node n1 by the cluster's scheduler"),
+        ("DeletionByTaintManager", "was evicted from node n1, whose taints it does not tolerate (any more)"),
+        (
+            "DeletionByPodGC",
+            "was removed from node n1 by the garbage collector of pods: the node is gone, or out of service",
+        ),
+        ("TerminationByKubelet", "was ended from node n1 by the kubelet"),
+        ("Rebalancing", "was disrupted from node n1"),
+    ],
+)
+def test_what_took_a_pod_away_is_said_in_words(reason: str, text: str) -> None:
+    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
+    found = pod_view({**raw({"phase": "Failed", "conditions": conditions}), "spec": {"nodeName": "n1"}})
+    assert found is not None
+    assert str(found.disruption) == text
+
+
 def test_the_replica_and_attempt_are_what_the_labels_say() -> None:
     view = pod_view(raw())
     assert view is not None

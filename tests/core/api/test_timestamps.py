@@ -1,12 +1,20 @@
-"""Durations of our own annotations and Go's, read and written."""
+"""Times, and durations of our own annotations and Go's, read and written."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tf_dist.core.api.timestamps import format_go_duration, parse_duration, parse_go_duration
+from tf_dist.core.api.timestamps import (
+    format_go_duration,
+    format_micro_time,
+    format_time,
+    parse_duration,
+    parse_go_duration,
+    parse_time,
+    round_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +59,29 @@ def test_what_is_written_is_read_back(seconds: int):
 
 def test_a_clock_that_went_back_gives_no_negative_duration():
     assert (format_go_duration(-3.0), format_go_duration(3605), format_go_duration(60)) == ("0s", "1h0m5s", "1m0s")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2027-01-15T08:00:00Z", 1_800_000_000.0),
+        ("2027-01-15T08:00:00.123456Z", 1_800_000_000.123456),
+        ("2027-01-15T10:00:00+02:00", 1_800_000_000.0),
+        ("2027-01-15T08:00:00", 1_800_000_000.0),
+        ("0001-01-01T00:00:00Z", -62135596800.0),
+        ("", None),
+        (None, None),
+        ("soon", None),
+    ],
+)
+def test_times_as_the_api_writes_them(text: str | None, seconds: float | None) -> None:
+    assert parse_time(text) == seconds
+
+
+@given(st.floats(0, 1e10))
+@example(1.2345678)
+def test_a_rounded_time_reads_back_the_same(seconds: float) -> None:
+    moment = round_time(seconds)
+    assert parse_time(format_micro_time(moment)) == moment
+    assert round_time(moment) == moment
+    assert 0 <= moment - (parse_time(format_time(moment)) or 0.0) < 1

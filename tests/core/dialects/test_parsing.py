@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.dialects.documents import ALL, Doc, merged
+from tests.core.dialects.documents import ALL, Doc, merged, v1
 from tests.thorough import thorough
 from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
@@ -142,6 +142,14 @@ def test_a_suspended_job_is_suspended(document: Doc, suspend: bool):
         return
     patched = merged(document, suspend_patch(document, suspend))
     assert read(patched).run_policy.suspend is suspend
+
+
+def test_a_document_of_an_earlier_version_is_run_and_says_what_that_changes():
+    document = {**v1(), "apiVersion": "kubeflow.org/v1beta2"}
+    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
+    found = {problem.path: problem.message for problem in parse(document).warnings}
+    assert found["apiVersion"] == "kubeflow.org/v1beta2 is run as kubeflow.org/v1"
+    assert "from 128 up" in found["spec.tfReplicaSpecs.Worker.restartPolicy"]
 
 
 def test_a_document_that_contains_itself_ends():

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.core.dialects.documents import changed, only_error, paths, template, v1, warnings
-from tf_dist.core.dialects import pod_template
+from tests.core.dialects.documents import changed, only_error, paths, template, v1, v1alpha1, warnings
+from tf_dist.core.dialects import parse, pod_template
 
 AT = "spec.tfReplicaSpecs.Chief.template"
 C = f"{AT}.spec.containers[0]"
@@ -175,6 +175,12 @@ def test_a_template_is_a_mapping(value: Any):
 def test_a_pod_needs_a_container(pod: dict[str, Any]):
     problem = only_error(with_template(pod))
     assert problem.path == (f"{AT}.spec.containers" if "spec" in pod else f"{AT}.spec")
+
+
+def test_the_standard_server_of_v1alpha1_brings_its_own_container():
+    pod = {"spec": {"nodeSelector": {"pool": "servers"}}}
+    server = parse(changed(v1alpha1(), "spec.replicaSpecs.2.template", pod)).job.replica_specs[2]
+    assert (server.template, bool(server.server_image)) == (pod, True)
 
 
 def test_containers_in_the_wrong_place_are_seen():

@@ -71,6 +71,23 @@ def test_the_layout_of_the_other_version_names_the_right_one():
     assert (problem.path, problem.hint) == ("spec.replicaSpecs", "write apiVersion: kubeflow.org/v1alpha1")
 
 
+@pytest.mark.parametrize(
+    ("document", "key", "bad", "good", "path"),
+    [
+        (v1(), "terminationPolicy", 5, None, "spec.terminationPolicy"),
+        (v1(), "min-instance", "x", 1, "spec.min-instance"),
+        (v1alpha1(), "runPolicy", {"backoffLimit": "x"}, {"backoffLimit": 2}, "spec.runPolicy.backoffLimit"),
+        (v1(), "replicaSpecs", [], None, "spec"),
+    ],
+)
+def test_keys_of_the_other_layout_must_have_its_shapes(document: Any, key: str, bad: Any, good: Any, path: str):
+    """The definition knows both layouts, so an API server that has it refuses the same."""
+    with pytest.raises(InvalidJob) as caught:
+        read(changed(document, f"spec.{key}", bad))
+    assert [problem.path for problem in caught.value.problems] == [path]
+    assert read(changed(document, f"spec.{key}", good)) == read(document)
+
+
 def test_a_volcano_layout_in_a_tfjob_names_volcano():
     found = errors({**volcano(), "apiVersion": "kubeflow.org/v1", "kind": "TFJob"})
     assert found[0].hint == "write apiVersion: batch.volcano.sh/v1alpha1 and kind: Job"

@@ -165,23 +165,6 @@ def test_one_that_never_fits_has_no_place_in_line() -> None:
     assert message(found["a"]).endswith("; position 1")
 
 
-def test_a_cluster_without_nodes_says_so() -> None:
-    assert message(judged([gang("a", member("w", 1, cpu=1))])["a"]) == "the cluster has no node"
-
-
-def test_a_gang_that_no_node_may_take_is_told_what_keeps_it_away() -> None:
-    found = judged([gang("a", member("w", 1, cpu=1, selector={"zone": "b"}))], node("n", cpu=4, labels={"zone": "a"}))
-    assert message(found["a"]) == (
-        "needs 1 × (cpu 1) for w, but no node matches its node selector, affinity and tolerations"
-    )
-
-
-def test_free_is_what_the_nodes_have_that_it_may_go_to() -> None:
-    nodes = node("n", cpu=4, labels={"zone": "a"}), node("m", cpu=2, used={"cpu": 1}, labels={"zone": "b"})
-    found = judged([gang("a", member("w", 2, cpu=1, selector={"zone": "b"}))], *nodes)
-    assert "free: cpu 1 on 1 node" in message(found["a"])
-
-
 def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
     odd = replace(member("w", 1, cpu=1), constraints={"nodeSelector": ["zone"]})
     found = judged([gang("odd", odd), gang("a", member("w", 1, cpu=1), at=1)], node("n", cpu=4))
@@ -304,11 +287,6 @@ def test_a_node_that_comes_back_still_owes_what_was_granted_on_it() -> None:
     world.put_node(node("n", gpu=4))
     world.decide(2)
     assert reason(world.admitter.explain("new")) == "WaitingForCapacity"
-
-
-def test_an_overcommitted_node_does_not_hide_the_room_of_another() -> None:
-    found = judged([gang("a", member("w", 2, cpu=2))], node("n", cpu=4, used={"cpu": 9}), node("m", cpu=2))
-    assert "free: cpu 2 on 2 nodes" in message(found["a"])
 
 
 # -- quotas --

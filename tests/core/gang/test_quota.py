@@ -34,7 +34,7 @@ def test_a_queue_alone_has_its_nominal_quota_and_no_more() -> None:
     quotas.take("a", need(gpu=3))
     assert fits(quotas, "a", gpu=1)
     short = lack(quotas, "a", gpu=2)
-    assert (short.at, short.resource, short.free, short.missing) == ("a", GPU, 1, 1)
+    assert (short.at, short.resource, short.needed, short.missing) == ("a", GPU, 2, 1)
     assert (short.never, short.reason) == (False, "QuotaExceeded")
     assert str(short) == "needs 2 nvidia.com/gpu, 1 more than the quota of queue a leaves"
 
@@ -43,6 +43,14 @@ def test_what_no_quota_names_is_not_limited() -> None:
     quotas = Quotas([queue("a", gpu=1)])
     quotas.take("a", need(cpu=10**6))
     assert fits(quotas, "a", cpu=10**6, gpu=1)
+
+
+def test_of_two_shortages_the_one_is_named_that_no_gang_s_end_mends() -> None:
+    """All the CPUs of the queue may be free one day; so many GPUs it never has."""
+    quotas = Quotas([queue("a", cpu=8, gpu=4)])
+    quotas.take("a", need(cpu=1, gpu=1))
+    assert (lack(quotas, "a", cpu=8, gpu=4).resource, lack(quotas, "a", cpu=8, gpu=4).never) == ("cpu", False)
+    assert (lack(quotas, "a", cpu=8, gpu=5).resource, lack(quotas, "a", cpu=8, gpu=5).never) == (GPU, True)
 
 
 def test_of_what_a_gang_does_not_need_the_queue_may_have_too_much() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import replicas, services_by_name, template, v1_job, v1alpha1_job, volcano_job
-from tf_dist.core.api.job import Job, Plugins, ReplicaId, ServiceStyle, TFConfigStyle
+from tf_dist.core.api.job import Job, Plugins, ReplicaId, TFConfigStyle
 from tf_dist.core.gang.placement.predicates import matches_node_affinity
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.podbuilder.replica_pod import require_node
@@ -154,43 +154,11 @@ def test_a_default_parameter_server_needs_no_template() -> None:
 # -- Volcano's plugins --------------------------------------------------------------------------------------------
 
 
-def test_the_config_map_of_the_svc_plugin_byte_for_byte() -> None:
-    job = volcano_job(replicas("ps", 1), replicas("my-task", 2))
-    config_map = next(body for body in services.build_objects(job) if body["kind"] == "ConfigMap")
-    assert config_map["metadata"]["name"] == "tf-dist-mnist-svc"
-    assert config_map["data"] == {
-        "ps.host": "tf-dist-mnist-ps-0.tf-dist-mnist",
-        "VC_PS_HOSTS": "tf-dist-mnist-ps-0.tf-dist-mnist",
-        "VC_PS_NUM": "1",
-        "my_task.host": "tf-dist-mnist-my-task-0.tf-dist-mnist\ntf-dist-mnist-my-task-1.tf-dist-mnist",
-        "VC_MY_TASK_HOSTS": "tf-dist-mnist-my-task-0.tf-dist-mnist,tf-dist-mnist-my-task-1.tf-dist-mnist",
-        "VC_MY_TASK_NUM": "2",
-    }
-
-
 def test_a_template_that_fixes_the_host_name_has_one_host_for_all() -> None:
     job = volcano_job(replicas("worker", 2, template=template(hostname="one", subdomain="sub")))
     data = next(body for body in services.build_objects(job) if body["kind"] == "ConfigMap")["data"]
     assert data["worker.host"] == "one.sub"
     assert (pod_spec(job)["hostname"], pod_spec(job)["subdomain"]) == ("one", "sub")
-
-
-def test_only_pods_of_the_job_may_reach_its_pods() -> None:
-    policy = next(body for body in services.build_objects(volcano_job()) if body["kind"] == "NetworkPolicy")
-    own = {"matchLabels": {"tf-dist.dev/job-uid": "uid-volcano"}}
-    assert policy["metadata"]["name"] == "tf-dist-mnist"
-    assert policy["spec"] == {
-        "podSelector": own,
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [{"podSelector": own}]}],
-    }
-
-
-def test_the_network_policy_can_be_left_out() -> None:
-    kinds = [
-        body["kind"] for body in services.build_objects(volcano_job(plugins=Plugins(svc=True, network_policy=False)))
-    ]
-    assert kinds == ["ConfigMap", "Service"]
 
 
 @pytest.mark.parametrize("publish", [True, False])
@@ -201,51 +169,6 @@ def test_the_service_of_a_volcano_job_names_its_pods_and_no_port(publish: bool) 
         "selector": {"tf-dist.dev/job-uid": "uid-volcano"},
         "publishNotReadyAddresses": publish,
     }
-
-
-def test_a_volcano_pod_knows_its_index_and_its_hosts() -> None:
-    def source(key: str) -> dict[str, Any]:
-        return {"configMapKeyRef": {"name": "tf-dist-mnist-svc", "key": key}}
-
-    assert env(volcano_job()) == {
-        "VK_TASK_INDEX": "1",
-        "VC_TASK_INDEX": "1",
-        **{key: source(key) for key in ("VC_PS_HOSTS", "VC_PS_NUM", "VC_WORKER_HOSTS", "VC_WORKER_NUM")},
-    }
-    spec = pod_spec(volcano_job())
-    assert (spec["hostname"], spec["subdomain"]) == ("tf-dist-mnist-worker-1", "tf-dist-mnist")
-    assert spec["schedulerName"] == "volcano"
-    assert spec["containers"][0]["volumeMounts"] == [{"name": "tf-dist-mnist-svc", "mountPath": "/etc/volcano"}]
-    assert spec["volumes"] == [{"name": "tf-dist-mnist-svc", "configMap": {"name": "tf-dist-mnist-svc"}}]
-
-
-def test_a_volcano_pod_has_the_annotations_that_volcano_gives_it() -> None:
-    job = volcano_job()
-    body = replica_pod.build_pod(job, WORKER_1, "3.0.0", retries=2)
-    found = {k.removeprefix("volcano.sh/"): v for k, v in body["metadata"]["annotations"].items() if "volcano" in k}
-    assert found == {
-        "task-index": "1",
-        "task-spec": "worker",
-        "job-name": job.key.name,
-        "queue-name": job.scheduling.queue,
-        "job-version": "2",
-        "job-retry-count": "2",
-        "template-uid": f"{job.key.name}-worker",
-    }
-
-
-def test_without_plugins_a_volcano_pod_is_as_it_was_written() -> None:
-    job = volcano_job(plugins=Plugins(), services=ServiceStyle.NONE)
-    assert services.build_objects(job) == []
-    written = template()["spec"]["containers"]
-    assert pod_spec(job)["containers"] == [{**one, "terminationMessagePolicy": LAST_WORDS} for one in written]
-
-
-def test_the_volumes_of_a_job_are_mounted_in_every_pod() -> None:
-    volumes = ({"mountPath": "/data", "volumeClaimName": "digits"},)
-    spec = pod_spec(volcano_job(plugins=Plugins(), volumes=volumes))
-    assert spec["volumes"] == [{"name": "tf-dist-mnist-volume-0", "persistentVolumeClaim": {"claimName": "digits"}}]
-    assert spec["containers"][0]["volumeMounts"] == [{"name": "tf-dist-mnist-volume-0", "mountPath": "/data"}]
 
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

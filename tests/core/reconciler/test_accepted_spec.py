@@ -9,7 +9,7 @@ import pytest
 from tests.core.builders import START, written
 from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
 from tf_dist.core.api.status import RefusedSpec, Status
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.api.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, read_stored_spec
 
 
@@ -39,7 +39,7 @@ STATE = {"phase": "Pending", "lastTransitionTime": format_time(START), "reason":
 def test_a_job_that_cannot_be_read_says_so_where_its_users_look(document: Any, shown: Any) -> None:
     refused = RefusedSpec(generation=1, digest="d", message="no chief")
     status = written(plan_for_invalid_spec(document, Status(), refused, START))
-    del status["tfDist"]
+    assert status.pop("tfDist")["since"] == format_micro_time(START)
     if "conditions" in status:
         status["conditions"] = [(one["type"], one["status"], one["message"]) for one in status["conditions"]]
     assert status == shown

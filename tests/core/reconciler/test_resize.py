@@ -61,26 +61,6 @@ def test_it_starts_with_as_many_as_it_is_granted_and_says_so() -> None:
     assert world.status["tfDist"]["ready"] == "2/2"
 
 
-def test_a_pod_does_not_come_to_a_node_before_one_that_was_scaled_away_has_left_it() -> None:
-    world = World(elastic(ps=0))
-    world.verdict = Admit(sizes={"worker": 2}, placement={"worker": {"n1": 2}})
-    world.settle()
-    for pod in world.pods.values():
-        world.run(pod)
-    world.settle()
-    leaving = world.pods["mnist-worker-1"]
-    world.vanish(world.pods["mnist-worker-0"])
-    world.verdict = Resize(sizes={"worker": 1}, placement={"worker": {"n1": 1}}, message="others wait")
-    for _ in range(5):
-        world.step()
-    assert list(world.pods.values()) == [leaving]
-    assert "deletionTimestamp" in leaving["metadata"]
-    world.remove(leaving)
-    world.step()
-    (come,) = world.pods.values()
-    assert (come["metadata"]["name"], pinned_to(come)) == ("mnist-worker-0", "n1")
-
-
 def held_back(placement: dict[str, int], **sizes: int) -> World:
     """A world in which worker 0 is pinned to n2, is not bound, and its job was then resized to this placement."""
     world = World(elastic(ps=0))

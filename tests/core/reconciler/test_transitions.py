@@ -1,144 +1,322 @@
-"""What holds in all phases: no pass without a reason writes, and nothing of others is touched."""
+"""The list of transition rules: its rows agree with the phases of a job, and the first rule that applies decides."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.core.builders import (
-    FAILED,
-    NEVER,
-    START,
-    observed,
-    replicas,
-    v1_job,
-    v1alpha1_job,
-    volcano_job,
+from tests.core.builders import FAILED, ON_FAILURE, START, replicas, v1_job, volcano_job, written_status
+from tests.core.world import World
+from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
+from tf_dist.core.api.context import EmitEvent, Observed, ReconcileContext, WriteStatus
+from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
+from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
+from tf_dist.core.reconciler.job_context import read_context
+from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
+from tf_dist.core.reconciler.transitions import TRANSITION_RULES, TransitionCycle, TransitionRule, apply_transitions
+
+# -- the list -----------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_lead_exactly_where_a_job_may_go() -> None:
+    """Read from the rows or from the table of phases, it is the same graph."""
+    edges = {(phase, to) for rule in TRANSITION_RULES for phase in rule.phases for to in rule.leads_to}
+    allowed = {(phase, to) for phase, following in ALLOWED_TRANSITIONS.items() for to in following}
+    stops = next(rule for rule in TRANSITION_RULES if rule.name == "finish_stopping")
+    # One row for three ways to stop: each phase has its own end, and the table says which.
+    crossed = {(phase, to) for phase in stops.phases for to in stops.leads_to} - allowed
+    assert {(phase, to) for phase, to in edges - crossed if phase is not to} == {(a, b) for a, b in allowed if a != b}
+    assert len(crossed) == 6
+
+
+def test_every_row_can_lead_somewhere_from_each_of_its_phases() -> None:
+    for rule in TRANSITION_RULES:
+        assert rule.phases, rule.name
+        for phase in rule.phases:
+            assert not rule.leads_to or rule.leads_to & ({phase} | ALLOWED_TRANSITIONS[phase]), (rule.name, phase)
+    names = [rule.name for rule in TRANSITION_RULES]
+    assert len(names) == len(set(names))
+
+
+def test_no_rule_applies_to_a_job_that_is_over() -> None:
+    assert not [rule.name for rule in TRANSITION_RULES if rule.phases & TERMINAL]
+
+
+def test_rules_that_undo_each_other_are_an_error_that_names_them() -> None:
+    def run(s: ReconcileContext) -> Status:
+        return s.status.with_phase(Phase.RUNNING, s.now, "Up", "it runs")
+
+    def wait(s: ReconcileContext) -> Status:
+        return s.status.with_phase(Phase.PENDING, s.now, "Down", "it waits")
+
+    rules = (
+        TransitionRule(run, frozenset({Phase.PENDING}), frozenset({Phase.RUNNING})),
+        TransitionRule(wait, frozenset({Phase.RUNNING}), frozenset({Phase.PENDING})),
+    )
+    with pytest.raises(TransitionCycle, match=r"mnist.*run: Pending to Running, wait: Running to Pending"):
+        apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
+
+
+def test_a_rule_that_changes_the_status_each_time_without_a_change_of_phase_is_a_cycle_too() -> None:
+    def count(s: ReconcileContext) -> Status:
+        return replace(s.status, requeues=s.status.requeues + 1)
+
+    with pytest.raises(TransitionCycle, match="count: Pending to Pending"):
+        apply_transitions(read_context(mnist(), Status(), Observed(now=START)), (TransitionRule(count, LIVE),))
+
+
+def test_twice_as_many_rules_in_one_pass_as_a_job_has_phases_are_no_cycle() -> None:
+    def step(number: int) -> TransitionRule:
+        def once(s: ReconcileContext) -> Status | None:
+            return replace(s.status, requeues=number + 1) if s.status.requeues == number else None
+
+        return TransitionRule(once, LIVE)
+
+    rules = tuple(step(number) for number in range(2 * len(Phase)))
+    after = apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
+    assert after.status.requeues == 2 * len(Phase)
+
+
+def test_a_rule_that_leads_to_a_phase_which_its_row_does_not_name_is_an_error() -> None:
+    def fail(s: ReconcileContext) -> Status:
+        return s.status.with_phase(Phase.FAILED, s.now, "Broken", "it failed")
+
+    rules = (TransitionRule(fail, LIVE, frozenset({Phase.RUNNING})),)
+    with pytest.raises(ValueError, match="fail leads to Failed"):
+        apply_transitions(read_context(mnist(), Status(), Observed(now=START)), rules)
+
+
+# -- which of two rules decides -----------------------------------------------------------------------------------
+
+LIMIT = 100.0
+Happens = Callable[[World], None]
+
+
+def run(world: World) -> None:
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+
+
+def started(job: Job) -> World:
+    world = World(job)
+    world.settle()
+    run(world)
+    return world
+
+
+def past_the_deadline(world: World) -> None:
+    world.now += LIMIT
+
+
+def suspended(world: World) -> None:
+    world.suspend(True)
+
+
+def chief_done(world: World) -> None:
+    world.end(world.pods["mnist-chief-0"], 0)
+
+
+def worker_failed(world: World) -> None:
+    world.end(world.pods["mnist-worker-0"], 1)
+
+
+def container_restarted(world: World) -> None:
+    world.restart_container(world.pods["mnist-chief-0"], 1)
+
+
+def preempted(world: World) -> None:
+    world.verdict = Preempt(by=JobKey("ml", "other"), message="")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "phase", "reason"),
+    [
+        (suspended, past_the_deadline, Phase.ABORTED, "Suspended"),
+        (suspended, chief_done, Phase.ABORTED, "Suspended"),
+        (suspended, worker_failed, Phase.ABORTED, "Suspended"),
+        (past_the_deadline, chief_done, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, worker_failed, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, container_restarted, Phase.FAILED, "DeadlineExceeded"),
+        (past_the_deadline, preempted, Phase.FAILED, "DeadlineExceeded"),
+        (chief_done, worker_failed, Phase.COMPLETED, "JobSucceeded"),
+        (chief_done, container_restarted, Phase.COMPLETED, "JobSucceeded"),
+        (chief_done, preempted, Phase.COMPLETED, "JobSucceeded"),
+        (worker_failed, container_restarted, Phase.FAILED, "PodFailed"),
+        (worker_failed, preempted, Phase.FAILED, "PodFailed"),
+        (container_restarted, preempted, Phase.FAILED, "BackoffLimitExceeded"),
+    ],
 )
-from tests.core.reconciler.scenarios import end, ended, started
-from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import Create, Delete, DeleteJob
-from tf_dist.core.api.job import (
-    Action,
-    CleanPodPolicy,
-    Rule,
-    RunPolicy,
-)
-from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED
-from tf_dist.core.api.status import Phase, Status
-from tf_dist.core.reconciler.reconcile import reconcile
-from tf_dist.core.reconciler.sync import effective_clean_pod_policy
-
-
-@pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
-@pytest.mark.parametrize("state", ["waiting", "pending", "running", "suspended", "completed", "failed"])
-def test_a_thousand_passes_over_the_same_objects_write_nothing(make: Any, state: str) -> None:
-    world = World(make())
-    world.verdict = WAIT if state == "waiting" else Admit()
-    world.settle()
-    if state not in ("waiting", "pending"):
-        world = started(make())
-    lead = "master-0" if make is v1alpha1_job else "worker-0"
-    match state:
-        case "suspended":
-            world.suspend(True)
-        case "completed" | "failed":
-            for replica in (lead, "worker-1"):
-                if world.pod(replica):
-                    world.end(world.pod(replica) or {}, 0 if state == "completed" else 1)
-    world.settle()
-    for _ in range(1000):
-        world.now += 7.77
-        assert world.look().actions == ()
-
-
-def test_a_job_of_another_controller_is_left_alone() -> None:
-    job = v1_job(managed_elsewhere=True)
-    assert reconcile(job, observed(job)).actions == ()
-
-
-def test_a_job_that_is_being_deleted_is_left_alone() -> None:
-    assert reconcile(v1_job(), observed(v1_job(), deleting=True)).actions == ()
-
-
-def test_what_another_operator_said_about_a_job_it_ended_is_left_as_it_is() -> None:
-    stored = {
-        "conditions": [{"type": "Failed", "status": "True", "reason": "TFJobFailed", "message": "because"}],
-        "completionTime": "2027-01-15T08:00:00Z",
-    }
-    job = v1_job(policy=RunPolicy(ttl=3600))
-    plan = reconcile(job, observed(job, status=stored))
-    assert plan.actions == ()
-    assert plan.wake_at == START + 3600
-    assert reconcile(job, observed(job, status=stored, at=3600)).actions == (DeleteJob(),)
-
-
-def test_a_worker_that_is_scaled_away_goes_with_its_service_and_may_come_back() -> None:
-    world = started(v1_job(replicas("PS", 1), replicas("Worker", 3)))
-    world.scale("worker", 2)
-    world.settle()
-    assert set(world.pods) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
-    assert ("Service", "mnist-worker-2") not in world.objects
-    world.scale("worker", 3)
-    world.settle()
-    assert world.pod("worker-2") is not None
-    assert world.memory.total_restarts == 0
-
-
-def test_the_host_files_follow_the_number_of_workers() -> None:
-    world = started(volcano_job())
-    world.scale("worker", 1)
-    world.settle()
-    data = world.objects["ConfigMap", "tf-dist-mnist-svc"]["data"]
-    assert data["worker.host"] == "tf-dist-mnist-worker-0.tf-dist-mnist"
-
-
-def test_of_two_pods_for_one_replica_one_goes() -> None:
-    world = started(v1_job(replicas("Worker", 1)))
-    double = {**world.pods["mnist-worker-0"], "metadata": {**world.pods["mnist-worker-0"]["metadata"]}}
-    double["metadata"] |= {"name": "copy", "uid": "copy"}
-    world.pods["copy"] = double
-    plan = world.look()
-    assert [action for action in plan.actions if isinstance(action, Delete)] == [Delete("Pod", "copy", "copy")]
-
-
-def test_pods_of_unknown_attempts_and_types_are_removed_before_new_ones_come() -> None:
-    world = World(v1_job(replicas("Worker", 1)))
-    stray = {
-        "metadata": {
-            "name": "stray",
-            "uid": "s",
-            "labels": {"tf-dist.dev/replica-type": "gone", "tf-dist.dev/replica-index": "0"},
-        },
-        "status": {"phase": "Running"},
-    }
-    plan = reconcile(world.job, observed(world.job, stray))
-    assert any(action == Delete("Pod", "stray", "s") for action in plan.actions)
-    assert not any(isinstance(action, Create) and action.body["kind"] == "Pod" for action in plan.actions)
-
-
-def test_never_means_never_even_for_a_parameter_server() -> None:
-    world = started(v1_job(replicas("PS", 1, rules=NEVER), replicas("Worker", 1)))
-    end(world, "ps-0", 1)
-    assert ended(world) == (Phase.FAILED, "PodFailed")
-
-
-def test_a_tolerated_failure_of_the_only_replica_that_could_succeed_ends_the_job() -> None:
-    tolerant = (Rule(events=FAILED, action=Action.IGNORE),)
-    world = started(v1_job(replicas("Worker", 2, rules=tolerant)))
-    end(world, "worker-1", 1)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
+    first: Happens, then: Happens, phase: Phase, reason: str, swapped: bool
+) -> None:
+    """The order in which they are seen does not matter: each pass looks at what is there."""
+    policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
+    world = started(v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy))
     assert world.memory.phase is Phase.RUNNING
-    end(world, "worker-0", 1)
-    assert ended(world) == (Phase.FAILED, "PodFailed")
-    assert "cannot succeed" in world.memory.message
+    for happens in (then, first) if swapped else (first, then):
+        happens(world)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (phase, reason)
 
 
-@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED])
-def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) -> None:
-    kept = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE))
-    assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.RUNNING
-    assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason="PodFailed")) is CleanPodPolicy.NONE
-    everything = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.ALL))
-    assert effective_clean_pod_policy(everything, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.ALL
+def as_another_driver(world: World) -> Status:
+    """The status after a pass of a driver that is not the job's own, and has a verdict for it."""
+    world.verdict_only = True
+    try:
+        plan = world.look()
+    finally:
+        world.verdict_only = False
+    status = replace(plan.status, reported=world.memory.reported)
+    assert any(isinstance(action, WriteStatus) for action in plan.actions) is (status != world.memory)
+    assert all(isinstance(action, WriteStatus | EmitEvent) for action in plan.actions), "its objects are not ours"
+    return status
+
+
+def mnist() -> Job:
+    policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
+    return v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy)
+
+
+@pytest.mark.parametrize("happens", [suspended, past_the_deadline, chief_done, worker_failed, container_restarted])
+def test_what_comes_before_a_verdict_is_for_the_job_s_own_driver_to_say(happens: Happens) -> None:
+    world = started(mnist())
+    happens(world)
+    preempted(world)
+    assert as_another_driver(world) == world.memory, "not even the verdict: the job may have ended"
+    world.settle()
+    assert world.memory.reason != "Preempted"
+
+
+def test_a_verdict_of_another_driver_moves_nothing_else_on() -> None:
+    world = started(mnist())
+    world.remove(world.pods["mnist-worker-0"])
+    world.verdict = None
+    assert as_another_driver(world) == world.memory, "whether it was replaced already, who replaces it knows"
+    world = started(mnist())
+    preempted(world)
+    assert (as_another_driver(world).reason, as_another_driver(world).admission) == ("Preempted", None)
+    waiting = World(mnist())
+    waiting.verdict = None
+    waiting.step()
+    waiting.verdict = Admit()
+    assert (as_another_driver(waiting).reason, as_another_driver(waiting).admission is not None) == ("Admitted", True)
+
+
+def test_a_waiting_job_is_admitted_though_its_own_driver_has_missed_something() -> None:
+    """A restored etcd knows neither its pods nor its place, and its driver still sees pods: it will find out."""
+    world = started(mnist())
+    world.status["tfDist"] |= {"admission": None, "phase": "Pending", "reason": "JobCreated"}
+    for pod in tuple(world.pods.values()):
+        world.remove(pod)
+    before = world.memory
+    assert before.observed_replicas
+    after = as_another_driver(world)
+    assert (after.reason, after.admission is not None, after.attempts) == ("Admitted", True, before.attempts)
+
+
+def test_a_gang_that_has_all_its_nodes_counts_its_pauses_anew() -> None:
+    world = World(mnist())
+    world.schedules = False
+    world.settle()
+    world.status = written_status(world.job, replace(world.memory, requeues=2, not_before=world.now - 60), world.now)
+    world.settle()
+    assert world.memory.requeues == 2
+    for pod in world.pods.values():
+        world.bind(pod)
+    world.settle()
+    assert (world.memory.requeues, world.memory.not_before) == (0, 0.0)
+
+
+def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() -> None:
+    """The job's own would say by its clock that they are not, and each write would lead to the next."""
+    world = started(mnist())
+    preempted(world)
+    world.step()
+    for pod in tuple(world.pods.values()):
+        world.delete(pod, pod["metadata"]["uid"])
+    world.verdict = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
+    world.step()
+    before = world.memory
+    world.now += 400
+    assert (as_another_driver(world).unconfirmed, as_another_driver(world).phase) == ("", before.phase)
+    world.step()
+    assert world.memory.unconfirmed
+
+
+def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_is_spent() -> None:
+    ps, worker = replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=TOLERANT)
+    world = started(v1_job(ps, worker, policy=RunPolicy(max_restarts=0)))
+    world.restart_container(world.pods["mnist-ps-0"], 1)
+    world.end(world.pods["mnist-worker-0"], 1)
+    world.settle()
+    assert (world.memory.phase, world.memory.reason) == (Phase.FAILED, "PodFailed")
+
+
+def test_a_gang_that_is_preempted_when_its_pods_are_overdue_has_no_backoff() -> None:
+    world = World(v1_job(scheduling=Scheduling(min_available=3)))
+    world.schedules = False
+    world.settle()
+    world.now += DEFAULT_SCHEDULE_TIMEOUT
+    preempted(world)
+    world.step()
+    memory = world.memory
+    assert (memory.admission, memory.reason, memory.requeues, memory.not_before) == (None, "Preempted", 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("graver", "milder", "phase", "restarts", "attempts"),
+    [
+        (Action.FAIL_JOB, Action.TERMINATE_JOB, Phase.FAILED, 0, None),
+        (Action.TERMINATE_JOB, Action.ABORT_JOB, Phase.TERMINATED, 0, None),
+        (Action.ABORT_JOB, Action.COMPLETE_JOB, Phase.ABORTED, 0, None),
+        (Action.COMPLETE_JOB, Action.RESTART_JOB, Phase.COMPLETED, 0, None),
+        (Action.RESTART_JOB, Action.RESTART_TASK, Phase.PENDING, 1, ["2.0.0", "2.0.0"]),
+        (Action.RESTART_TASK, Action.RESTART_POD, Phase.PENDING, 1, ["1.1.0", "1.1.0"]),
+    ],
+)
+@pytest.mark.parametrize("codes", [(3, 4), (4, 3)])
+def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing_else(
+    graver: Action,
+    milder: Action,
+    phase: Phase,
+    restarts: int,
+    attempts: list[str] | None,
+    codes: tuple[int, int],
+) -> None:
+    table = tuple(
+        Rule(events=FAILED, action=action, codes=ExitCodes(ranges=((code, code),)))
+        for code, action in ((3, graver), (4, milder))
+    )
+    job = volcano_job(replicas("worker", 2, rules=table), run_policy=RunPolicy(max_restarts=5))
+    world = started(job)
+    for pod, code in zip(world.pods.values(), codes, strict=True):
+        world.end(pod, code)
+    world.settle()
+    memory = world.memory
+    assert (memory.phase, memory.total_restarts) == (phase, restarts)
+    if attempts is not None:
+        assert [memory.attempts.label(replica) for replica in job.replicas] == attempts
+
+
+@pytest.mark.parametrize("graver", [Action.TERMINATE_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB, Action.RESTART_JOB])
+def test_of_what_a_table_says_of_evictions_the_gravest_decides_about_a_preemption(graver: Action) -> None:
+    evicted = frozenset({Event.POD_EVICTED})
+    tasks = [
+        replicas(name, 1, rules=(Rule(events=evicted, action=action),))
+        for name, action in (("one", Action.RESTART_TASK), ("other", graver), ("third", Action.RESTART_POD))
+    ]
+    world = started(volcano_job(*tasks))
+    preempted(world)
+    world.step()
+    phases = {
+        Action.TERMINATE_JOB: Phase.TERMINATING,
+        Action.ABORT_JOB: Phase.ABORTING,
+        Action.COMPLETE_JOB: Phase.COMPLETING,
+        Action.RESTART_JOB: Phase.PENDING,
+    }
+    assert world.memory.phase is phases[graver]

@@ -33,7 +33,7 @@ __all__ = ["QuotaShortage", "Quotas", "Share"]
 class QuotaShortage:
     """Why a gang does not fit into its queue.
 
-    Of ``resource`` it needs ``needed``; the queue may still have ``free``, and with every other gang gone ``limit``.
+    Of ``resource`` it needs ``needed``, which is ``missing`` too much; with every other gang gone it may be ``limit``.
     ``at``: the queue or ancestor whose quota or borrowing limit says so. No ``resource``: there is no such queue;
     ``nearest`` is the one most like it, "" if none is.
     """
@@ -42,14 +42,9 @@ class QuotaShortage:
     at: str
     resource: str = ""
     needed: Decimal = Decimal(0)
-    free: Decimal = Decimal(0)
+    missing: Decimal = Decimal(0)
     limit: Decimal = Decimal(0)
     nearest: str = ""
-
-    @property
-    def missing(self) -> Decimal:
-        """How much is missing in the queue."""
-        return self.needed - self.free
 
     @property
     def never(self) -> bool:
@@ -303,7 +298,7 @@ def _quota_shortage(queue: str, resource: str, value: int, account: ResourceAcco
         at=narrowest.at,
         resource=resource,
         needed=from_billionths(value),
-        free=from_billionths(max(0, left)),
+        missing=from_billionths(value - max(0, left)),
         limit=from_billionths(account.possible),
     )
 

@@ -1,0 +1,42 @@
+"""Why a gang waits, in words: what it needs, what is free for it, and what keeps it away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.gang.gangs import gang, member, message, node
+from tf_dist.core.gang.admission import admit
+from tf_dist.core.gang.types import Snapshot
+
+IN_A, IN_B = {"labels": {"zone": "a"}}, {"labels": {"zone": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes", "said"),
+    [
+        ({"cpu": 1}, {}, "the cluster has no node"),
+        (
+            {"cpu": 1, "selector": {"zone": "b"}},
+            {"n": {"cpu": 4, **IN_A}},
+            "needs 2 × (cpu 1) for w, but no node matches its node selector, affinity and tolerations",
+        ),
+        # What is free is what the nodes have that it may go to.
+        (
+            {"cpu": 1, "selector": {"zone": "b"}},
+            {"n": {"cpu": 4, **IN_A}, "m": {"cpu": 2, "used": {"cpu": 1}, **IN_B}},
+            "needs 2 × (cpu 1) for w, 1 more than have room; free: cpu 1 on 1 node; position 1",
+        ),
+        # A node that has less than nothing does not hide the room of another.
+        (
+            {"cpu": 2},
+            {"n": {"cpu": 4, "used": {"cpu": 9}}, "m": {"cpu": 2}},
+            "needs 2 × (cpu 2) for w, 1 more than have room; free: cpu 2 on 2 nodes; position 1",
+        ),
+    ],
+)
+def test_what_a_gang_waits_for(wanted: dict[str, Any], nodes: dict[str, Any], said: str) -> None:
+    there = tuple(node(name, **amounts) for name, amounts in nodes.items())
+    found = admit(Snapshot(gangs=(gang("a", member("w", 2, **wanted)),), nodes=there, now=10))
+    assert message(found["a"]) == said

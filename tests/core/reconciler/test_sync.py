@@ -1,0 +1,90 @@
+"""Objects of a job come and go as its status wants them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.builders import observed, replicas, v1_job, volcano_job
+from tests.core.reconciler.scenarios import started
+from tests.core.world import World, pinned_to
+from tf_dist.core.api.assignment import Admit, Resize
+from tf_dist.core.api.context import Create, Delete
+from tf_dist.core.api.job import CleanPodPolicy, RunPolicy, Scheduling, TFConfigStyle
+from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED
+from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.reconciler.reconcile import reconcile
+from tf_dist.core.reconciler.sync import effective_clean_pod_policy
+
+
+def test_a_worker_that_is_scaled_away_goes_with_its_service_and_may_come_back() -> None:
+    world = started(v1_job(replicas("PS", 1), replicas("Worker", 3)))
+    world.scale("worker", 2)
+    world.settle()
+    assert set(world.pods) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
+    assert ("Service", "mnist-worker-2") not in world.objects
+    world.scale("worker", 3)
+    world.settle()
+    assert world.pod("worker-2") is not None
+    assert world.memory.total_restarts == 0
+
+
+def test_the_host_files_follow_the_number_of_workers() -> None:
+    world = started(volcano_job())
+    world.scale("worker", 1)
+    world.settle()
+    data = world.objects["ConfigMap", "tf-dist-mnist-svc"]["data"]
+    assert data["worker.host"] == "tf-dist-mnist-worker-0.tf-dist-mnist"
+
+
+def test_of_two_pods_for_one_replica_one_goes() -> None:
+    world = started(v1_job(replicas("Worker", 1)))
+    double = {**world.pods["mnist-worker-0"], "metadata": {**world.pods["mnist-worker-0"]["metadata"]}}
+    double["metadata"] |= {"name": "copy", "uid": "copy"}
+    world.pods["copy"] = double
+    plan = world.look()
+    assert [action for action in plan.actions if isinstance(action, Delete)] == [Delete("Pod", "copy", "copy")]
+
+
+def test_pods_of_unknown_attempts_and_types_are_removed_before_new_ones_come() -> None:
+    world = World(v1_job(replicas("Worker", 1)))
+    stray = {
+        "metadata": {
+            "name": "stray",
+            "uid": "s",
+            "labels": {"tf-dist.dev/replica-type": "gone", "tf-dist.dev/replica-index": "0"},
+        },
+        "status": {"phase": "Running"},
+    }
+    plan = reconcile(world.job, observed(world.job, stray))
+    assert any(action == Delete("Pod", "stray", "s") for action in plan.actions)
+    assert not any(isinstance(action, Create) and action.body["kind"] == "Pod" for action in plan.actions)
+
+
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED])
+def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) -> None:
+    kept = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE))
+    assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.RUNNING
+    assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason="PodFailed")) is CleanPodPolicy.NONE
+    everything = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.ALL))
+    assert effective_clean_pod_policy(everything, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.ALL
+
+
+def test_a_pod_does_not_come_to_a_node_before_one_that_was_scaled_away_has_left_it() -> None:
+    workers = replicas("Worker", 3, min_replicas=1, max_replicas=6)
+    world = World(v1_job(workers, tf_config=TFConfigStyle.SPARSE, scheduling=Scheduling(min_available=1)))
+    world.verdict = Admit(sizes={"worker": 2}, placement={"worker": {"n1": 2}})
+    world.settle()
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    leaving = world.pods["mnist-worker-1"]
+    world.vanish(world.pods["mnist-worker-0"])
+    world.verdict = Resize(sizes={"worker": 1}, placement={"worker": {"n1": 1}}, message="others wait")
+    for _ in range(5):
+        world.step()
+    assert list(world.pods.values()) == [leaving]
+    assert "deletionTimestamp" in leaving["metadata"]
+    world.remove(leaving)
+    world.step()
+    (come,) = world.pods.values()
+    assert (come["metadata"]["name"], pinned_to(come)) == ("mnist-worker-0", "n1")
