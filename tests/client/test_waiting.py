@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
 
 from tests.controller.harness import disturbed, tfjob
-from tf_dist.client.monitor import JobEvent, JobInformer, ObjectChanged, ObjectsListed
+from tf_dist.client.monitor import JobEvent, JobInformer, ObjectChanged, ObjectsListed, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.client.wait import GoalNotReached, goal_steps, wait_for, wait_on_loop
+from tf_dist.client.wait import GoalNotReached, goal_steps, run_on_loop, wait_for, wait_on_loop
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.errors import JobFailed, NotFound, Unavailable
@@ -117,3 +119,48 @@ def test_a_cluster_that_is_away_is_no_reason_to_wait_longer_than_asked() -> None
         with pytest.raises(GoalNotReached, match="the cluster has not answered"):
             wait_for(disturbed(memory, before), [job], "succeeded", 0.0, print)
         assert time.monotonic() - begun < 60
+
+
+def nothing(_: float | None) -> list[JobEvent]:
+    return []
+
+
+async def rounds(count: int) -> None:
+    """So many rounds of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("step", [600.0, None], ids=["with an end", "without"])
+@pytest.mark.parametrize("later", [0, 1, 2])
+def test_a_wait_ends_when_it_is_cancelled_though_something_has_just_come(later: int, step: float | None) -> None:
+    def twice() -> WaitSteps[None]:
+        yield step
+        yield step
+
+    async def cancelled() -> bool:
+        changed = asyncio.Event()
+        task = asyncio.ensure_future(run_on_loop(twice(), changed, nothing))
+        await rounds(9)
+        changed.set()
+        await rounds(later)
+        task.cancel()
+        await rounds(9)
+        changed.set()  # one that goes on is done after this
+        await asyncio.wait({task})
+        return task.cancelled()
+
+    assert asyncio.run(cancelled())
+
+
+def test_an_event_loop_is_not_kept_for_the_waits_that_ran_on_it() -> None:
+    def once() -> WaitSteps[None]:
+        yield 0.0
+
+    async def crowd() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await asyncio.gather(*(run_on_loop(once(), asyncio.Event(), nothing) for _ in range(20)))
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(crowd())
+    gc.collect()
+    assert loop() is None

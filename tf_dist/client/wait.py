@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, WaitSteps, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
@@ -29,7 +29,8 @@ Take = Callable[[float | None], list[JobEvent]]
 
 _FIRST_ANSWER: Final = 5.0  # seconds that a cluster has for it, however short the wait
 _THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+# One entry for as long as a wait runs on the loop: a semaphore refers to the loop that it was waited for on.
+_turns: WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakValueDictionary()
 _GOAL_ALIASES: Final = {
     "delete": "deleted",
     "created": "admitted",
@@ -68,9 +69,10 @@ async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -
         if callable(step):
             await asyncio.to_thread(step)
         elif step != 0:
-            # A timer is left alone where none is needed: there may be a thousand of these.
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the change.
             with suppress(TimeoutError):
-                await (changed.wait() if step is None else asyncio.wait_for(changed.wait(), max(0.0, step)))
+                async with asyncio.timeout(None if step is None else max(0.0, step)):
+                    await changed.wait()
             changed.clear()
 
 
