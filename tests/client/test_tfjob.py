@@ -297,10 +297,34 @@ def test_what_only_the_whole_document_shows_is_said_when_it_is_read() -> None:
     assert {'metadata.annotations["tf-dist.dev/min-workers"]', "metadata.name"} <= paths
 
 
-def test_a_pipeline_may_fill_in_any_argument() -> None:
-    filled: Any = "{{ params.value }}"
-    job = TFJob(filled, image=filled, args=[filled], workers=filled, env_vars={"A": filled}, resources={"cpu": filled})
-    assert job.to_dict()["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == filled
+FILLED: Any = "{{ params.value }}"
+
+
+def test_a_pipeline_may_fill_in_any_text_or_number() -> None:
+    job = TFJob(FILLED, image=FILLED, args=[FILLED], workers=FILLED, env_vars={"A": FILLED}, resources={"cpu": FILLED})
+    assert job.to_dict()["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] == FILLED
+    changed = TFJob("a", image="tf").replace(image=FILLED, args=[FILLED], env_vars={"B": FILLED}, labels={"a": FILLED})
+    assert changed.to_dict()["metadata"]["labels"] == {"a": FILLED}
+
+
+# What a template is filled in with is text.
+STRUCTURED = ("command", "args", "env_vars", "resources", "labels", "annotations")
+ONLY_NEW = ("ps_resources", "chief", "evaluator", "enable_dynamic_worker", "pod", "container", "run_policy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "make"),
+    [
+        ((*STRUCTURED, *ONLY_NEW), lambda given: TFJob("a", image="tf", **given)),
+        ((*STRUCTURED, "overrides"), lambda given: TFJob("a", image="tf").replace(**given)),
+    ],
+    ids=["new", "replace"],
+)
+def test_a_pipeline_fills_in_no_list_mapping_or_switch(arguments: tuple[str, ...], make: Any) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        make(dict.fromkeys(arguments, FILLED))
+    assert sorted(problem.path for problem in caught.value.problems) == sorted(arguments)
+    assert all(problem.hint and FILLED.split()[1] not in problem.hint for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize(

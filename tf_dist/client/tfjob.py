@@ -31,7 +31,7 @@ class TFJob:
     The arguments make a ``kubeflow.org/v1`` TFJob whose replicas all run the same command; ``from_file``, ``from_yaml``
     and ``from_dict`` take every format. InvalidJob holds every argument that cannot be used; what only the whole
     document shows is said when it is read: by ``job``, ``run``, ``Client.submit``. Templates of a pipeline (``{{…}}``)
-    may stand in any argument.
+    may stand in any text or number, and not for a list, a mapping or a switch.
 
     :param name: of the job; may be left out where a pipeline names it.
     :param image: of every replica.

@@ -68,7 +68,9 @@ def _word(name: str, value: object, example: str, later: Later) -> Iterator[Prob
 
 def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        right = f"give the words one by one: {value.split()!r}" if isinstance(value, str) else f"write {example}"
+        right = f"write {example}"
+        if isinstance(value, str) and not is_template(value):
+            right = f"give the words one by one: {value.split()!r}"
         yield Problem(name, f"must be a list of texts, not {value!r}", right)
         return
     for index, word in enumerate(value):
@@ -128,6 +130,10 @@ def _quantities(name: str, value: object, example: str, later: Later) -> Iterato
             yield Problem(f"{name}[{key!r}]", str(error), "500m, 2 and 64Gi are quantities")
 
 
+_OF_TEXT: Final = (_text, _line, _word, _count, _seconds)
+"""What a text that a pipeline fills in can be; it is never a list, a mapping or a switch."""
+
+
 class _Argument(NamedTuple):
     problems: Callable[[str, object, str, Later], Iterator[Problem]]
     example: str
@@ -171,14 +177,16 @@ _ARGUMENTS: Final[Mapping[str, _Argument]] = {
 }
 
 
-def argument_problems(kind: str, value: object, later: Later = is_template, path: str = "") -> Iterator[Problem]:
+def argument_problems(kind: str, value: object, later: Later | None = None, path: str = "") -> Iterator[Problem]:
     """What is wrong with the value of an argument of this ``kind`` (a name of the table), and what would be right.
 
-    ``path``: what the argument is called, where that is another name.
+    ``later``: what is only known later; None: texts and numbers of which a template is filled in. ``path``: what the
+    argument is called, where that is another name.
     """
-    if value is not None and not later(value):
-        checks, example = _ARGUMENTS[kind]
-        yield from checks(path or kind, value, example, later)
+    checks, example = _ARGUMENTS[kind]
+    open_ = later(value) if later else checks in _OF_TEXT and is_template(value)
+    if value is not None and not open_:
+        yield from checks(path or kind, value, example, later or is_template)
 
 
 def choice_problems(path: str, value: object, known: Collection[str]) -> Iterator[Problem]:
