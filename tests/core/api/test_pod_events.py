@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from tf_dist.core.api.pod_events import (
     signal_name,
 )
 from tf_dist.core.api.pods import Disruption, Exit, PodPhase, PodView
-from tf_dist.core.api.status import NO_PODS, Status
+from tf_dist.core.api.status import Status
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,6 @@ def test_of_many_events_the_first_three_are_told() -> None:
     assert describe_events(v1_job(spec), many) == (
         "worker-0 is lost with its node; worker-1 is lost with its node; worker-2 is lost with its node; and 2 more"
     )
-
-
-def test_of_a_replica_type_without_pods_none_does_anything() -> None:
-    assert not any(astuple(NO_PODS))
 
 
 _TAKEN = Disruption("EvictionByEvictionAPI", node="n")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from itertools import product
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.builders import START
+from tests.core.builders import START, v1_job
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.status import (
     ALLOWED_TRANSITIONS,
     LIVE,
+    NO_PODS,
     STOPPED,
     SUCCESSFUL,
     TERMINAL,
@@ -28,6 +30,7 @@ from tf_dist.core.api.status import (
 )
 from tf_dist.core.api.status_codec import dump_status, format_ranges, load_status, parse_ranges
 from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.reconciler.status_writer import ready_text
 
 # Row: from; column: to, in the order of the enum. P R X=Restarting A a=Aborted C c=Completed T t=Terminated F.
 TABLE = """
@@ -241,3 +244,8 @@ def test_a_job_that_another_operator_ended_is_not_begun_again(stored: Any, phase
 def test_phases_are_stored_in_words_that_other_versions_read() -> None:
     words = "Pending Running Restarting Aborting Aborted Completing Completed Terminating Terminated Failed"
     assert [phase.value for phase in Phase] == words.split()
+
+
+def test_of_a_replica_type_without_pods_none_does_anything() -> None:
+    assert not any(astuple(NO_PODS))
+    assert ready_text(v1_job(), Status()) == "0/2"

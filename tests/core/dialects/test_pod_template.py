@@ -177,8 +177,8 @@ def test_a_pod_needs_a_container(pod: dict[str, Any]):
     assert problem.path == (f"{AT}.spec.containers" if "spec" in pod else f"{AT}.spec")
 
 
-def test_the_standard_server_of_v1alpha1_brings_its_own_container():
-    pod = {"spec": {"nodeSelector": {"pool": "servers"}}}
+@pytest.mark.parametrize("pod", [{"metadata": {"labels": {"a": "b"}}}, {"spec": {"nodeSelector": {"pool": "servers"}}}])
+def test_the_standard_server_of_v1alpha1_brings_its_own_container(pod: dict[str, Any]):
     server = parse(changed(v1alpha1(), "spec.replicaSpecs.2.template", pod)).job.replica_specs[2]
     assert (server.template, bool(server.server_image)) == (pod, True)
 

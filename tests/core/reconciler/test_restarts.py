@@ -29,11 +29,6 @@ def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget
     assert world.memory.restarts == ({} if phase is Phase.FAILED else {"PodFailed": 1})
 
 
-def test_pauses_before_restarts_are_the_kubelets() -> None:
-    backoff = RunPolicy().backoff
-    assert [backoff.delay(count) for count in range(1, 9)] == [0, 10, 20, 40, 80, 160, 300, 300]
-
-
 @pytest.mark.parametrize(
     ("action", "kept"), [(Action.RESTART_POD, 2), (Action.RESTART_TASK, 6), (Action.RESTART_JOB, 7)]
 )

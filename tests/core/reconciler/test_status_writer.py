@@ -223,5 +223,4 @@ def test_volcano_counts_retries_and_versions() -> None:
 def test_ready_tells_workers_that_work_or_are_done_of_those_wanted() -> None:
     counts = {"worker": Counts(running=1, ready=1, failed=1), "ps": Counts(ready=1)}
     assert ready_text(JOB, Status(counts=counts)) == "1/2"
-    assert ready_text(JOB, Status()) == "0/2"
     assert ready_text(v1_job(replicas("PS", 2)), Status(counts=counts)) == "1/2"
