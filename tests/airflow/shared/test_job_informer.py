@@ -112,7 +112,9 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
     steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).steps()
     until(lambda: bool(cluster_site.pods()), SECONDS)
     cluster_site.delete("a")
-    assert run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))["outcome"]["kind"] == "deleted"
+    found = run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))
+    assert (found["outcome"]["kind"], found["outcome"]["reason"]) == ("deleted", "Deleted")
+    assert found["hint"].startswith("see who deletes jobs")
     informer.leave(subscription)
     with pytest.raises(NotFound):
         informer.join(ref("a"), changed.set)

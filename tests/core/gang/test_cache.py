@@ -1,0 +1,21 @@
+"""What admission remembers of a gang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from tests.core.gang.gangs import gang, running, workers
+from tf_dist.core.gang.cache import SchedulerCache
+from tf_dist.core.gang.types import Gang
+
+RUNNING = running("a", {"n": 2}, at=3)
+assert RUNNING.place is not None
+RESIZED = replace(RUNNING, place=replace(RUNNING.place, resized=5.0))
+
+
+@pytest.mark.parametrize(("one", "moved"), [(gang("a", workers(2)), -inf), (RUNNING, 3.0), (RESIZED, 5.0)])
+def test_a_gang_has_moved_when_it_got_its_room_or_another_size(one: Gang, moved: float) -> None:
+    assert SchedulerCache().put(one).moved == moved
