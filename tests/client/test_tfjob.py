@@ -128,7 +128,7 @@ WRONG = {
     "workers": (-1, "workers", "from 0 up"),
     "ps": ("two", "ps", "whole number"),
     "min_workers": (1.5, "min_workers", "whole number"),
-    "env_vars": ({"A": 1}, "env_vars['A']", "'1'"),
+    "env_vars": ({"A": 1}, "env_vars['A']", '{"RATE": "0.1"}'),
     "resources": ({"cpu": "lots"}, "resources['cpu']", "500m"),
     "ps_resources": (["cpu"], "ps_resources", '{"cpu": "2"'),
     "image": ("", "image", "name the image"),

@@ -167,6 +167,10 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"callbacks": TFJobCallbacks()}, "callbacks: .* is no class of TFJobCallbacks"),
         ({"poll_interval": -1}, "poll_interval: -1 is not a time"),
         ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is not a time"),
+        ({"admission_timeout": "{{ params.limit }}"}, "admission_timeout: .* is not a time"),
+        ({"admission_timeout": TFJobOperator(task_id="a", image="tf").output}, "admission_timeout: .* is not a time"),
+        ({"startup_timeout_seconds": "{{ params.limit }}"}, "startup_timeout_seconds: .* is not a time"),
+        ({"poll_interval": "{{ params.limit }}"}, "poll_interval: .* is not a time"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(
@@ -175,6 +179,18 @@ def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(
     with pytest.raises(InvalidJob, match=told) as caught:
         operator(document(), **arguments)
     assert all(problem.hint for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("argument", ["admission_timeout", "startup_timeout_seconds", "poll_interval"])
+def test_times_are_seconds_or_text(operator: MakeOperator, argument: str) -> None:
+    assert getattr(operator(document(), **{argument: "1m30s"}), argument) == 90.0
+
+
+def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, instance: Instance) -> None:
+    task = operator(document(), on_eviction="{{ params.policy }}")
+    task.render_template_fields({"params": {"policy": "retry"}, "ti": None})
+    with pytest.raises(AirflowFailException, match="on_eviction: the text 'retry' is no policy"):
+        task.execute(instance.context())
 
 
 @pytest.mark.parametrize(
@@ -253,7 +269,7 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
         ({"workers": "many"}, "workers: 'many' is not a whole number"),
         ({"ps": -1}, "ps: -1 is not a whole number"),
         ({"resources": ["cpu"]}, "resources: must be a mapping"),
-        ({"env_vars": {"A": 1}}, r"env_vars\['A'\]: must be text, not 1"),
+        ({"env_vars": {"A": 1}}, r"env_vars\['A'\]: must be text, not int"),
         ({"image": 7}, "image: must be text, not 7"),
     ],
 )

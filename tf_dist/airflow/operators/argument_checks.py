@@ -36,7 +36,8 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     if operator.job == "":
         yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
     for attribute, (kind, shown) in _ARGUMENTS.items():
-        yield from argument_problems(kind, getattr(operator, attribute), comes_later, shown)
+        later = comes_later if attribute in operator.template_fields else lambda _: False
+        yield from argument_problems(kind, getattr(operator, attribute), later, shown)
     for name in ("command", "args") if operator.job is not None else ():
         given = getattr(operator, name)
         if given is not None and not comes_later(given) and not given:

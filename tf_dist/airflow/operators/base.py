@@ -41,6 +41,8 @@ class BaseTFJobOperator(BaseOperator):
         "queue_name",
         "overrides",
         "fallback",
+        "on_eviction",
+        "on_preemption",
         "labels",
         "annotations",
         "kubernetes_conn_id",
@@ -85,10 +87,10 @@ class BaseTFJobOperator(BaseOperator):
         durable: bool = True,
         wait_for_completion: bool = True,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
+        poll_interval: float | str = 10.0,
         get_logs: bool = True,
         admission_timeout: float | str | None = None,
-        startup_timeout_seconds: float | None = 600.0,
+        startup_timeout_seconds: float | str | None = 600.0,
         fallback: Sequence[Mapping[str, Any]] | None = None,
         on_eviction: str | None = None,
         on_preemption: str | None = None,
@@ -128,7 +130,7 @@ class BaseTFJobOperator(BaseOperator):
         self.durable = durable
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
-        self.poll_interval = poll_interval
+        self.poll_interval = seconds_of(poll_interval)
         self.get_logs = get_logs
         self.admission_timeout = seconds_of(admission_timeout)
         self.startup_timeout_seconds = seconds_of(startup_timeout_seconds)

@@ -50,7 +50,7 @@ class TFJobOperator(BaseTFJobOperator):
     :param durable: a retry takes up the job of an earlier try, or its result; without, it begins anew.
     :param wait_for_completion: without it the task is done once the job is submitted (only with a controller).
     :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
-    :param poll_interval: seconds between two attempts to find a job or cluster that is not there.
+    :param poll_interval: seconds, or ``30s``, between two attempts to find a job or cluster that is not there.
     :param get_logs: bring the log lines of all replicas into the task's log.
     :param admission_timeout: seconds, or ``10m``, after which a gang without a place is given up
         (``AdmissionTimeout``); with ``fallback``, after which those are tried, too, for as long again. A retry takes
@@ -59,9 +59,9 @@ class TFJobOperator(BaseTFJobOperator):
         ``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``,
         ``resources``. The gang queues once, with all of them. (templated)
     :param on_eviction: what follows when pods are taken away: ``restart`` (as the job says), ``requeue`` (its place is
-        given back, and it waits again with its old age), ``fail``, ``fallback`` (the next one comes first).
-    :param on_preemption: the same, when the gang is preempted.
-    :param startup_timeout_seconds: seconds from then until it runs (``ImagePullFailed``, ``JobTimeout``).
+        given back, and it waits again with its old age), ``fail``, ``fallback`` (the next one comes first). (templated)
+    :param on_preemption: the same, when the gang is preempted. (templated)
+    :param startup_timeout_seconds: seconds, or ``10m``, from then until it runs (``ImagePullFailed``, ``JobTimeout``).
     :param on_finish_action: ``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only
         one that did not end by itself.
     :param on_kill_action: ``delete_job`` or ``keep_job`` when the task is marked failed, or ends otherwise by a user.

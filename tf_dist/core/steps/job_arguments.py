@@ -48,7 +48,7 @@ def seconds_of(given: Any) -> Any:
 
 def _text(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if not isinstance(value, str):
-        yield Problem(name, f"must be text, not {value!r}", f'write "{example or value}"')
+        yield Problem(name, f"must be text, not {_shown(value)}", f'write "{example}"')
 
 
 def _line(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -69,13 +69,13 @@ def _word(name: str, value: object, example: str, later: Later) -> Iterator[Prob
 def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         right = f"write {example}"
-        if isinstance(value, str) and not is_template(value):
+        if isinstance(value, str) and len(value) <= _MOST_SHOWN and not is_template(value):
             right = f"give the words one by one: {value.split()!r}"
-        yield Problem(name, f"must be a list of texts, not {value!r}", right)
+        yield Problem(name, f"must be a list of texts, not {_shown(value)}", right)
         return
     for index, word in enumerate(value):
         if not isinstance(word, str) and not later(word):
-            yield Problem(f"{name}[{index}]", f"must be text, not {word!r}", f"give {str(word)!r}")
+            yield Problem(f"{name}[{index}]", f"must be text, not {_shown(word)}", f"give {_shown(str(word))}")
 
 
 def _count(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -92,13 +92,13 @@ def _seconds(name: str, value: object, example: str, later: Later) -> Iterator[P
 
 def _switch(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if not (isinstance(value, int) and value in (0, 1)):
-        yield Problem(name, f"must be True or False, not {value!r}", "give True or False")
+        yield Problem(name, f"must be True or False, not {_shown(value)}", "give True or False")
 
 
 def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """A mapping whose values are their format's to judge."""
+    """A mapping whose values are their format's to judge; what stands in its place may hold secrets."""
     if not isinstance(value, Mapping):
-        yield Problem(name, f"must be a mapping, not {value!r}", f"write {example}")
+        yield Problem(name, f"must be a mapping, not {type(value).__name__}", f"write {example}")
         return
     for key in value:
         if not isinstance(key, str):
@@ -106,19 +106,21 @@ def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Pr
 
 
 def _texts(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    yield from _entries(name, value, example, later, str)
+    yield from _entries(name, value, example, later, (str,), _shown)
 
 
 def _environment(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """Variables; a mapping instead of a text is a ``valueFrom``."""
-    yield from _entries(name, value, example, later, str, Mapping)
+    """Variables, which may be secrets; a mapping instead of a text is a ``valueFrom``."""
+    yield from _entries(name, value, example, later, (str, Mapping), lambda one: type(one).__name__)
 
 
-def _entries(name: str, value: object, example: str, later: Later, *types: type) -> Iterator[Problem]:
+def _entries(
+    name: str, value: object, example: str, later: Later, types: tuple[type, ...], shown: Callable[[object], str]
+) -> Iterator[Problem]:
     yield from _fields(name, value, example, later)
     for key, one in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(one, types) and not later(one):
-            yield Problem(f"{name}[{key!r}]", f"must be text, not {one!r}", f"give {str(one)!r}")
+            yield Problem(f"{name}[{key!r}]", f"must be text, not {shown(one)}", f"write {example}")
 
 
 def _quantities(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -200,8 +202,12 @@ def choice_problems(path: str, value: object, known: Collection[str]) -> Iterato
 def job_name_problems(value: object, later: Later = is_template) -> Iterator[Problem]:
     """What is wrong with the name of a job that is there."""
     if not later(value) and not (isinstance(value, str) and _JOB_NAME.fullmatch(value)):
-        yield Problem("job_name", f"{value!r} is no job", "write NAME, tfjob/NAME or vcjob/NAME")
+        yield Problem("job_name", f"{_shown(value)} is no job", "write NAME, tfjob/NAME or vcjob/NAME")
 
 
 def _shown(value: object) -> str:
-    return repr(f"{value[:_MOST_SHOWN]}…" if isinstance(value, str) and len(value) > _MOST_SHOWN else value)
+    """The value, or how it begins."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…")
+    found = repr(value)
+    return found if len(found) <= _MOST_SHOWN else f"{found[:_MOST_SHOWN]}…"
