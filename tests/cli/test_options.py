@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tf_dist.cli.options import policy_changes
+from tf_dist.cli.options import parse_seconds, policy_changes
 from tf_dist.core.api.overrides import apply_overrides, parse_overrides
 from tf_dist.errors import InvalidJob
 
@@ -33,3 +33,9 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
 def test_wrong_ones_are_refused(fallback: list[str], timeout: str, told: str) -> None:
     with pytest.raises(InvalidJob, match=told):
         policy_changes(fallback, None, None, timeout)
+
+
+@pytest.mark.parametrize("text", ["soon", "{{inputs.parameters.timeout}}"])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidJob, match=r"--timeout: .* is not a time"):
+        parse_seconds(text)

@@ -79,3 +79,10 @@ def test_when_it_is_closed_its_watches_end() -> None:
         with WatchingJobInformer(memory, StoredJob(TFJOBS, memory.create(TFJOBS, "default", tfjob()))) as watch:
             until(lambda: bool(watch.take(60)), 60)
         until(lambda: {*threading.enumerate()} <= before, 60)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 9_999_999_999.0])
+def test_a_wait_may_be_longer_than_a_thread_can_wait_at_once(seconds: float) -> None:
+    box = mailbox()
+    box.put(ObjectsListed(TFJOBS, [JOB]))
+    assert box.take(seconds) == [ObjectsListed(TFJOBS, [JOB])]

@@ -99,7 +99,10 @@ def value_problems(name: str, value: Any) -> Iterator[Problem]:
     if is_reference(value):
         yield from use_problems(name, value)
     elif value not in (None, ""):
-        yield from job_arguments.argument_problems(_KINDS.get(name, name), value, path=name)
+        kind = _KINDS.get(name, name)
+        problems = [*job_arguments.argument_problems(kind, value, path=name)]
+        # The launcher reads the text of a number.
+        yield from problems or job_arguments.argument_problems(kind, _plain(value), path=name)
 
 
 def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[Problem]:

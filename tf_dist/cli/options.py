@@ -35,7 +35,7 @@ def parse_seconds(text: str, option: str = "--timeout") -> float | None:
     """``90``, ``90s``, ``1h30m`` in seconds; None for nothing."""
     if not text:
         return None
-    if problems := [*argument_problems("run_timeout", text, path=option)]:
+    if problems := [*argument_problems("run_timeout", text, later=lambda _: False, path=option)]:
         raise InvalidJob(problems)
     return float(seconds_of(text))
 

@@ -251,7 +251,8 @@ class JobInformer:
         """What has come, waiting for the first up to ``timeout`` seconds; the state is that after it."""
         found: list[JobEvent] = []
         with suppress(queue.Empty):
-            found.append(self._items.get(timeout=timeout))
+            # No longer than a thread can wait at once (292 years); infinity is a timeout, too.
+            found.append(self._items.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX)))
             while len(found) < self._batch:
                 found.append(self._items.get_nowait())
         for item in found:

@@ -40,10 +40,11 @@ def test_times(text: Any, seconds: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong", "told"),
     [
-        ("workers", -1, "workers: -1 is not a whole number from 0 up (write 4)"),
+        ("workers", -1, "workers: -1 is not a whole number from 0 up, of at most 18 digits (write 4)"),
         ("workers", True, "workers: True is not a whole number"),
         ("workers", "4.5", "workers: '4.5' is not a whole number"),
-        ("workers", "1234567890", "workers: '1234567890' is not a whole number"),
+        ("total_steps", "1" * 19, f"total_steps: '{'1' * 19}' is not a whole number from 0 up, of at most 18 digits"),
+        ("total_steps", 10**18, f"total_steps: {10**18} is not a whole number from 0 up, of at most 18 digits"),
         ("run_timeout", -1, "run_timeout: -1 is not a time (write 90s, 10m or 1h30m)"),
         ("run_timeout", float("nan"), "run_timeout: nan is not a time"),
         ("image", "a b", "image: 'a b' has a space in it (write one word)"),
@@ -91,6 +92,8 @@ def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None
     ("kind", "right"),
     [
         ("workers", "4"),
+        ("total_steps", 10**18 - 1),
+        ("total_steps", "9" * 18),
         ("workers", "{{ params.workers }}"),
         ("image", None),
         ("env_vars", {"A": "b", "TOKEN": {"secretKeyRef": {}}, "RATE": "{{ params.rate }}"}),
@@ -109,7 +112,8 @@ def test_what_no_one_will_fill_in_any_more_is_wrong() -> None:
 
 
 def test_counts_as_text_are_numbers() -> None:
-    assert [count_of(given) for given in ("4", 4, None, "many")] == [4, 4, None, "many"]
+    given = ("4", 4, None, "many", " 4", "4\n", "4 4")
+    assert [count_of(one) for one in given] == [4, 4, None, "many", 4, 4, "4 4"]
 
 
 def test_words_and_names() -> None:

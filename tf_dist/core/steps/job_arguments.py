@@ -16,7 +16,8 @@ from tf_dist.errors import Problem
 Later = Callable[[object], bool]
 """Whether a value is only known later."""
 
-_COUNT: Final = re.compile(r"[0-9]{1,9}")
+_DIGITS: Final = 18
+_COUNT: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 _PART: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|[smhd])")
 _TIME: Final = re.compile(rf"(?:{_PART.pattern})+|[0-9]{{1,10}}(?:\.[0-9]{{1,9}})?")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -32,7 +33,7 @@ def is_template(value: object) -> bool:
 
 def count_of(given: Any) -> Any:
     """A number of replicas, also where a pipeline has it as text; what is none stays as it is."""
-    return int(given) if isinstance(given, str) and _COUNT.fullmatch(given) else given
+    return int(given) if isinstance(given, str) and _COUNT.fullmatch(given.strip()) else given
 
 
 def seconds_of(given: Any) -> Any:
@@ -80,8 +81,9 @@ def _words(name: str, value: object, example: str, later: Later) -> Iterator[Pro
 
 def _count(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     found = count_of(value)
-    if type(found) is not int or found < 0:
-        yield Problem(name, f"{_shown(value)} is not a whole number from 0 up", f"write {example}")
+    if type(found) is not int or not 0 <= found < 10**_DIGITS:
+        what = f"{_shown(value)} is not a whole number from 0 up, of at most {_DIGITS} digits"
+        yield Problem(name, what, f"write {example}")
 
 
 def _seconds(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
