@@ -163,8 +163,8 @@ def test_a_notebook_shows_tables_of_what_others_wrote(client: Client) -> None:
     assert "<script>" not in named._repr_html_()
 
 
-def _watchers() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "informer-tfjobs"]
+def _watchers(kind: str = "tfjobs") -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == f"informer-{kind}"]
 
 
 def test_coroutines_wait_together_and_leave_nothing_behind(client: Client) -> None:
@@ -214,10 +214,13 @@ def test_changes_of_kinds_that_cannot_be_seen_are_left_out_unless_no_other_can(c
     cluster = disturbed(client.cluster, before)
     watching = Client(connection=Connection(cluster, "default", "the test's cluster"))
     stored = client.submit(job("true"))
-    before_it = len(_watchers())
+    before_it, others_before = len(_watchers()), len(_watchers("jobs"))
     hidden.add("jobs")
     changes = watching.watch()
     assert stored.uid in {one.uid for _, one in itertools.islice(changes, len(client.list()))}
+    until(lambda: len(_watchers("jobs")) == others_before, SECONDS)  # that of our own has said that it may not look
+    client.cluster.patch(stored.resource, "default", stored.name, {"metadata": {"labels": {"seen": "once-more"}}})
+    assert any(one.stored["metadata"].get("labels") == {"seen": "once-more"} for _, one in changes)
     changes.close()  # type: ignore[attr-defined]
     until(lambda: len(_watchers()) == before_it, SECONDS)
     hidden.add("tfjobs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -104,6 +105,7 @@ def test_a_job_that_no_driver_has_is_taken_over_where_that_is_asked_for(
     asked: dict[str, bool], taken: bool, tmp_path: Path
 ) -> None:
     with MemoryCluster() as memory, ApiServer(memory) as server, ExitStack() as stack:
+        threads = {*threading.enumerate()}
         memory.create(TFJOBS, "default", tfjob("a"))
         config = tmp_path / "kubeconfig"
         config.write_text(json.dumps(make_kubeconfig(server.app.url, server.token)))
@@ -117,6 +119,7 @@ def test_a_job_that_no_driver_has_is_taken_over_where_that_is_asked_for(
         until(lambda: not taken or "status" in memory.get(TFJOBS, "default", "a"), 60)
         stack.close()
         assert ("status" in memory.get(TFJOBS, "default", "a")) is taken
+        assert "driver" not in {thread.name for thread in {*threading.enumerate()} - threads}
 
 
 def test_of_two_who_claim_one_gets_it() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tests.core.builders import START, pod, running, v1_job, views
-from tf_dist.client.job_display import state_changes
+from tf_dist.client.job_display import LineView, show_warnings, state_changes
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.diagnostics.replicas import replica_states
@@ -30,6 +31,20 @@ def test_how_many_run_is_said_again_when_it_changes() -> None:
     assert state_changes(snapshot("3 of 3 replicas are running"), shown) == [
         "job mnist is Running: 3 of 3 replicas are running"
     ]
+
+
+def test_a_state_that_has_no_message_is_no_news() -> None:
+    assert state_changes(snapshot(""), {}) == []
+
+
+def test_warnings_of_tf_dist_are_shown_as_long_as_the_view_is_there() -> None:
+    said: list[str] = []
+    view = LineView(said.append, lambda source, text: f"{source} | {text}")
+    with show_warnings(view):
+        logging.getLogger("tf_dist.controller").warning("failed to write: job=%s", "a")
+        logging.getLogger("tf_dist.controller").info("of no interest")
+    logging.getLogger("tf_dist").warning("afterwards")
+    assert said == ["tf-dist | failed to write: job=a"]
 
 
 def test_an_image_that_cannot_be_pulled_is_said_once_though_the_kubelet_tries_again_and_again() -> None:

@@ -124,6 +124,13 @@ def test_a_file_runs_in_its_folder_and_what_is_kept_stays(folder: Path) -> None:
     assert log.read_text().rstrip().endswith(str(elsewhere))
 
 
+def test_what_stands_beside_a_job_in_its_file_is_there_before_it(folder: Path) -> None:
+    beside = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {RATE: '0.5'}\n---\n"
+    source = [{"name": "RATE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "RATE"}}}]
+    (folder / "job.yaml").write_text(beside + job("echo rate=$RATE", container={"env": source}).to_yaml())
+    assert run(folder / "job.yaml", show=False, timeout=SECONDS).logs["worker-0"] == ("rate=0.5",)
+
+
 @pytest.mark.parametrize(
     ("fields", "arguments", "path"),
     [

@@ -27,3 +27,11 @@ def test_gangs_of_the_first_format_have_a_disruption_budget_where_that_is_asked_
     known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(document))
     assert known.job is not None
     assert known.job.disruption_budget is expected
+
+
+@pytest.mark.parametrize("domain", ["", "example.local"])
+def test_addresses_of_a_job_end_in_the_domain_of_the_cluster(domain: str) -> None:
+    index = JobIndex(DriverSettings(cluster_domain=domain))
+    known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(tfjob()))
+    assert known.job is not None
+    assert known.job.cluster_domain == domain

@@ -44,6 +44,10 @@ def test_names_are_names(base: str) -> None:
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])", KEY.job_name(base, 1))
 
 
+def test_a_name_that_is_one_stays_as_it_is() -> None:
+    assert KEY.job_name("v-1", 1).rpartition("-")[0] == "v-1"
+
+
 @given(st.text(max_size=100))
 def test_any_text_becomes_a_label(text: str) -> None:
     assert LABEL.fullmatch(label_value(text))

@@ -11,17 +11,23 @@ from typing import Any
 import pytest
 
 from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
+from tests.airflow.light import LightSite
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
+from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
+from tf_dist.airflow.operators.task_run import ForegroundWait, JobCleanup
 from tf_dist.airflow.versions import TaskDeferralError, TaskDeferralTimeout
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
+from tf_dist.core.reconciler.ownership import driver_of
+from tf_dist.core.steps.wait_result import NO_LIMITS
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -181,3 +187,21 @@ def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance,
     trigger.task_instance = None
     asyncio.run(trigger.on_kill())  # what the task is cannot be known: hands off
     assert len(cluster_site.names()) == 1
+
+
+def test_a_worker_that_waits_drives_the_job_that_is_its_own(light: LightSite) -> None:
+    uid = light.submit("a", owner="me/1", **{names.DRIVER: AIRFLOW_DRIVER})
+    hook, ti = TFJobHook(None, config_file=light.kubeconfig), Instance("r")
+    task = TFJobOperator(task_id="train", job=document(), config_file=light.kubeconfig, get_logs=False)
+    waits = ForegroundWait(task, ti, hook, JobCleanup(task, ti, hook, "me/1"), NO_LIMITS)
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(waits.wait(hook.get_job("a", "default"))))
+    waiting.start()
+    try:
+        until(lambda: driver_of(light.job("a")) != AIRFLOW_DRIVER, SECONDS)
+        assert driver_of(light.job("a")).rpartition("/")[2] in light.leases()
+    finally:
+        light.status("a", phase="Completed")
+        waiting.join(SECONDS)
+        hook.close()
+    assert (found[0]["reached"], found[0]["result"]["uid"]) == (True, uid)

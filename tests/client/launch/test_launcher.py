@@ -115,6 +115,20 @@ def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: in
     assert driven.stored() is None
 
 
+def test_why_it_is_deleted_is_told_before_that(driven: Site) -> None:
+    """The launcher may be killed while it waits for the job to go."""
+    told: list[str] = []
+
+    def passed(one: Passed) -> None:
+        if one.call.verb == "delete":
+            told.append(driven.outputs()["status"])
+
+    proxy = proxied(driven, passed)
+    with Launcher(driven.options(run_timeout=0.0, kubeconfig=driven.config(proxy.url))) as launcher:
+        assert launcher.end(driven.bury) == exit_codes.FAILED
+    assert told[:1] == ["Timeout"]
+
+
 def test_one_that_waits_stays_for_the_next_try_with_its_age(driven: Site) -> None:
     with Launcher(driven.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1)) as launcher:
         assert launcher.end(driven.bury) == exit_codes.RETRYABLE

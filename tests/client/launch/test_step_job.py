@@ -110,6 +110,13 @@ class Trying:
         return found
 
 
+@pytest.mark.parametrize("length", [10, 54])
+def test_the_names_of_its_pods_are_as_long_as_kubernetes_takes(scene: Site, length: int) -> None:
+    """A name that the step makes too long loses its end, and no more of it than that."""
+    name = step_document(scene.options(tfjob("a" * length)), "default")[0].job.key.name
+    assert len(f"{name}-worker-0") == min(63, length + len("-01234567-worker-0"))
+
+
 def watching(scene: Site) -> tuple[Cluster, list[Resource]]:
     """The cluster, and which kinds have been watched there."""
     watched: list[Resource] = []

@@ -208,6 +208,27 @@ def test_a_server_that_does_not_answer_is_asked_for_one_queue_and_not_for_each()
     assert all(world.memory.get(QUEUES, None, name).get("status") for name in ("a", "b", "c"))
 
 
+def test_the_status_of_a_queue_is_written_when_it_changes_and_not_once_more() -> None:
+    world, written = World(cpu="8"), list[str]()
+
+    def note(verb: str, resource: Resource, *_: Any, **how: Any) -> None:
+        if (verb, resource, how.get("subresource")) == ("replace", QUEUES, "status"):
+            written.append(verb)
+
+    world.driver = Driver(disturbed(world.memory, note), clock=world.clock, monotonic=world.clock)
+    world.memory.create(QUEUES, None, queue("a", "4"))
+    world.submit(queued("first", "a"))
+    world.settle()
+    world.clock.now += 60
+    world.settle()
+    before = len(written)
+    for name in ("second", "third"):
+        world.submit(queued(name))  # in no queue, but decided about
+        world.clock.now += 60
+        world.settle()
+    assert len(written) == before > 0
+
+
 VISION = {"matchLabels": {"team": "vision"}}
 
 

@@ -21,13 +21,14 @@ from tf_dist.cluster.api import (
     PODS,
     PRIORITY_CLASSES,
     QUEUES,
+    SERVICES,
     TFJOBS,
     VOLCANO_JOBS,
     Resource,
 )
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.informers.scoped_informers import ScopedInformers
 from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease
@@ -51,6 +52,18 @@ def started(world: World, cluster: Any = None, **more: Any) -> Iterator[Driver]:
 
 def reason(world: World, name: str) -> str:
     return str(world.status(name).get("reason", ""))
+
+
+def test_a_job_is_looked_at_when_a_service_of_it_goes() -> None:
+    world, changed = World(), list[JobRef]()
+    world.submit(tfjob())
+    world.settle()
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, on_change=changed.append)
+    driver.informers.refresh()
+    changed.clear()
+    world.memory.delete(SERVICES, "default", "mnist-worker-0")
+    driver.informers.refresh()
+    assert changed == [JobRef(TFJOBS, "default", "mnist")]
 
 
 @pytest.fixture
