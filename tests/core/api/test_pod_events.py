@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from tf_dist.core.api.pod_events import (
     signal_name,
 )
 from tf_dist.core.api.pods import Disruption, Exit, PodPhase, PodView
-from tf_dist.core.api.status import Status
+from tf_dist.core.api.status import Counts, Status
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,14 @@ def test_an_eviction_whose_policy_waits_stands_until_the_replica_runs_again(
     views = [PodView(name="w", uid="u", replica=replica, attempt=status.attempts.label(replica), **pod)] if pod else []
     found = derive_events(job, status, classify_pods(job, status, tuple(views)))
     assert [one.since for one in found if one.event is Event.POD_EVICTED] == [5.0] * waits
+
+
+def test_pods_of_the_whole_job_are_counted_by_what_they_do() -> None:
+    def counts(by: int) -> Counts:
+        return Counts(**{one.name: by * number for number, one in enumerate(fields(Counts), start=1)})
+
+    facts = replace(classify_pods(v1_job(), Status(), ()), counts={"worker": counts(1), "ps": counts(10)})
+    assert facts.total() == counts(11)
 
 
 @pytest.mark.parametrize("deleting", [False, True])

@@ -62,6 +62,11 @@ def test_how_a_replica_ended_says_what_to_do(
         ("BackoffLimitExceeded", Category.BUDGET),
         ("InvalidTFJobSpec", Category.INVALID),
         ("NodeLost", Category.EVICTION),
+        ("PodEvicted", Category.EVICTION),
+        ("Preempted", Category.EVICTION),
+        ("MaxDisruptionsExceeded", Category.EVICTION),
+        ("StartTimeout", Category.DEADLINE),
+        ("PodsRejected", Category.REFUSED),
     ],
 )
 def test_why_a_job_ended(reason: str, category: Category) -> None:

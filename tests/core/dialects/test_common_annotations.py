@@ -96,6 +96,20 @@ def test_what_is_wrong_with_bounds(said: dict[str, str], key: str, message: str,
     assert hint in (found.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("key", "message", "hint"),
+    [
+        ("max-disruptions", "the text 'soon' is no number of disruptions", 'write one from 0 up: "20"'),
+        ("recovery-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
+        ("admission-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
+        ("startup-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
+    ],
+)
+def test_limits_that_cannot_be_read(key: str, message: str, hint: str):
+    (found,) = errors(changed(v1(), "metadata.annotations", {f"tf-dist.dev/{key}": "soon"}))
+    assert (found.path, found.message, found.hint) == (AT.format(f"tf-dist.dev/{key}"), message, hint)
+
+
 def test_two_minima_that_contradict_each_other():
     document = changed(dynamic(v1(), min="2"), "spec.runPolicy.schedulingPolicy", {"minAvailable": 6})
     (found,) = errors(document)

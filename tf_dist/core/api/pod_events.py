@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
@@ -33,16 +33,7 @@ class PodClassification:
 
     def total(self) -> Counts:
         """Pods of the whole job by what they do."""
-        every = list(self.counts.values())
-        return Counts(
-            pending=sum(c.pending for c in every),
-            running=sum(c.running for c in every),
-            ready=sum(c.ready for c in every),
-            succeeded=sum(c.succeeded for c in every),
-            failed=sum(c.failed for c in every),
-            terminating=sum(c.terminating for c in every),
-            restarts=sum(c.restarts for c in every),
-        )
+        return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

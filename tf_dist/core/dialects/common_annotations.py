@@ -91,9 +91,10 @@ def check_limits(document: Document, out: FieldErrors) -> None:
     """Errors for annotations of limits that cannot be read."""
     for key, reads, what, hint in (
         (MAX_DISRUPTIONS, _count, "number of disruptions", 'write one from 0 up: "20"'),
-        (RECOVERY_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
-        (ADMISSION_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
-        (STARTUP_TIMEOUT, parse_duration, "duration", "such as 90s, 10m or 1h30m"),
+        *(
+            (timeout, parse_duration, "duration", "such as 90s, 10m or 1h30m")
+            for timeout in (RECOVERY_TIMEOUT, ADMISSION_TIMEOUT, STARTUP_TIMEOUT)
+        ),
     ):
         place: FieldPath = ("metadata", "annotations", key)
         said = value_at(document, *map(str, place))
