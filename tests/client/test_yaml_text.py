@@ -8,9 +8,12 @@ import yaml
 from tf_dist.client.yaml_files import to_yaml
 
 # What yaml.v2 of Go, which kubectl and Argo read with, takes for a boolean or a number where it is not quoted.
-_OTHERS_IN_GO = ("y", "n", "Y", "N", "12e03", "1e3", "1.e5", ".5e1", "09", "-09.5", "0o17", "1_0e2", "+1e+3")
+_OTHERS_IN_GO = (
+    *("y", "n", "Y", "N", "12e03", "1e3", "1.e5", ".5e1", "09", "-09.5", "0o17", "1_0e2", "+1e+3"),
+    *("0X1F", "0B101", "0O17", "+0X1f", "0_x1F", "-_1", "-_1.5", "0b-1", "1_e5_"),
+)
 _TEXT = ("yes", "null", "1_000", "0x1f", "0777", "2024-01-01", "")
-_PLAIN = ("yn", "e3", "1e3x", "1.2.3", "-", "v1", "0o19", "a1e3", "12e", "10.0.0.1")
+_PLAIN = ("yn", "e3", "1e3x", "1.2.3", "-", "v1", "0o19", "a1e3", "12e", "10.0.0.1", "0xg", "0b2", "0x", "-_", "_1")
 
 
 @pytest.mark.parametrize("value", _OTHERS_IN_GO + _TEXT)

@@ -285,7 +285,17 @@ def _child(node: Any, part: str | int) -> tuple[int, Any] | None:
 
 # Text that Go's YAML (kubectl, Argo) reads as a boolean or a number, and PyYAML as text: ``y``, ``12e03`` of a hash.
 _GO_BOOLEAN: Final = re.compile(r"[yYnN]$")
-_GO_NUMBER: Final = re.compile(r"[-+]?(0[oO][0-7_]+|(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?)$")
+_GO_NUMBER: Final = re.compile(
+    r"[-+]?(0[xX][0-9a-fA-F]+|0[oO][-+]?[0-7]+|0[bB][-+]?[01]+|(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?)$"
+)
+
+
+class _GoNumber:
+    """The numbers as a pattern, which Go looks for once it has left out every ``_``."""
+
+    @staticmethod
+    def match(text: str) -> object:
+        return _GO_NUMBER.match(text.replace("_", ""))
 
 
 def to_yaml(objects: Any) -> str:
@@ -304,6 +314,6 @@ def to_yaml(objects: Any) -> str:
 
     Dumper.add_representer(str, text)
     Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", _GO_BOOLEAN, list("yYnN"))
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _GO_NUMBER, list("-+.0123456789"))
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _GoNumber, list("-+.0123456789"))
     dump: Callable[..., str] = yaml.dump_all if isinstance(objects, list) else yaml.dump
     return dump(objects, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
