@@ -111,6 +111,11 @@ def test_all_problems_are_said_at_once() -> None:
     assert {one.path for one in caught.value.problems} == {"require", "timeout"}
 
 
+def test_a_time_may_be_in_days() -> None:
+    found = command_line(step(admission_timeout="2d", fallback=[{"workers": 1}]))
+    assert found.admission_timeout == 172_800.0
+
+
 @pytest.mark.parametrize("given", [str, lambda text: Parameter(name="job", value=text)])
 def test_an_output_of_another_task_is_given_where_the_waiting_step_is_used(given: Callable[[str], Any]) -> None:
     """Argo resolves it there only: 'failed to resolve {{tasks.start.outputs.parameters.job}}'."""

@@ -365,6 +365,7 @@ def test_a_resource_is_a_job_of_the_workflow() -> None:
     [
         ({}, None, "10m"),
         ({"startup_timeout": "30s"}, None, "30s"),
+        ({"startup_timeout": "2d"}, None, "172800s"),
         ({}, "2h", "2h"),
         ({"startup_timeout": None}, None, None),
     ],

@@ -216,6 +216,7 @@ def test_what_it_may_be_instead_and_what_follows_a_disruption() -> None:
     assert (found.scheduling.admission_timeout, found.fallbacks[1].scheduling.queue) == (600, "spot")
     assert (found.run_policy.on_eviction, found.run_policy.on_preemption) == ("fallback", "requeue")
     assert parse(job.to_dict()).warnings == ()
+    assert job.replace(admission_timeout="2d").job.scheduling.admission_timeout == 172_800
     again = job.replace(admission_timeout=5, on_preemption="fallback").job
     assert (again.scheduling.admission_timeout, len(again.fallbacks)) == (5, 2)
 

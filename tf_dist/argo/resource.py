@@ -21,6 +21,7 @@ from tf_dist.argo.merging import merged
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
+from tf_dist.core.api.timestamps import duration_text
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
 from tf_dist.core.dialects.common_annotations import with_startup_timeout
 from tf_dist.core.steps.job_arguments import argument_problems
@@ -86,7 +87,7 @@ def tf_job_resource(
     """
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
     _check(texts, startup_timeout)
-    limit = "" if startup_timeout is None else str(startup_timeout)
+    limit = duration_text(startup_timeout) or ""
     document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), limit)
     filled = _FilledIn()
     tailoring = StepOverrides(

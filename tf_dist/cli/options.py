@@ -12,7 +12,8 @@ import typer
 
 from tf_dist.cli import output
 from tf_dist.core.api.job import DisruptionPolicy
-from tf_dist.core.steps.job_arguments import argument_problems, seconds_of
+from tf_dist.core.api.timestamps import seconds_of
+from tf_dist.core.steps.job_arguments import argument_problems
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.core.dialects.documents import Doc, changed, errors, paths, v1, v1alpha1, volcano, warnings
 from tf_dist.core.api.job import DisruptionPolicy, Role
+from tf_dist.core.api.timestamps import parse_duration, seconds_of
 from tf_dist.core.dialects import parse, policy_annotations, read
 from tf_dist.errors import InvalidJob
 
@@ -104,6 +105,29 @@ def test_policies_are_checked(notes: dict[str, str], path: str, hint: str) -> No
     [found] = errors(said(v1(), **notes))
     assert found.path == AT.format(path)
     assert hint in found.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("10m", "10m"),
+        ("2d", "172800s"),
+        (" 10m ", "600s"),
+        ("1.5", "1.5s"),
+        (0.5, "0.5s"),
+        (1_234_567, "1234567s"),
+        (100, "100s"),
+    ],
+)
+def test_any_time_that_an_argument_may_be_is_one_of_the_annotation(given: Any, written: str) -> None:
+    assert policy_annotations(admission_timeout=given, has_fallbacks=True) == {"tf-dist.dev/admission-timeout": written}
+    assert parse_duration(written) == seconds_of(given)
+
+
+@pytest.mark.parametrize("given", ["soon", "", -1, True, float("inf"), float("nan"), [1]])
+def test_what_is_no_time_is_not_written(given: Any) -> None:
+    with pytest.raises(InvalidJob, match=r"admission_timeout: .* is no duration"):
+        policy_annotations(admission_timeout=given, has_fallbacks=True)
 
 
 def test_what_nothing_ever_tries_is_a_warning() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.core.steps.job_arguments import (
     argument_problems,
     choice_problems,
     count_of,
     job_name_problems,
-    seconds_of,
 )
 
 

@@ -13,7 +13,7 @@ from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, Clus
 from tf_dist.airflow.operators.argument_checks import operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, conf
 from tf_dist.client.tfjob import TFJob
-from tf_dist.core.steps.job_arguments import seconds_of
+from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:

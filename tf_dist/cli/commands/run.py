@@ -85,6 +85,7 @@ def run(
     from tf_dist.client.submission import TargetNamespaces
     from tf_dist.controller.observability.signals import Signals
     from tf_dist.core.api.overrides import parse_overrides
+    from tf_dist.core.api.timestamps import duration_text
     from tf_dist.core.dialects.common_annotations import with_startup_timeout
 
     limit = options.parse_seconds(timeout)
@@ -101,8 +102,8 @@ def run(
         [*(changes or ()), *asked], json=set_json or (), strings=[*(set_string or ()), *policies]
     )
     # On this machine no image is pulled.
-    to_start = f"{startup:.0f}" if elsewhere and startup else ""
-    change = partial(with_startup_timeout, timeout=to_start)
+    to_start = duration_text(startup) if elsewhere and startup else None
+    change = partial(with_startup_timeout, timeout=to_start or "")
     bundle = require_valid_files(load_job_files([file], overrides, strict=strict, change=change))
     entry = one_job(bundle)
     connection = None if settings else connect(kubeconfig, context, local=local)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tf_dist.client.launch import contract
+from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.core.steps.adoption import DriverChoice
-from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, count_of, seconds_of
+from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, count_of
 from tf_dist.core.steps.shutdown import OnTerm
 
 AUTO: Final = "auto"

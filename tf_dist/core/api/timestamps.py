@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 # The first and the last second that have a date: what lies beyond is shown as these.
 _FIRST: Final = -62_135_596_800.0
@@ -63,6 +63,9 @@ MAX_DURATION_LENGTH: Final = 64
 _MAX_SECONDS: Final = 2.0**31 - 1
 _MAX_GO_SECONDS: Final = 2.0**63 / 1e9  # a Go duration is an int64 of nanoseconds
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS_OF_ARGUMENTS: Final = {**_UNITS, "d": 86400.0}
+_PART_OF_ARGUMENT: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|[smhd])")
+_ARGUMENT: Final = re.compile(rf"(?:{_PART_OF_ARGUMENT.pattern})+|[0-9]{{1,10}}(?:\.[0-9]{{1,9}})?")
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
@@ -72,6 +75,27 @@ def parse_duration(text: str) -> float | None:
         return None
     seconds = float(text) if text.isdecimal() else _total(text)
     return min(seconds, _MAX_SECONDS)
+
+
+def seconds_of(given: Any) -> Any:
+    """Seconds of what people write as an argument: ``90``, ``90s``, ``1h30m``, ``2d`` or a number; what is no time
+    stays as it is.
+    """
+    if not isinstance(given, str) or not _ARGUMENT.fullmatch(given.strip()):
+        return given
+    parts = _PART_OF_ARGUMENT.findall(given)
+    return sum(float(number) * _UNITS_OF_ARGUMENTS[unit] for number, unit in parts) if parts else float(given)
+
+
+def duration_text(given: object) -> str | None:
+    """A time of ``seconds_of`` as our annotations say it, which ``parse_duration`` reads; None for what is no time."""
+    if isinstance(given, str) and parse_duration(given) is not None:
+        return given
+    seconds = seconds_of(given)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    text = f"{f'{seconds:.9f}'.rstrip('0').rstrip('.')}s"
+    return text if parse_duration(text) is not None else None
 
 
 def parse_go_duration(text: str) -> float | None:

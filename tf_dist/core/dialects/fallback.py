@@ -17,7 +17,7 @@ from tf_dist.core.api.fieldpath import FieldPath, format_field_path, suggestion,
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job, Role
 from tf_dist.core.api.overrides import Override, apply_overrides
-from tf_dist.core.api.timestamps import parse_duration
+from tf_dist.core.api.timestamps import duration_text
 from tf_dist.core.dialects import parsing
 from tf_dist.core.dialects.common_annotations import annotation_path, check_disruption_policy
 from tf_dist.core.dialects.common_schema import written_number
@@ -127,13 +127,13 @@ def policy_annotations(
     if fallback is not None and admission_timeout is None and not tried:
         hint = 'give admission_timeout as well, or on_eviction="fallback"'
         out.error(("fallback",), "nothing says when it is tried", hint)
-    waits = admission_timeout
-    if isinstance(waits, str) and not open_(waits) and "{{" not in waits and parse_duration(waits) is None:
-        out.error(("admission_timeout",), f"{describe_value(waits)} is no duration", "such as 90s, 10m or 1h30m")
+    waits = duration_text(admission_timeout)
+    later = open_(admission_timeout) or (isinstance(admission_timeout, str) and "{{" in admission_timeout)
+    if admission_timeout is not None and waits is None and not later:
+        what = f"{describe_value(admission_timeout)} is no duration"
+        out.error(("admission_timeout",), what, "such as 90s, 10m or 1h30m")
     if (fallback is not None or has_fallbacks) and admission_timeout is not None:
-        found[names.ADMISSION_TIMEOUT] = (
-            f"{admission_timeout:g}s" if isinstance(admission_timeout, int | float) else str(admission_timeout)
-        )
+        found[names.ADMISSION_TIMEOUT] = waits or str(admission_timeout)
     out.raise_errors()
     return found
 

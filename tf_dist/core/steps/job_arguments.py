@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.errors import Problem
 
 Later = Callable[[object], bool]
@@ -18,9 +19,6 @@ Later = Callable[[object], bool]
 
 _DIGITS: Final = 18
 _COUNT: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
-_PART: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|[smhd])")
-_TIME: Final = re.compile(rf"(?:{_PART.pattern})+|[0-9]{{1,10}}(?:\.[0-9]{{1,9}})?")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_LINE: Final = 1024
 _MOST_SHOWN: Final = 60
 _JOB_NAME: Final = re.compile(r"((tfjob|vcjob)/)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
@@ -34,14 +32,6 @@ def is_template(value: object) -> bool:
 def count_of(given: Any) -> Any:
     """A number of replicas, also where a pipeline has it as text; what is none stays as it is."""
     return int(given) if isinstance(given, str) and _COUNT.fullmatch(given.strip()) else given
-
-
-def seconds_of(given: Any) -> Any:
-    """Seconds of ``90``, ``90s``, ``10m``, ``1h30m`` or a number; what is no time stays as it is."""
-    if not isinstance(given, str) or not _TIME.fullmatch(given.strip()):
-        return given
-    parts = _PART.findall(given)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(given)
 
 
 # What each kind of argument may be. ``example``: one that is right.
