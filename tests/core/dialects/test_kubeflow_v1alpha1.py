@@ -179,6 +179,7 @@ def test_a_total_of_batches_that_reaches_no_worker_is_warned_of(total: int, argu
         ("spec.min-instance", 3, f"{SPECS}[1].replicas", "2 workers are fewer than min-instance 3", "3 or more"),
         ("spec.max-instance", 1, f"{SPECS}[1].replicas", "2 workers are more than max-instance 1", "1 or fewer"),
         (SPECS, [], SPECS, "at least one entry", ""),
+        (f"{SPECS}.1.template.spec.containers.0.image", 5, f"{SPECS}[1].template.spec.containers[0].image", "text", ""),
         (f"{SPECS}.0.tfPort", 0, f"{SPECS}[0].tfPort", "must be at least 1", ""),
         ("metadata.name", "9lives", "metadata.name", "must start with a letter", "lives"),
     ],

@@ -114,6 +114,15 @@ def test_all_that_is_said_is_in_the_job(make: Any) -> None:
                 assert (container["command"], container["args"]) == (["python", "other.py"], ["--steps=5"])
 
 
+@pytest.mark.parametrize(("left_out", "given"), [("PS", {"worker"}), ("Worker", {"chief", "ps"})])
+def test_resources_are_the_workers_or_where_there_are_none_every_replica_s(left_out: str, given: set[str]) -> None:
+    document = v1()
+    del document["spec"]["tfReplicaSpecs"][left_out]
+    job = parse(apply_step_overrides(document, StepOverrides(resources={"example.com/tpu": 2}))).job
+    found = {spec.type: spec.template["spec"]["containers"][0].get("resources", {}) for spec in job.replica_specs}
+    assert {type_ for type_, resources in found.items() if "example.com/tpu" in resources.get("limits", {})} == given
+
+
 @pytest.mark.parametrize("make", [v1, volcano], ids=lambda make: make.__name__)
 def test_queue_and_priority(make: Any) -> None:
     job = read(apply_step_overrides(make(), StepOverrides(queue="vision", priority_class="high")))

@@ -464,3 +464,14 @@ def test_a_gang_of_equal_pods_that_fits_is_always_admitted(nodes: Any, members: 
     assert isinstance(verdict, Admit) is fits(one, [dict(n.free) for n in made])
     never = isinstance(verdict, Wait) and verdict.reason.unreachable
     assert never is not fits(one, [dict(n.allocatable) for n in made])
+
+
+@pytest.mark.parametrize(("nominated", "first"), [(True, "mine"), (False, "other")])
+def test_to_whom_others_gave_way_comes_first_though_another_queue_has_less(nominated: bool, first: str) -> None:
+    found = World([node("n0", gpu=4), node("n1", gpu=4)], [queue("a"), queue("b")])
+    found.put(running("a", {"n1": 4}, queue="a"))
+    found.put(
+        gang("mine", workers(4), queue="a", at=5, nominated=nominated), gang("other", workers(4), queue="b", at=1)
+    )
+    found.put(gang("mine", workers(4), queue="a", at=5))  # as it is stored until that is written
+    assert [uid for uid, verdict in found.decide(10).items() if isinstance(verdict, Admit)] == [first]

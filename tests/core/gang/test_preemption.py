@@ -352,13 +352,3 @@ def test_nobody_is_made_smaller_who_may_not_have_heard_of_its_place_or_was_told_
     told = found.admitter.decide(5)["low"]
     assert isinstance(told, Resize)
     assert told.sizes == {"worker": 2}
-
-
-@pytest.mark.parametrize(("nominated", "first"), [(True, "mine"), (False, "other")])
-def test_to_whom_others_gave_way_comes_first_though_another_queue_has_less(nominated: bool, first: str) -> None:
-    found = World([node("n0", gpu=4), node("n1", gpu=4)], [queue("a"), queue("b")])
-    found.put(running("a", {"n1": 4}, queue="a"))
-    found.put(
-        gang("mine", workers(4), queue="a", at=5, nominated=nominated), gang("other", workers(4), queue="b", at=1)
-    )
-    assert [uid for uid, verdict in found.decide(10).items() if isinstance(verdict, Admit)] == [first]

@@ -32,6 +32,8 @@ def with_plugins(**plugins: list[str] | None) -> Doc:
         ({"svc": ["--disable-network-policy", "--nothing", "--inject-hosts-env=false"]}, {"network_policy": False}),
         ({"ssh": []}, Plugins(ssh=SSHPlugin())),
         ({"ssh": ["--ssh-port=2022"]}, Plugins(ssh=SSHPlugin(port=2022))),
+        ({"ssh": ["--ssh-port=1"]}, Plugins(ssh=SSHPlugin(port=1))),
+        ({"ssh": ["--ssh-port=65535"]}, Plugins(ssh=SSHPlugin(port=65535))),
         ({"ssh": ["--ssh-port=0"]}, Plugins(ssh=SSHPlugin())),
         ({"ssh": ["--ssh-port=70000"]}, Plugins(ssh=SSHPlugin())),
         ({"ssh": ["--ssh-key-file-path=/home/me/.ssh"]}, Plugins(ssh=SSHPlugin(path="/home/me/.ssh"))),
@@ -116,11 +118,12 @@ def test_a_task_has_the_role_that_an_argument_gives_it(role: str):
     assert [spec.role for spec in job.replica_specs] == [Role.OTHER if role == "ps" else Role.PS, ROLES[role]]
 
 
-def test_the_port_of_the_plugin_is_every_replicas_whatever_ports_containers_name():
-    document = with_plugins(tensorflow=["--port", "3333"])
+@pytest.mark.parametrize("port", [1, 3333, 65535])
+def test_the_port_of_the_plugin_is_every_replicas_whatever_ports_containers_name(port: int):
+    document = with_plugins(tensorflow=["--port", str(port)])
     pod = document["spec"]["tasks"][1]["template"]["spec"]["containers"][0]
     pod["ports"] = [{"name": "tfjob-port", "containerPort": 4444}]
-    assert [spec.port for spec in parse(document).job.replica_specs] == [3333, 3333]
+    assert [spec.port for spec in parse(document).job.replica_specs] == [port, port]
     document["spec"]["plugins"]["tensorflow"] = []
     assert [spec.port for spec in parse(document).job.replica_specs] == [2222, 2222]
 
