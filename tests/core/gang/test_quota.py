@@ -330,6 +330,12 @@ def test_a_share_may_be_asked_for_with_something_added() -> None:
     assert quotas.share("a") == before
 
 
+def test_a_queue_that_has_none_of_a_resource_has_borrowed_none() -> None:
+    quotas = Quotas([queue("a", "team", cpu=4, gpu=0)])
+    quotas.take("a", need(cpu=1))
+    assert quotas.share("a") == (0.0, 0.25, 0.0, 0.25)
+
+
 def test_how_full_a_queue_is() -> None:
     quotas = Quotas([queue("a", "team", gpu=4), queue("b", "team", gpu=4), queue("c")], capacity=need(cpu=8))
     quotas.take("a", need(gpu=6))
