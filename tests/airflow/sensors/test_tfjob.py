@@ -107,8 +107,9 @@ def test_a_job_that_fails_ends_the_wait(cluster_site: Site, deferrable: bool) ->
 def test_what_is_done_already_needs_no_trigger(cluster_site: Site) -> None:
     cluster_site.submit(document("true", name="a"))
     until(lambda: not cluster_site.pods() and "completionTime" in str(cluster_site.jobs()), SECONDS)
-    found = make(TFJobSensor, cluster_site, deferrable=True).execute(Instance("r").context())
-    assert found["status"] == "Succeeded"
+    instance = Instance("r")
+    found = make(TFJobSensor, cluster_site, deferrable=True).execute(instance.context())
+    assert (found["status"], instance.xcoms["outcome"]["kind"]) == ("Succeeded", "succeeded")
 
 
 def test_why_it_still_waits_is_logged_once(light: LightSite, capsys: pytest.CaptureFixture[str]) -> None:

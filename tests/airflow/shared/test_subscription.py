@@ -1,11 +1,14 @@
-"""Work for a bounded number of threads."""
+"""Work for a bounded number of threads, and logs that are opened a few at a time."""
 
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any, cast
 
 from tests.waiting import until
-from tf_dist.airflow.shared.subscription import BoundedThreads
+from tf_dist.airflow.shared.subscription import BoundedThreads, LogOpenLimiter
+from tf_dist.client.log_follower import ContainerInstance
 
 SECONDS = 60
 
@@ -71,3 +74,14 @@ def test_when_it_is_closed_its_threads_are_dead() -> None:
         done.wait()
         slots.close()
         assert not [one for one in threading.enumerate() if one.name == "log"]
+
+
+def test_a_log_that_is_open_takes_no_place_of_those_that_are_opened() -> None:
+    """Who finds no place waits for a second: a job of a thousand pods would wait for minutes."""
+    opened: list[ContainerInstance] = []
+    open_log = LogOpenLimiter().through(lambda _, instance: cast(Any, opened.append(instance)))
+    begun = time.monotonic()
+    for number in range(40):
+        open_log({}, ContainerInstance("p", "main", number))
+    assert len(opened) == 40
+    assert time.monotonic() - begun < 10
