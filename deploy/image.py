@@ -124,7 +124,8 @@ def try_command(*arguments: str) -> None:
 def keep_compiled(programs: Iterable[str], folders: Iterable[Path]) -> None:
     """Of all that is compiled keep what these programs import: they start in half the time, and the rest is large.
 
-    A compiled file is taken as it is, whatever times an engine gives to the files that it copies.
+    The compiled files are of the unchecked kind: Python uses them independent of the modification times that a
+    container engine gives the sources.
     """
     for folder in folders:
         remove(list(folder.rglob("__pycache__")))

@@ -303,6 +303,14 @@ def test_a_watcher_that_may_not_look_says_so() -> None:
         watcher.close()
 
 
+def test_a_watcher_of_a_kind_that_is_not_served_says_so_also_after_a_break() -> None:
+    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with saying(failure(503), failure(404)) as (client, _):
+        watcher = ObjectWatcher(client, TFJOBS, "default", items.put)
+        assert isinstance(items.get(timeout=30), NotFound)
+        watcher.close()
+
+
 def test_a_job_whose_answer_was_lost_is_not_taken_for_anothers(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(json.dumps({**JOB, "metadata": {"name": "a"}, "spec": SPEC}))
     (entry,) = load_job_files([str(tmp_path / "job.yaml")]).jobs

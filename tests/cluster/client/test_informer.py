@@ -539,6 +539,13 @@ def test_a_definition_removed_and_back() -> None:
         assert scene.reflector.problem is None
 
 
+@pytest.mark.parametrize("before", [[], [Refusal(503)], [Refusal(503)] * 2], ids=["at once", "once", "twice"])
+def test_that_a_kind_is_not_served_is_said_once_whatever_went_wrong_before(before: list[Answer]) -> None:
+    with reflecting(lambda _: [*before], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
+        until(lambda: len(scene.server.said()) >= len(before) + 3, SECONDS, every=0.005)
+        assert scene.causes == ["Unavailable"] * len(before) + ["404"]
+
+
 def test_a_definition_that_was_never_there() -> None:
     with reflecting(lambda _: [], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
         until(lambda: len(scene.server.said()) >= 3, SECONDS, every=0.005)

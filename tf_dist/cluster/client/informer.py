@@ -232,8 +232,7 @@ class Informer:
                 self._expiries += 1
                 self._again("410", None)
             except NotFound:
-                self._absent()
-                self._again("404", None, at_least=_NOT_SERVED_FAILURES)
+                self._again("404", None, at_least=_NOT_SERVED_FAILURES, news=self._absent())
             except Forbidden as error:
                 self._refused(error)
             except ClusterError as error:
@@ -245,14 +244,17 @@ class Informer:
                 _LOG.exception("informer failed, retrying: resource=%s", self.resource.label)
                 self._again("defect", Unavailable(str(error)))
 
-    def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0) -> None:
-        """Count and log a failure, and wait as long as the server or the backoff asks for."""
+    def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0, *, news: bool = True) -> None:
+        """Count and log a failure, and wait as long as the server or the backoff asks for.
+
+        ``news``: whether it is reported; that a kind is still not served was reported before.
+        """
         if self._stopped.is_set():
             return
         if problem is not None and str(problem) != str(self.problem):
             _LOG.warning("failed to list and watch: resource=%s error=%s", self.resource.label, problem)
         self.problem = problem
-        if at_least == 0 or self._failures == 0:  # that a kind is still not served was reported before
+        if news:
             self._restarted(self.resource.label, cause)
         asked = problem.after if isinstance(problem, Throttled) else None
         self._stirred.wait(max(asked or 0.0, self._pause(max(self._failures, at_least))))
@@ -350,16 +352,18 @@ class Informer:
 
     def _refused(self, error: Forbidden) -> None:
         if self._optional:
-            self._absent(error)
-            self._again("403", None, at_least=_NOT_SERVED_FAILURES)
+            self._again("403", None, at_least=_NOT_SERVED_FAILURES, news=self._absent(error))
             return
         with self._lock:
             self._listed.clear()
         self._again("Forbidden", error)
 
-    def _absent(self, hidden: Forbidden | None = None) -> None:
-        """Empty the cache: the kind is not served, or ``hidden`` because an optional one is forbidden."""
-        if (self.absent, self.hidden is None) != (hidden is None, hidden is None):
+    def _absent(self, hidden: Forbidden | None = None) -> bool:
+        """Empty the cache: the kind is not served, or ``hidden`` because an optional one is forbidden. Whether that
+        has just become so.
+        """
+        news = (self.absent, self.hidden is None) != (hidden is None, hidden is None)
+        if news:
             why = str(hidden) if hidden is not None else f"the server does not serve {self.resource.label}"
             _LOG.warning("continuing without resource, retrying: resource=%s reason=%s", self.resource.label, why)
         self.absent, self.hidden, self.problem = hidden is None, hidden, None
@@ -369,6 +373,7 @@ class Informer:
         self._hear()
         with self._lock:
             self._listed.set()
+        return news
 
     # Watching
 
