@@ -192,6 +192,22 @@ def test_replicas_that_are_done_are_counted() -> None:
     assert one(done).done == {"worker": 1}
 
 
+def test_a_replica_that_is_done_and_has_no_place_leaves_none() -> None:
+    place = Admission(START, placement={"worker": {"n": 1}})
+    found = one(Status(phase=Phase.RUNNING, admission=place, succeeded=frozenset({ReplicaId("worker", 1)})))
+    assert (found.problem, found.done, found.vacated) == ("", {"worker": 1}, {"worker": {}})
+
+
+@pytest.mark.parametrize(("whole", "told"), [(True, (["uid-mnist"], ["n"])), (False, ([], []))])
+def test_what_has_not_changed_is_told_again_to_who_begins(whole: bool, told: Any) -> None:
+    builder = SnapshotBuilder()
+    builder.put_node("n", node())
+    claim = AdmissionRequest(job(), ADMITTED, START)
+    builder.update({claim.job.uid: claim})
+    found = builder.update({claim.job.uid: claim}, whole=whole)
+    assert (list(found.gangs), list(found.nodes)) == told
+
+
 @pytest.mark.parametrize(("done", "free"), [(0, "m"), (1, "n")])
 def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_one_to_come(
     done: int, free: str
