@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,11 @@ from tests.core.world import World
 from tf_dist.core.api import pods
 from tf_dist.core.api.assignment import Preempt
 from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Action, CleanPodPolicy, ExitCodes, Rule, RunPolicy, SuccessRule
+from tf_dist.core.api.job import Action, CleanPodPolicy, Event, ExitCodes, Rule, RunPolicy, SuccessRule
+from tf_dist.core.api.pod_events import PodEvent
+from tf_dist.core.api.pods import Disruption, Exit
 from tf_dist.core.api.status import Phase
+from tf_dist.core.reconciler.restarts import failure_of
 
 
 @pytest.mark.parametrize(("by_kubelet", "phase"), [(0, Phase.RESTARTING), (1, Phase.RESTARTING), (2, Phase.FAILED)])
@@ -27,6 +31,20 @@ def test_a_restart_of_a_pod_is_paid_from_what_the_kubelet_has_left_of_the_budget
     assert world.memory.phase is phase
     assert world.memory.reason == ("BackoffLimitExceeded" if phase is Phase.FAILED else "PodFailed")
     assert world.memory.restarts == ({} if phase is Phase.FAILED else {"PodFailed": 1})
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ({}, (None, "", "", "")),
+        ({"exit": Exit(3, "Error", "boom")}, (3, "Error", "boom", "")),
+        ({"exit": Exit(137), "disruption": Disruption("NodeLost", "gone", "n1")}, (137, "NodeLost", "gone", "n1")),
+    ],
+)
+def test_a_failure_is_remembered_with_what_was_said_of_it(what: dict[str, Any], said: tuple[Any, ...]) -> None:
+    found = failure_of(PodEvent(event=Event.POD_FAILED, spec=replicas("Worker", 1), **what), 5.0)
+    assert (found.code, found.reason, found.message, found.node) == said
+    assert (found.event, found.replica, found.at) == ("PodFailed", "worker", 5.0)
 
 
 @pytest.mark.parametrize(
