@@ -161,7 +161,7 @@ class Judge:
 
     def _job(self, tests: list[str], work: Callable[[Path], str], ended: Callable[[Ended], None], **more: Any) -> Job:
         long = sum(self._recording.seconds[test] for test in tests)
-        return Job(work, ended, cpu=int(60 + 4 * long), wall=180 + 40 * long, **more)
+        return Job(work, ended, cpu=int(60 + 4 * long), wall=60 + 40 * long, **more)
 
     def _apart(self, mutant: Mutant, tests: list[str]) -> Job:
         def ended(end: Ended) -> None:
