@@ -145,7 +145,7 @@ def test_one_that_waits_stays_for_the_next_try_with_its_age(driven: Site) -> Non
     ("waiting", "outcome"), [("ImagePullBackOff", "image_pull_failed"), ("ContainerCreating", "start_timeout")]
 )
 def test_a_job_that_does_not_start_gives_its_place_back(driven: Site, waiting: str, outcome: str) -> None:
-    with Launcher(driven.options(startup_timeout=0.5)) as launcher:
+    with Launcher(driven.options(startup_timeout=2.0)) as launcher:
         until(lambda: len(driven.pods()) == 3, SECONDS)
         for name, pod in driven.pods().items():
             state = {"state": {"waiting": {"reason": waiting, "message": "no such image"}}}
