@@ -23,7 +23,8 @@ from tf_dist.core.dialects import read
 from tf_dist.core.reconciler.reconcile import reconcile
 
 JOBS = 2000
-OFFERED = 400  # jobs a second
+OFFERED = 50  # jobs a second: a third of what two processors create with all else that they do
+OFFERS = 500
 _BARE = "the same writes by 16 threads, no admission"
 _EVENTS = "create events"
 _DRIVER = LeaseRef(SPACE, "tf-dist-of-the-benchmark")
@@ -144,7 +145,7 @@ def _write(cluster: Cluster, events: EventRecorder | None, stored: Object) -> No
 @benchmark(
     Row(
         "api.admit_latency",
-        "400 jobs a second are created for 5 s: the 99th percentile from a creation answered to its place in a "
+        "50 jobs a second are created for 10 s: the 99th percentile from a creation answered to its place in a "
         "status, as a watch shows it.",
         "ms",
         target=Target(5.0, of=_BARE),
@@ -155,11 +156,11 @@ def latency() -> Measured:
     """The peer: the thread that has created a job writes the same status itself at once."""
     with _scene() as (cluster, seen, _):
         waits, offered = _offered(partial(_create, cluster), seen)
-    told = f"offered: {offered:.0f} jobs/s; half of them within {waits[JOBS // 2]:.0f} ms."
+    told = f"offered: {offered:.0f} jobs/s; half of them within {waits[OFFERS // 2]:.0f} ms."
     with prepared() as cluster, _following(cluster) as seen:
         events = EventRecorder(cluster, time.time, "tf-dist", permission=lambda: math.inf)
         alone, _ = _offered(lambda number: partial(_write, cluster, events, _create(cluster, number)), seen)
-    return Measured(waits[int(JOBS * 0.99)], {_BARE: alone[int(JOBS * 0.99)]}, told)
+    return Measured(waits[int(OFFERS * 0.99)], {_BARE: alone[int(OFFERS * 0.99)]}, told)
 
 
 def _offered(create: Callable[[int], Object | Callable[[], None]], seen: _Seen) -> tuple[list[float], float]:
@@ -175,7 +176,7 @@ def _offered(create: Callable[[int], Object | Callable[[], None]], seen: _Seen) 
         return created
 
     with ThreadPoolExecutor(16) as pool:
-        moments = list(pool.map(one, range(JOBS)))
-    until(lambda: len(seen.at) >= JOBS)
+        moments = list(pool.map(one, range(OFFERS)))
+    until(lambda: len(seen.at) >= OFFERS)
     waits = [max(0.0, seen.at[f"job-{number:05}"] - moment) * 1e3 for number, moment in enumerate(moments)]
-    return sorted(waits), JOBS / (max(moments) - begun)
+    return sorted(waits), OFFERS / (max(moments) - begun)
