@@ -27,7 +27,8 @@ _LOG = logging.getLogger(__name__)
 # driver that is busy, and the first change after a while waits for nothing. However long it took, no job waits longer.
 _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
-# And a stream of changes (each verdict that is written is one) is decided about once in ``_MAX_REST``, after so many.
+# And a stream of changes (each verdict that is written is one) is decided about once in so many seconds, after a burst.
+_EVERY: Final = 0.05
 _BURST: Final = 5
 # Seconds after which places are offered again to a list of pending admissions that had too little room.
 _RECHECK: Final = 1.0
@@ -50,7 +51,7 @@ class GangAdmission:
         self._generation = informers.generation
         self._rested = float("-inf")
         self._recheck_at = math.inf
-        self._paid_until = float("-inf")  # when all decisions so far would be over, at one in ``_MAX_REST``
+        self._paid_until = float("-inf")  # when all decisions so far would be over, at one in ``_EVERY``
         self.wanted = True
 
     def _begin(self) -> None:
@@ -185,8 +186,8 @@ class GangAdmission:
 
     def _rest_from(self, begun: float) -> None:
         end = self._monotonic()
-        self._paid_until = max(self._paid_until, begun) + _MAX_REST
-        rest = max(_REST_FACTOR * (end - begun), self._paid_until - (_BURST - 1) * _MAX_REST - end)
+        self._paid_until = max(self._paid_until, begun) + _EVERY
+        rest = max(_REST_FACTOR * (end - begun), self._paid_until - (_BURST - 1) * _EVERY - end)
         self._rested = end + min(_MAX_REST, rest)
 
     def _take(self, changes: JobChanges) -> None:
