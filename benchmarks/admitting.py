@@ -148,7 +148,8 @@ def _write(cluster: Cluster, events: EventRecorder | None, stored: Object) -> No
         "50 jobs a second are created for 10 s: the 99th percentile from a creation answered to its place in a "
         "status, as a watch shows it.",
         "ms",
-        target=Target(5.0, of=_BARE),
+        # A decision every 50 ms, and two writes instead of one: what is about to be given, and the status.
+        target=Target(8.0, of=_BARE),
     ),
     lacks=no_server,
 )
