@@ -307,7 +307,7 @@ def scheduled() -> Measured:
     lacks=no_server,
 )
 def idle() -> dict[str, Measured]:
-    """After all that was gathered is written: for 15 s nothing was but Leases. (20 events a second are.)"""
+    """Measured at rest: once the controller has written nothing but Leases for 15 s. Events take a minute or two."""
     with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
         until(controller.leads)
         _submit(cluster, 1000, workers=2, scheduler=NO_SCHEDULER)

@@ -321,8 +321,8 @@ def test_who_takes_back_what_is_its_own_does_not_borrow_for_it() -> None:
 
 
 @pytest.mark.parametrize("others", range(6))
-def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of(others: int) -> None:
-    """Once it has heard of it, it is preempted, whatever else has changed meanwhile."""
+def test_a_gang_is_preempted_once_its_place_is_confirmed_and_not_before(others: int) -> None:
+    """Changes of the queues in between do not matter."""
     found = world(gang("low", workers(4)), nodes=1)
     said = found.admitter.decide(1)
     assert isinstance(said["low"], Admit)
@@ -335,7 +335,7 @@ def test_nobody_is_told_to_give_up_a_place_it_may_not_have_heard_of(others: int)
     assert victims(found, 3) == ["low"]
 
 
-def test_nobody_is_made_smaller_who_may_not_have_heard_of_its_place_or_was_told_already() -> None:
+def test_a_gang_is_made_smaller_once_its_place_is_confirmed_and_not_twice_for_one_reason() -> None:
     found = world(gang("low", workers(4, least=1)), nodes=1)
     said = found.admitter.decide(1)
     assert isinstance(said["low"], Admit)

@@ -116,8 +116,9 @@ class LeasePendingAdmissions:
         new = dict(list(jobs.items())[: max(0, self._max_jobs - len(self._refused) - len(kept))])
         too_few = len(new) < min(len(jobs), self._max_jobs // _LEAST_SHARE)
         if not new or (too_few and self._unsettled != kept.keys()):
+            # They are taken when more of the listed jobs are settled, or at the next call if none was until then.
             self._unsettled = frozenset(kept)
-            return frozenset()  # once more of them are settled, or none has been since
+            return frozenset()
         stored, self._stored = self._stored, None  # unknown until the server has answered
         if stored is None:
             raise LeadershipLost("the list of intended admissions is not open")
