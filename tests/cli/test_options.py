@@ -24,8 +24,12 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
     ("fallback", "timeout", "told"),
     [
         (["{"], "10m", "--fallback: cannot be read as JSON"),
-        (['{"wrokers": 4}'], "10m", r"fallback\[0\]\.wrokers: .*did you mean workers"),
-        (['{"workers": 4}'], "", "fallback: nothing says when it is tried"),
+        (['{"wrokers": 4}'], "10m", r"^--fallback\[0\]\.wrokers: .*did you mean workers"),
+        (
+            ['{"workers": 4}'],
+            "",
+            '^--fallback: nothing says when .* --admission-timeout as well, or --on-eviction="fallback"',
+        ),
         (['{"workers": 4}'], "soon", "--admission-timeout: 'soon' is not a time"),
         ([], "10m", "--admission-timeout: says when a fallback is tried, and there is none"),
     ],

@@ -81,6 +81,7 @@ def policy_changes(
     """The policies of a pipeline as ``PATH=TEXT``, which set the annotations of the job that say them; InvalidJob."""
     import json
 
+    from tf_dist.client.launch.launcher_arguments import option_name
     from tf_dist.core.api.fieldpath import format_field_path
     from tf_dist.core.dialects import policy_annotations
     from tf_dist.core.dialects.common_annotations import annotation_path
@@ -99,6 +100,7 @@ def policy_changes(
         on_eviction=on_eviction,
         on_preemption=on_preemption,
         admission_timeout=admission_timeout or None,
+        spelling=option_name,
     )
     return [f"{format_field_path(annotation_path(key))}={value}" for key, value in found.items()]
 

@@ -60,7 +60,7 @@ class InvalidFiles(InvalidJob):
     def __init__(self, found: Iterable[FileProblem]) -> None:
         self.found = tuple(found)
         super().__init__(one.problem for one in self.found)
-        self.args = ("\n".join(map(_whole_text, self.found)),)
+        self.args = ("\n".join(map(whole_text, self.found)),)
 
 
 @dataclass
@@ -255,7 +255,8 @@ def one_job(bundle: JobFiles) -> LoadedJob:
 _SEVERAL: Final = "put each in a file of its own, or run them together: tf-dist local up, tf-dist submit"
 
 
-def _whole_text(found: FileProblem) -> str:
+def whole_text(found: FileProblem) -> str:
+    """``problem_text`` with the hint; a warning says that it is one."""
     hint = f" ({found.problem.hint})" if found.problem.hint else ""
     return f"{'warning: ' if found.warning else ''}{problem_text(found)}{hint}"
 

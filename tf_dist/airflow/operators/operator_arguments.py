@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
 from tf_dist.airflow.operators.argument_checks import operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
-from tf_dist.client.job_files import InvalidFiles, problem_text
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.dialects import StepOverrides
 from tf_dist.core.steps.job_arguments import count_of
@@ -32,11 +31,7 @@ def dry_run_text(operator: BaseTFJobOperator) -> str:
 
 def task_failure(error: InvalidJob) -> AirflowFailException:
     """What the task fails with: everything that is wrong, and where. No other try would help."""
-    problems: list[str] = [str(problem) for problem in error.problems]
-    if isinstance(error, InvalidFiles):
-        hints = (f" ({found.problem.hint})" if found.problem.hint else "" for found in error.found)
-        problems = [f"{problem_text(found)}{hint}" for found, hint in zip(error.found, hints, strict=True)]
-    return AirflowFailException("\n".join(["the job cannot be run:", *problems]))
+    return AirflowFailException(f"the job cannot be run:\n{error}")
 
 
 def request_of_operator(operator: BaseTFJobOperator, render: Callable[[Any], Any]) -> JobRequest:

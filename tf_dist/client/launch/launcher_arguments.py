@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tf_dist.client.launch import contract
 from tf_dist.core.api.timestamps import seconds_of
@@ -148,8 +148,20 @@ _ON_TERM: Final[Mapping[str, OnTerm | None]] = {AUTO: None, **{one.value: one fo
 _ON_SUSPEND: Final = {one: one == SUSPEND for one in ON_SUSPEND}
 
 
+def option_name(argument: str) -> str:
+    """The option that is called as an argument in Python: ``--on-eviction`` for ``on_eviction``."""
+    return f"--{argument.replace('_', '-')}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as every command of tf-dist does: without thirty lines of usage in the log of a step."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n  hint: {self.prog} --help shows what can be given\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tf-dist argo-launch",
         description="Run a job as a step of an Argo workflow: create or adopt it, drive it, show it, report its end. "
         "TFJobStep of tf_dist.argo and the exported templates write this command line. An empty value is none.",

@@ -59,6 +59,10 @@ def _first_line(options: LauncherOptions) -> str:
 
 def error_text(error: TFDistError) -> str:
     """The error, and the way out."""
+    from tf_dist.client.job_files import InvalidFiles, whole_text
+
+    if isinstance(error, InvalidFiles):
+        return "\n".join(whole_text(one) if one.warning else f"error: {whole_text(one)}" for one in error.found)
     if isinstance(error, InvalidJob):
         return "\n".join(f"error: {problem}" for problem in error.problems)
     return f"error: {error}" + (f"\nhint: {error.hint}" if error.hint else "")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tf_dist.client.connection import Backoff, until_taken
 from tf_dist.client.job_files import JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import LauncherOptions
+from tf_dist.client.launch.launcher_arguments import LauncherOptions, option_name
 from tf_dist.client.launch.step_suspension import stop_patch
 from tf_dist.client.monitor import ObjectsListed, SignalReceived, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
@@ -115,6 +115,7 @@ def _policies(options: LauncherOptions, *, fallbacks: bool) -> dict[str, str]:
         on_preemption=options.on_preemption or None,
         admission_timeout=options.admission_timeout,
         has_fallbacks=fallbacks,
+        spelling=option_name,
     )
 
 

@@ -103,35 +103,36 @@ def policy_annotations(
     admission_timeout: object = None,
     has_fallbacks: bool = False,
     open_: _Open = lambda _: False,
+    spelling: Callable[[str], str] = str,
 ) -> dict[str, str]:
     """The annotations that say what these arguments of an operator or a step mean; InvalidJob with all problems.
 
     ``admission_timeout``: seconds, or a text such as ``10m``; it is the job's only where there are fallbacks, else the
     client's alone. None: not said. ``has_fallbacks``: the document has some of its own. ``open_``: whether a value is
-    only known later.
+    only known later. ``spelling``: an argument's name as its author writes it (``--on-eviction``), for the messages.
     """
     out = FieldErrors()
     found: dict[str, str] = {}
     if fallback is not None:
-        check_fallbacks(fallback, ("fallback",), out, open_)
+        check_fallbacks(fallback, (spelling("fallback"),), out, open_)
         found[names.FALLBACK] = fallback if isinstance(fallback, str) else json.dumps(fallback, default=str)
     for key, name, said in (
         (names.ON_EVICTION, "on_eviction", on_eviction),
         (names.ON_PREEMPTION, "on_preemption", on_preemption),
     ):
         if said is not None and not open_(said):
-            check_disruption_policy(said, (name,), out, fallbacks=bool(fallback) or has_fallbacks)
+            check_disruption_policy(said, (spelling(name),), out, fallbacks=bool(fallback) or has_fallbacks)
         if said is not None:
             found[key] = str(said)
     tried = DisruptionPolicy.FALLBACK in (on_eviction, on_preemption)
     if fallback is not None and admission_timeout is None and not tried:
-        hint = 'give admission_timeout as well, or on_eviction="fallback"'
-        out.error(("fallback",), "nothing says when it is tried", hint)
+        hint = f'give {spelling("admission_timeout")} as well, or {spelling("on_eviction")}="fallback"'
+        out.error((spelling("fallback"),), "nothing says when it is tried", hint)
     waits = duration_text(admission_timeout)
     later = open_(admission_timeout) or (isinstance(admission_timeout, str) and "{{" in admission_timeout)
     if admission_timeout is not None and waits is None and not later:
         what = f"{describe_value(admission_timeout)} is no duration"
-        out.error(("admission_timeout",), what, "such as 90s, 10m or 1h30m")
+        out.error((spelling("admission_timeout"),), what, "such as 90s, 10m or 1h30m")
     if (fallback is not None or has_fallbacks) and admission_timeout is not None:
         found[names.ADMISSION_TIMEOUT] = waits or str(admission_timeout)
     out.raise_errors()
