@@ -257,6 +257,7 @@ def test_policies_become_annotations_of_the_job(document: dict[str, Any]) -> Non
         ({"fallback": [{"ps": 2}], "admission_timeout": "1m"}, r"fallback.*\[0\].*with it, "),
         ({"fallback": [{"queue_name": "{{x}}"}], "admission_timeout": "1m"}, "fallback.*write the value itself"),
         ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
+        ({"on_eviction": "fallback"}, r"on_eviction: there is no fallback \(add fallback, a list such as"),
     ],
 )
 @pytest.mark.parametrize("make", [TFJobStep, lambda *, job, **more: tf_job_resource(job, **more)])

@@ -43,3 +43,8 @@ def test_wrong_ones_are_refused(fallback: list[str], timeout: str, told: str) ->
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidJob, match=r"--timeout: .* is not a time"):
         parse_seconds(text)
+
+
+def test_what_a_policy_lacks_is_called_as_the_option() -> None:
+    with pytest.raises(InvalidJob, match=r"^--on-eviction: there is no fallback \(add --fallback, "):
+        policy_changes((), "fallback", None, "")

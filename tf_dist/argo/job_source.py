@@ -208,9 +208,10 @@ def _text(job: JobSource) -> str:
         raise TypeError("a parameter has no text before the workflow runs")
     if is_reference(job) or (isinstance(job, str) and "\n" in job):
         return str(job)
-    way = "give the path of a file, a document, or a TFJob"
+    what = "the path of a file, a document, or a TFJob"
+    way = f"give {what}"
     if not isinstance(job, str | os.PathLike):
-        raise InvalidJob([Problem("job", f"is a {type(job).__name__}", way)])
+        raise InvalidJob([Problem("job", f"must be {what}, not {type(job).__name__}", 'write job="digits.yaml"')])
     if not os.fspath(job):
         raise InvalidJob([Problem("job", "is empty", way)])
     try:

@@ -70,7 +70,7 @@ def _parsed(given: PodPatch) -> tuple[dict[str, Any], dict[int, str]]:
     if not given:
         return {}, {}
     if not isinstance(given, str | Mapping):
-        raise InvalidJob([Problem("pod_spec_patch", f"is a {type(given).__name__} and no mapping", _EXAMPLE)])
+        raise InvalidJob([Problem("pod_spec_patch", f"must be a mapping, not {type(given).__name__}", _EXAMPLE)])
     try:
         text = given if isinstance(given, str) else json.dumps(given)
     except (TypeError, ValueError) as error:
@@ -84,5 +84,5 @@ def _parsed(given: PodPatch) -> tuple[dict[str, Any], dict[int, str]]:
         reason = " ".join(str(error).split())
         raise InvalidJob([Problem("pod_spec_patch", f"is no YAML: {reason}", _EXAMPLE)]) from None
     if not isinstance(content, dict):
-        raise InvalidJob([Problem("pod_spec_patch", f"is a {type(content).__name__} and no mapping", _EXAMPLE)])
+        raise InvalidJob([Problem("pod_spec_patch", f"must be a mapping, not {type(content).__name__}", _EXAMPLE)])
     return content, references

@@ -75,6 +75,7 @@ _VALUES: Final = (
 """Arguments that are input parameters of the step."""
 _OPEN: Final = ("fallback", "on_eviction", "on_preemption", "driver")
 """Those that are so where the workflow has the job."""
+LAUNCHER: Final = ["tf-dist", "argo-launch"]
 _LONGEST_GRACE: Final = 10**9
 _OPTIONS: Final = {"job_image": "image"}
 _POLICIES: Final = {
@@ -93,6 +94,7 @@ class StepFields(Protocol):
     """The fields of a step that its arguments are; ``TFJobStep`` says what each means."""
 
     job: JobSource
+    command: Any
     admission_timeout: Value
     fallback: Sequence[Mapping[str, Any]] | str | Parameter | None
     on_eviction: str | Parameter | None
@@ -136,6 +138,9 @@ def _problems_of(check: Callable[[], object]) -> list[Problem]:
 def _value_problems(step: StepFields) -> Iterator[Problem]:
     for name in (*_VALUES, "job_namespace"):
         yield from value_problems(name, getattr(step, name))
+    if step.command not in (None, LAUNCHER):
+        hint = "write the command of the replicas into the job"
+        yield Problem("command", "is the launcher's own", hint)
     yield from choice_problems("on_term", step.on_term, (AUTO, *OnTerm))
     yield from choice_problems("on_suspend", step.on_suspend, ON_SUSPEND)
     yield from choice_problems("driver", step.driver, tuple(DriverChoice))
@@ -164,7 +169,7 @@ def _shape_problems(overrides: Any) -> Iterator[Problem]:
     """What makes them no values for places."""
     hint = 'write {"spec.runPolicy.backoffLimit": 3}'
     if not isinstance(overrides, Mapping):
-        yield Problem("overrides", f"is a {type(overrides).__name__} and no mapping", hint)
+        yield Problem("overrides", f"must be a mapping, not {type(overrides).__name__}", hint)
         return
     for path, value in overrides.items():
         if not isinstance(path, str):

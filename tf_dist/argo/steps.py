@@ -14,7 +14,7 @@ from tf_dist import __version__
 from tf_dist.argo.arguments import Value, as_argument, choice_problems, reference_of, use_problems, value_problems
 from tf_dist.argo.job_source import JobSource
 from tf_dist.argo.merging import as_list, merged, merged_patch
-from tf_dist.argo.step_arguments import check_arguments, command_line, grace_seconds
+from tf_dist.argo.step_arguments import LAUNCHER, check_arguments, command_line, grace_seconds
 from tf_dist.client.launch import contract
 from tf_dist.errors import InvalidJob
 
@@ -138,7 +138,7 @@ class TFJobStep(Container):
         words, inputs = command_line(self)
         patch = {contract.GRACE: grace_seconds(self)}
         self.image = self.image or _default_image()
-        self.command = ["tf-dist", "argo-launch"]  # always said: else Argo's controller asks the registry
+        self.command = [*LAUNCHER]  # always said: else Argo's controller asks the registry
         self.args = [*words, *as_list(self.args)]
         self.inputs = merged(inputs, self.inputs)
         self.outputs = merged([*self._outputs()], self.outputs)

@@ -199,7 +199,7 @@ def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, ins
         ({"fallback": [{"wrokers": 4}], "admission_timeout": 60}, r"fallback\[0\]\.wrokers: .*did you mean workers"),
         ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
         ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
-        ({"on_preemption": "fallback"}, "on_preemption: there is no fallback"),
+        ({"on_preemption": "fallback"}, r"on_preemption: there is no fallback \(add fallback, a list such as"),
     ],
 )
 def test_wrong_policies_are_refused_when_the_dag_is_read(
@@ -255,6 +255,8 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
     [
         ({"job": None}, "image: nothing says what is to run"),
         ({"job": ""}, "job: it is empty"),
+        ({"job": 5}, "job: must be the path of a file, a dict, or a TFJob, not int"),
+        ({"job": ["a.yaml"]}, "job: must be the path of a file, a dict, or a TFJob, not list"),
         ({"job": "", "image": "tf"}, "job: it is empty"),
         ({"job": None, "image": ""}, "image: nothing says what is to run"),
         ({"command": []}, "command: it is empty"),

@@ -60,7 +60,7 @@ def test_times(text: Any, seconds: Any) -> None:
         ("labels", {"a": {}}, "labels['a']: must be text, not {}"),
         ("labels", {3: "a"}, 'labels[3]: must be text, not 3 (write {"team": "research"})'),
         ("overrides", ["a"], "overrides: must be a mapping, not list"),
-        ("resources", {"cpu": "lots"}, "resources['cpu']: 'lots' is not a quantity"),
+        ("resources", {"cpu": "lots"}, "resources['cpu']: 'lots' is not a quantity (write 500m, 2 or 64Gi)"),
         ("chief", "yes", "chief: must be True or False, not 'yes'"),
     ],
 )

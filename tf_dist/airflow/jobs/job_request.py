@@ -85,10 +85,15 @@ def job_request(
         beside = _rendered(companions, render)
         found = JobRequest(LoadedJob(written, parse(content, strict=False)), beside, str(folders[0]))
     else:
-        what = f"a {type(job).__name__} is no job"
-        raise InvalidJob([Problem("job", what, "give the path of a file, a dict, or a TFJob")])
+        raise InvalidJob([job_type_problem(job)])
     refuse_unknown_keys(named_overrides(overrides), found.entry.parsed.warnings)
     return found
+
+
+def job_type_problem(job: object) -> Problem:
+    """What is wrong with a job that is none of the things that one may be."""
+    what = f"must be the path of a file, a dict, or a TFJob, not {type(job).__name__}"
+    return Problem("job", what, 'write job="jobs/digits.yaml"')
 
 
 def request_of_try(

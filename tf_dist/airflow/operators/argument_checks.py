@@ -6,6 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
+from tf_dist.airflow.jobs.job_request import job_type_problem
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, is_template
 from tf_dist.errors import InvalidJob, Problem
@@ -35,6 +36,8 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
         yield Problem("image", "nothing says what is to run", "give job, or image and command")
     if operator.job == "":
         yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
+    if not (operator.job is None or isinstance(operator.job, str | Mapping) or comes_later(operator.job)):
+        yield job_type_problem(operator.job)
     for attribute, (kind, shown) in _ARGUMENTS.items():
         later = comes_later if attribute in operator.template_fields else lambda _: False
         yield from argument_problems(kind, getattr(operator, attribute), later, shown)

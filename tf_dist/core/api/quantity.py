@@ -37,9 +37,7 @@ def parse_quantity(text: object) -> Decimal:
     written = str(text)
     match = _GRAMMAR.fullmatch(written) if len(written) <= _LONGEST else None
     if match is None:
-        raise ValueError(
-            f"{written[:_LONGEST]!r} is not a quantity: write a number and a suffix, as in 500m, 2 or 64Gi"
-        )
+        raise ValueError(f"{written[:_LONGEST]!r} is not a quantity")
     suffix = match["suffix"] or ""
     factor = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
     value = Decimal(match["number"]) * factor

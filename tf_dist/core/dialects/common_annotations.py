@@ -122,13 +122,18 @@ def with_limits(job: Job) -> Job:
 _POLICIES: Final[Mapping[str, DisruptionPolicy]] = {one.value: one for one in DisruptionPolicy}
 
 
-def check_disruption_policy(said: object, path: FieldPath, out: FieldErrors, *, fallbacks: bool) -> None:
-    """An error for what is no policy for disruptions, and for ``fallback`` where there is none."""
+def check_disruption_policy(
+    said: object, path: FieldPath, out: FieldErrors, *, fallbacks: bool, fallback_name: str = FALLBACK
+) -> None:
+    """An error for what is no policy for disruptions, and for ``fallback`` where there is none.
+
+    ``fallback_name``: where the fallbacks would be given.
+    """
     if said not in _POLICIES:
         found = describe_value(said)
         out.error(path, f"{found} is no policy for disruptions", suggestion(str(said), _POLICIES))
     elif said == DisruptionPolicy.FALLBACK and not fallbacks:
-        out.error(path, "there is no fallback", f'add {FALLBACK}, a list such as [{{"workers": 2}}]')
+        out.error(path, "there is no fallback", f'add {fallback_name}, a list such as [{{"workers": 2}}]')
 
 
 def check_disruption_policies(document: Document, out: FieldErrors) -> None:

@@ -121,7 +121,10 @@ def policy_annotations(
         (names.ON_PREEMPTION, "on_preemption", on_preemption),
     ):
         if said is not None and not open_(said):
-            check_disruption_policy(said, (spelling(name),), out, fallbacks=bool(fallback) or has_fallbacks)
+            fallbacks = bool(fallback) or has_fallbacks
+            check_disruption_policy(
+                said, (spelling(name),), out, fallbacks=fallbacks, fallback_name=spelling("fallback")
+            )
         if said is not None:
             found[key] = str(said)
     tried = DisruptionPolicy.FALLBACK in (on_eviction, on_preemption)

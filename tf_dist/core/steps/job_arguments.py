@@ -121,7 +121,7 @@ def _quantities(name: str, value: object, example: str, later: Later) -> Iterato
         try:
             _ = None if later(one) else parse_quantity(one)
         except ValueError as error:
-            yield Problem(f"{name}[{key!r}]", str(error), "500m, 2 and 64Gi are quantities")
+            yield Problem(f"{name}[{key!r}]", str(error), "write 500m, 2 or 64Gi")
 
 
 _OF_TEXT: Final = (_text, _line, _word, _count, _seconds)
