@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from tests.cli.conftest import Program
+from tests.cli.conftest import PROGRAM, Program
 from tf_dist import __version__, errors
 from tf_dist.client import exit_codes
 
@@ -133,3 +136,34 @@ def test_nothing_heavy_is_imported(tf_dist: Program, arguments: list[str], forbi
 def test_the_package_is_the_program_too() -> None:
     said = subprocess.run([sys.executable, "-m", "tf_dist", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.strip().endswith(__version__)
+
+
+@pytest.mark.parametrize("arguments", [["validate", "job.yaml"], ["plan", "-o", "json", "job.yaml"]])
+def test_a_full_disk_is_said_and_is_no_defect(tf_dist: Program, arguments: list[str]) -> None:
+    tf_dist.write("job.yaml", tf_dist.job())
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run([*PROGRAM, *arguments], cwd=tf_dist.folder, env=tf_dist.env, stdout=full, stderr=PIPE)
+    assert found.returncode == 1
+    assert found.stderr.decode().splitlines() == [
+        "error: cannot write to standard output: No space left on device",
+        "  hint: make room, or send it elsewhere",
+    ]
+
+
+def test_a_standard_output_that_is_closed_is_not_needed(tf_dist: Program) -> None:
+    tf_dist.write("job.yaml", tf_dist.job())
+    script = 'exec "$@" >&- 2>&-'
+    for name, code in (("job.yaml", 0), ("missing.yaml", 2)):
+        command = ["sh", "-c", script, "sh", *PROGRAM, "validate", name]
+        assert subprocess.run(command, cwd=tf_dist.folder, env=tf_dist.env).returncode == code
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_dry_run_whose_reader_has_left_is_no_defect(tf_dist: Program, unbuffered: str) -> None:
+    command = [*PROGRAM, "argo-launch", f"--job-file={tf_dist.write('job.yaml', tf_dist.job())}", "--dry-run"]
+    env = {**tf_dist.env, "PYTHONUNBUFFERED": unbuffered}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as left:
+        found = subprocess.run(command, cwd=tf_dist.folder, env=env, stdout=left, stderr=PIPE)
+    assert (found.returncode, found.stderr) == (141, b"")

@@ -26,8 +26,10 @@ def run(arguments: list[str]) -> int:
     try:
         code = _call(arguments)
         output.flush()
-    except output.OutputClosed:
-        code = _output_closed()
+    except output.OutputClosed as closed:
+        code = _output_closed(closed.reason)
+    except BrokenPipeError:  # of what writes by itself: help, and the launcher's dry run
+        code = _output_closed("")
     except KeyboardInterrupt:
         code = exit_codes.SIGNAL_BASE + 2
     except TFDistError as error:
@@ -91,12 +93,15 @@ def _trace(error: BaseException) -> None:
         output.note("".join(traceback.format_exception(error)).rstrip())
 
 
-def _output_closed() -> int:
-    """The reader of our output has left (``| head``). Python would complain once more at its end."""
+def _output_closed(reason: str) -> int:
+    """Standard output takes no more. Python would complain once more at its end."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
-    return exit_codes.BROKEN_PIPE
+    if not reason:
+        return exit_codes.BROKEN_PIPE
+    output.failure(f"cannot write to standard output: {reason}", "make room, or send it elsewhere")
+    return exit_codes.FAILED
 
 
 if __name__ == "__main__":

@@ -22,8 +22,11 @@ _state = {"plain": False}
 
 
 def configure(*, plain: bool) -> None:
-    """Settings of the whole run; a broken encoding must never break a command."""
+    """Settings of the whole run; a broken encoding or a closed stream must never break a command."""
     _state["plain"] = _state["plain"] or plain
+    # Python has None for a stream that was closed when it started (``>&-``).
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -44,15 +47,19 @@ def console(*, error: bool = False) -> Console:
 
 
 class OutputClosed(Exception):
-    """The reader of our output has left (``| head``)."""
+    """Standard output takes no more; ``reason`` is "" where its reader has left (``| head``)."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.reason = "" if isinstance(error, BrokenPipeError) else error.strerror or str(error)
 
 
 def write(text: str) -> None:
     """Some of what was asked for."""
     try:
         sys.stdout.write(text)
-    except BrokenPipeError as error:
-        raise OutputClosed from error
+    except OSError as error:
+        raise OutputClosed(error) from error
 
 
 def line(text: str = "") -> None:
@@ -64,8 +71,8 @@ def flush() -> None:
     """Give readers of a pipe what there is."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise OutputClosed from error
+    except OSError as error:
+        raise OutputClosed(error) from error
 
 
 def note(text: str, style: str = "") -> None:

@@ -85,7 +85,7 @@ def _runnable(plan: ContainerPlan) -> ContainerPlan:
     program = plan.argv[0]
     if "/" not in program:
         found = shutil.which(program, path=plan.env.get("PATH", os.defpath)) is not None
-        where = "is on no folder of the PATH that the container gets"
+        where = "is in no folder of the PATH that the container gets"
     else:
         path = os.path.join(plan.cwd, program)
         mounted = any(path.startswith(f"{mount.target.rstrip('/')}/") for mount in plan.mounts)

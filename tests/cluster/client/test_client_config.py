@@ -131,6 +131,20 @@ def test_no_cluster_at_all_names_every_way_to_one() -> None:
         assert way in raised.value.hint
 
 
+def test_a_context_that_no_file_has_is_a_mistake_that_no_other_try_mends() -> None:
+    with pytest.raises(ClusterError, match="there is no context prod: no kubeconfig was found") as raised:
+        client_config.load_config(context="prod")
+    assert not isinstance(raised.value, Unavailable)
+    assert raised.value.hint == "name its file: --kubeconfig FILE, $KUBECONFIG"
+
+
+def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("kind: TFJob")
+    with pytest.raises(ClusterError, match="no context is current") as raised:
+        client_config.load_config(str(tmp_path / "config"))
+    assert raised.value.hint == "it has no contexts: check that it is a kubeconfig"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

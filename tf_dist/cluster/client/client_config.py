@@ -87,6 +87,9 @@ def load_config(kubeconfig: str | None = None, context: str | None = None) -> Ku
     if not kubeconfig and not context and not os.environ.get("KUBECONFIG") and (inside := in_cluster_config()):
         return inside
     files = kubeconfig_file.kubeconfig_files(kubeconfig)
+    if not files and context:
+        what = f"there is no context {context}: no kubeconfig was found"
+        raise ClusterError(what, hint="name its file: --kubeconfig FILE, $KUBECONFIG")
     if not files:
         raise Unavailable("no cluster is at hand", hint=NO_CLUSTER_HINT)
     return _from_kubeconfig(kubeconfig_file.resolve_context(files, context))

@@ -62,7 +62,8 @@ def resolve_context(paths: Sequence[Path], context: str | None = None) -> Resolv
     where, known = ", ".join(map(str, paths)), ", ".join(sorted(contexts)) or "(none)"
     name = context or current
     if not name:
-        raise ClusterError(f"{where}: no context is current", hint=f"name one with --context: {known}")
+        hint = f"name one with --context: {known}" if contexts else "it has no contexts: check that it is a kubeconfig"
+        raise ClusterError(f"{where}: no context is current", hint=hint)
     if name not in contexts:
         near = nearest_word(name, contexts)
         hint = f"{f'did you mean {near}? There' if near else 'there'} are: {known}"
