@@ -110,6 +110,7 @@ def test_what_is_wrong_is_told_of_the_option_that_it_was_given_with(way: str, op
     with pytest.raises(InvalidJob) as caught:
         parse_overrides(**{"scalars": [], way: ["no-value"]})  # type: ignore[arg-type]
     assert [problem.path for problem in caught.value.problems] == [option]
+    assert caught.value.problems[0].hint.startswith(f"write {option} ")
 
 
 @given(st.text())

@@ -79,7 +79,7 @@ def _home() -> Path:
 
 
 def _kept(path: Path) -> str:
-    """What the file holds; who finds none makes it, and of several at a time one does."""
+    """The content of the file, which is made where it is missing: once, however many processes begin together."""
     try:
         if not path.exists():
             draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")

@@ -48,7 +48,7 @@ class IntegrationInformers:
         self._followed = False
         self._ended = False
 
-    # Their life
+    # Lifecycle
 
     def follow(self) -> None:
         """From now on what is found is followed in threads, one a kind, until ``end``."""

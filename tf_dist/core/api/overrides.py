@@ -64,7 +64,11 @@ Loader.add_constructor(f"{TAG}int", _construct_int)
 Loader.add_constructor(f"{TAG}float", _construct_float)
 
 
-_HINT: Final = "write --set spec.tfReplicaSpecs.Worker.replicas=3"
+_EXAMPLES: Final = {
+    "--set": "spec.tfReplicaSpecs.Worker.replicas=3",
+    "--set-json": """'spec.runPolicy={"backoffLimit": 3}'""",
+    "--set-string": "metadata.labels.team=42",
+}
 _ALIKE: Final = 0.8
 _MOST_ADDED: Final = 2  # `initContainers` is no slip of `containers`
 _MOST_SHOWN: Final = 60
@@ -103,7 +107,8 @@ def parse_overrides(
             except _Structure as error:
                 problems.append(Problem(option, str(error), _WAYS))
             except ValueError as error:
-                problems.append(Problem(option, " ".join(str(error).split()), _HINT))
+                hint = f"write {option} {_EXAMPLES[option]}"
+                problems.append(Problem(option, " ".join(str(error).split()), hint))
     if problems:
         raise InvalidJob(problems)
     return tuple(overrides)

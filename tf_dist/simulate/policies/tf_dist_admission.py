@@ -44,7 +44,7 @@ class TfDistAdmission:
             self._admitter.put_gang(gang)
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """A gang that waits."""
+        """Give the admitter a new gang, which waits."""
         job = run.job
         self._put(
             Gang(
