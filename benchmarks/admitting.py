@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from benchmarks.control_plane import NO_SCHEDULER, SPACE, Controller, job_of, no_server, prepared
+from benchmarks.control_plane import (
+    EVENTS,
+    NO_SCHEDULER,
+    SPACE,
+    Controller,
+    Peer,
+    followed,
+    job_of,
+    no_server,
+    placed,
+    prepared,
+)
 from benchmarks.measure import Measured, Row, Target, benchmark, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.lease import LeaseRef
-from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import EmitEvent, Observed, WriteStatus
+from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.api.context import Observed
 from tf_dist.core.dialects import read
-from tf_dist.core.reconciler.reconcile import reconcile
 
 JOBS = 2000
 OFFERED = 50  # jobs a second: a third of what two processors create with all else that they do
 OFFERS = 500
 _BARE = "the same writes by 16 threads, no admission"
-_EVENTS = "create events"
 _DRIVER = LeaseRef(SPACE, "tf-dist-of-the-benchmark")
+_CORDONED = ", ".join(f"{SPACE}-{number} (cordoned)" for number in (0, 1, 10))
+_WAITS = Wait(
+    reason=PendingReason.NODES_UNAVAILABLE,
+    message=f"there would be room with nodes that take no pods now: {_CORDONED} and 57 more",
+)
+"""As a controller says it."""
 
 
 class _Seen:
@@ -86,7 +99,7 @@ def _cordon(cluster: Cluster, *, cordoned: bool) -> None:
     Row(
         "api.admit_2000",
         "2,000 jobs wait for nodes: jobs a second from the first of 60 nodes uncordoned to the last verdict in a "
-        "status, as a watch shows it.",
+        "status, as a watch shows it. The peer follows the same kinds.",
         "jobs/s",
         better="higher",
         target=Target(0.9, of=_BARE),
@@ -94,16 +107,16 @@ def _cordon(cluster: Cluster, *, cordoned: bool) -> None:
     lacks=no_server,
 )
 def admitted() -> Measured:
-    """The peer uncordons the nodes and writes as many statuses and events, and decides nothing."""
+    """The peer uncordons the nodes and writes the same statuses over the same ones, and as many events."""
     with _scene() as (cluster, seen, controller):
         _cordon(cluster, cordoned=True)
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(partial(_create, cluster), range(JOBS)))
         until(lambda: all("tfDist" in (job.get("status") or {}) for job in cluster.list(TFJOBS, SPACE).items))
-        events, cpu = controller.calls().get(_EVENTS, 0), controller.cpu()
+        events, cpu = controller.calls().get(EVENTS, 0), controller.cpu()
         rate = _admission_rate(cluster, seen)
         cpu = (controller.cpu() - cpu) / JOBS * 1e3
-        events = controller.calls().get(_EVENTS, 0) - events
+        events = controller.calls().get(EVENTS, 0) - events
     note = f"The controller: {cpu:.1f} ms of CPU time a job; {events} events within the time measured."
     return Measured(rate, {_BARE: _write_alike(events)}, note)
 
@@ -119,27 +132,29 @@ def _admission_rate(cluster: Cluster, seen: _Seen, write: Callable[[], object] =
 
 def _write_alike(events: int) -> float:
     """With as many events as the controller wrote in its time; it writes most of them later, so that jobs go first."""
-    with prepared() as cluster, _following(cluster) as seen, ThreadPoolExecutor(16) as pool:
+    with (
+        prepared() as cluster,
+        followed(cluster),
+        _following(cluster) as seen,
+        ThreadPoolExecutor(16) as pool,
+    ):
         _cordon(cluster, cordoned=True)
         list(pool.map(partial(_create, cluster), range(JOBS)))
-        jobs = cluster.list(TFJOBS, SPACE).items
-        recorder = EventRecorder(cluster, time.time, "tf-dist", permission=lambda: math.inf)
 
-        def write(number: int) -> None:
-            told = number * events // JOBS < (number + 1) * events // JOBS
-            _write(cluster, recorder if told else None, jobs[number])
+        def write(verdict: Callable[[int], Verdict], peer: Peer) -> Callable[[], object]:
+            listed = sorted(cluster.list(TFJOBS, SPACE).items, key=lambda job: str(job["metadata"]["name"]))
+            jobs = [(stored, read(stored)) for stored in listed]
+            return lambda: list(
+                pool.map(lambda number: peer.write(number, *jobs[number], _observed(verdict(number))), range(JOBS))
+            )
 
-        return _admission_rate(cluster, seen, lambda: list(pool.map(write, range(JOBS))))
+        write(lambda _: _WAITS, Peer(cluster, jobs=JOBS, events=0))()
+        admit = write(partial(placed, workers=2), Peer(cluster, jobs=JOBS, events=events))
+        return _admission_rate(cluster, seen, admit)
 
 
-def _write(cluster: Cluster, events: EventRecorder | None, stored: Object) -> None:
-    plan = reconcile(read(stored), Observed(now=time.time(), verdict=Admit(), verdict_only=True))
-    for action in plan.actions:
-        if isinstance(action, WriteStatus):
-            body = {**stored, "status": action.status}
-            cluster.replace(TFJOBS, SPACE, stored["metadata"]["name"], body, subresource="status")
-        elif isinstance(action, EmitEvent) and events is not None:
-            events.emit(TFJOBS, SPACE, stored, action)
+def _observed(verdict: Verdict) -> Observed:
+    return Observed(now=0.0, verdict=verdict, driver=str(_DRIVER), verdict_only=True)
 
 
 @benchmark(
@@ -159,8 +174,13 @@ def latency() -> Measured:
         waits, offered = _offered(partial(_create, cluster), seen)
     told = f"offered: {offered:.0f} jobs/s; half of them within {waits[OFFERS // 2]:.0f} ms."
     with prepared() as cluster, _following(cluster) as seen:
-        events = EventRecorder(cluster, time.time, "tf-dist", permission=lambda: math.inf)
-        alone, _ = _offered(lambda number: partial(_write, cluster, events, _create(cluster, number)), seen)
+        peer = Peer(cluster, jobs=OFFERS, events=OFFERS)
+
+        def create(number: int) -> Callable[[], None]:
+            stored = _create(cluster, number)
+            return lambda: peer.write(number, stored, read(stored), _observed(placed(number, workers=2)))
+
+        alone, _ = _offered(create, seen)
     return Measured(waits[int(OFFERS * 0.99)], {_BARE: alone[int(OFFERS * 0.99)]}, told)
 
 
