@@ -152,6 +152,7 @@ class EventRecorder:
         self._routine: deque[_PendingWrite] = deque()
         self._wakeup = runtime.condition()
         self._paid_until = -math.inf  # when all writes so far would be over at ``per_second``
+        self._pacing = False  # the thread waits for its next turn to write, and not for an event
         self._closes_at = math.inf
         self._thread: threading.Thread | None = None
 
@@ -209,7 +210,8 @@ class EventRecorder:
                 if len(self._important) + len(self._routine) > self._queue:
                     (self._routine or self._important).pop()
                     self._recorder.acted(_ACTION, _DROPPED)
-            self._wakeup.notify_all()
+            if not self._pacing:
+                self._wakeup.notify_all()
 
     def _run(self) -> None:
         while (one := self._next()) is not None:
@@ -227,13 +229,14 @@ class EventRecorder:
             while True:
                 now = self._monotonic()
                 closing = self._closes_at < math.inf
-                due = min((one.not_before for one in (*self._important, *self._routine)), default=math.inf)
+                due = self._paid_until - self._burst / self._per_second
+                self._pacing = due > now and not closing
+                if not self._pacing:
+                    due = min((one.not_before for one in (*self._important, *self._routine)), default=math.inf)
                 if closing and self._closes_at <= max(due, now):
                     for _ in range(len(self._important) + len(self._routine)):
                         self._recorder.acted(_ACTION, _DROPPED)
                     return None
-                if not closing:
-                    due = max(due, self._paid_until - self._burst / self._per_second)
                 if due <= now:
                     self._paid_until = max(self._paid_until, now) + 1 / self._per_second
                     return _take(self._important, now) or _take(self._routine, now)
