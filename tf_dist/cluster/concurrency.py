@@ -111,7 +111,8 @@ class SlowStart:
                 finally:
                     with over:
                         left -= 1
-                        over.notify_all()
+                        if not left:
+                            over.notify_all()
 
         for _ in range(1, len(tasks)):
             self._pool.submit(copy_context().run, work)
