@@ -108,6 +108,16 @@ def _cordon(cluster: Cluster, *, cordoned: bool) -> None:
 )
 def admitted() -> Measured:
     """The peer uncordons the nodes and writes the same statuses over the same ones, and as many events."""
+    first, cpu, events = _decided()
+    # Between the two runs: the server gets slower from one to the next.
+    bare = sum(_write_alike(events) for _ in range(2)) / 2
+    last, more, _ = _decided()
+    note = f"The controller: {(cpu + more) / 2:.1f} ms of CPU time a job; {events} events within the time measured."
+    return Measured((first + last) / 2, {_BARE: bare}, note)
+
+
+def _decided() -> tuple[float, float, int]:
+    """Jobs a second, the milliseconds of CPU time that the controller takes for one, and how many events it writes."""
     with _scene() as (cluster, seen, controller):
         _cordon(cluster, cordoned=True)
         with ThreadPoolExecutor(8) as pool:
@@ -116,9 +126,7 @@ def admitted() -> Measured:
         events, cpu = controller.calls().get(EVENTS, 0), controller.cpu()
         rate = _admission_rate(cluster, seen)
         cpu = (controller.cpu() - cpu) / JOBS * 1e3
-        events = controller.calls().get(EVENTS, 0) - events
-    note = f"The controller: {cpu:.1f} ms of CPU time a job; {events} events within the time measured."
-    return Measured(rate, {_BARE: _write_alike(events)}, note)
+        return rate, cpu, controller.calls().get(EVENTS, 0) - events
 
 
 def _admission_rate(cluster: Cluster, seen: _Seen, write: Callable[[], object] = lambda: None) -> float:
