@@ -81,7 +81,7 @@ def test_who_gives_the_name() -> None:
     ("job", "given", "told"),
     [
         ("missing.yaml", {}, "does not exist"),
-        (3, {}, "a int is no job"),
+        (3, {}, "must be the path of a file, a dict, or a TFJob, not int"),
         ({"kind": "TFJob"}, {}, "apiVersion"),
         (document(), {"overrides": {"spec.tfReplicaSpecs.Worker.replica": 1}}, "replicas"),
         (document(), {"overrides": {"spec..x": 1}}, "overrides"),
