@@ -117,8 +117,21 @@ DISRUPTED_LATE = {
 }
 
 
+# Its node has stopped reporting, unless a readiness gate is what keeps it from being ready.
+SILENT = {
+    **DISRUPTED_LATE,
+    "status": {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}],
+    },
+}
+GATED = {**SILENT, "spec": {**DISRUPTED_LATE["spec"], "readinessGates": [{"conditionType": "example.com/ready"}]}}
+
+
 @given(PODS)
 @example(DISRUPTED_LATE)
+@example(SILENT)
+@example(GATED)
 def test_a_pod_is_seen_as_the_whole_pod_would_be(pod: dict[str, Any]) -> None:
     kept = transforms.pod(pod)
     assert pod_view(kept, "tensorflow") == pod_view(pod, "tensorflow")

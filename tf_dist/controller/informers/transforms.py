@@ -29,8 +29,9 @@ _POD_STATUS: Final = (
 )
 _CONTAINER_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 _CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount")
-# Whether it is ready, why it has no node, and what took it away; of the others nothing follows.
-_POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled", "DisruptionTarget"})
+# Whether it is ready, whether its node has gone silent (its containers are ready, and it is not), why it has no node,
+# and what took it away; of the others nothing follows.
+_POD_CONDITIONS: Final = frozenset({"Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"})
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MAX_SHARED: Final = 10_000
 _SHARED: dict[str, list[Any]] = {}
@@ -43,7 +44,7 @@ def pod(stored: Object) -> Object:
     kept: Object = {"containers": _shared([_container(one) for one in mappings(spec.get("containers"))])}
     if spec.get("initContainers"):
         kept["initContainers"] = [_container(one) for one in mappings(spec["initContainers"])]
-    kept |= _part(spec, ("nodeName", "overhead", "resources"))
+    kept |= _part(spec, ("nodeName", "overhead", "resources", "readinessGates"))
     if apart := required_anti_affinity(spec):
         kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: _shared(apart)}}
     if node := text(kept.pop("nodeName", None)):
