@@ -149,7 +149,26 @@ def test_why_a_pod_has_no_node_is_kept() -> None:
         "lastTransitionTime": "2027-01-15T09:00:00Z",
     }
     pod = {**DISRUPTED_LATE, "status": {"phase": "Pending", "conditions": [{**condition, "lastProbeTime": None}]}}
-    assert transforms.pod(pod)["status"]["conditions"] == [condition]
+    kept = transforms.pod(pod)["status"]["conditions"]
+    assert kept == [{key: value for key, value in condition.items() if key != "lastTransitionTime"}]
+
+
+def test_pods_that_run_since_different_moments_have_their_status_in_memory_once() -> None:
+    def status(moment: str, **more: Any) -> dict[str, Any]:
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": moment}
+        runs = {"name": "tensorflow", "restartCount": 0, "state": {"running": {"startedAt": moment}}, **more}
+        return transforms.pod(
+            {**DISRUPTED_LATE, "status": {"phase": "Running", "conditions": [ready], "containerStatuses": [runs]}}
+        )["status"]
+
+    first, second = status("2027-01-15T08:00:00Z"), status("2027-01-15T09:00:00Z")
+    assert first["conditions"] is second["conditions"]
+    assert first["containerStatuses"] is second["containerStatuses"]
+    # One that has ended before says when: that is kept, and of each pod its own.
+    ended = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T08:30:00Z"}}
+    again = status("2027-01-15T09:00:00Z", lastState=ended, restartCount=1)["containerStatuses"]
+    assert again == [{"name": "tensorflow", "restartCount": 1, "state": {"running": {}}, "lastState": ended}]
+    assert again is not status("2027-01-15T09:00:00Z", lastState=ended, restartCount=1)["containerStatuses"]
 
 
 @pytest.mark.parametrize("bound", ["", "n2"])

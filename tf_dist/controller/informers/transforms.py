@@ -14,7 +14,7 @@ from typing import Any, Final
 from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.api.pods import REQUIRED_AFFINITY, required_node
+from tf_dist.core.api.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, required_node
 from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
 from tf_dist.core.podbuilder.replica_pod import require_node
@@ -35,7 +35,10 @@ _POD_CONDITIONS: Final = frozenset({"Ready", "ContainersReady", "PodScheduled", 
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MAX_SHARED: Final = 10_000
 _SHARED: dict[str, list[Any]] = {}
-_CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime")
+_TIMELESS_CONDITION: Final = ("type", "status", "reason", "message")
+_CONDITION: Final = (*_TIMELESS_CONDITION, "lastTransitionTime")
+# Since when a container runs does not matter: so those of thousands of pods are the same.
+_RUNS: Final[Object] = {"running": {}}
 
 
 def pod(stored: Object) -> Object:
@@ -66,10 +69,24 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
     kept = _part(status, _POD_STATUS)
     if "conditions" in status:
         conditions = (one for one in mappings(status["conditions"]) if text(one.get("type")) in _POD_CONDITIONS)
-        kept["conditions"] = [_part(one, _CONDITION) for one in conditions]
+        kept["conditions"] = _shared([_pod_condition(one) for one in conditions])
     for field in _CONTAINER_STATUSES:
         if field in status:
-            kept[field] = [_nonempty(_part(one, _CONTAINER_STATUS)) for one in mappings(status[field])]
+            found = [_container_status(one) for one in mappings(status[field])]
+            # Others have moments in them, of each pod its own.
+            runs = all(one.get("state") is _RUNS and "lastState" not in one for one in found)
+            kept[field] = _shared(found) if runs else found
+    return kept
+
+
+def _pod_condition(stored: Mapping[str, Any]) -> Object:
+    return _part(stored, _CONDITION if stored.get("type") == OTHER_DISRUPTION else _TIMELESS_CONDITION)
+
+
+def _container_status(stored: Mapping[str, Any]) -> Object:
+    kept = _nonempty(_part(stored, _CONTAINER_STATUS))
+    if mapping(kept.get("state")).keys() == _RUNS.keys():
+        kept["state"] = _RUNS
     return kept
 
 
