@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.diagnostics.display_text import visible_text
@@ -28,6 +29,11 @@ def prefix_width(job: Job) -> int:
     from tf_dist.core.api.assignment import largest_job
 
     return max(len(str(replica)) for replica in largest_job(job).replicas)
+
+
+def prefixed_line(width: int, source: str, text: str) -> str:
+    """A line with its source before it, in a column of that width."""
+    return f"{source:<{width}} | {visible_text(text)}"
 
 
 def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
@@ -123,10 +129,7 @@ def view_of(job: Job, *, show: bool) -> JobView:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if show and hasattr(shell, "kernel"):
         return NotebookView(sys.modules["IPython"].display.display)
-    width = prefix_width(job)
-    return LineView(
-        _print if show else lambda _: None, lambda source, text: f"{source:<{width}} | {visible_text(text)}"
-    )
+    return LineView(_print if show else lambda _: None, partial(prefixed_line, prefix_width(job)))
 
 
 def _print(text: str) -> None:

@@ -68,10 +68,13 @@ async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -
         begun, waited = True, not callable(step)
         if callable(step):
             await asyncio.to_thread(step)
+        elif step is None:  # nearly always; with no limit there is nothing to keep for it
+            await changed.wait()
+            changed.clear()
         elif step != 0:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the change.
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if step is None else max(0.0, step)):
+                async with asyncio.timeout(max(0.0, step)):
                     await changed.wait()
             changed.clear()
 

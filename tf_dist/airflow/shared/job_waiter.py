@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 from tf_dist.airflow.jobs.event_payload import event_payload
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
-from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width
+from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob, driver_problems
@@ -21,7 +22,6 @@ from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
 from tf_dist.core.api.status import OutcomeKind
-from tf_dist.core.diagnostics.display_text import visible_text
 from tf_dist.core.steps.wait_result import (
     DELETED,
     NO_LIMITS,
@@ -86,8 +86,7 @@ class TaskLogView(LineView):
     """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too."""
 
     def __init__(self, job: Job, write: Callable[[str], None], *, lines: bool) -> None:
-        width = max(prefix_width(job), len(OWN_NAME))
-        super().__init__(write, lambda source, text: f"{source:<{width}} | {visible_text(text)}")
+        super().__init__(write, partial(prefixed_line, max(prefix_width(job), len(OWN_NAME))))
         self._lines = lines
 
     def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:

@@ -180,7 +180,8 @@ class TFJobTrigger(BaseTrigger):
                 results=request.goal in ("succeeded", "finished", "failed"),
                 tail=self._tail(),
             )
-            waiter = await asyncio.to_thread(JobWaiter, informer, subscription, options, self.log.info)
+            # The logger of the class: that of a trigger is a dozen objects, for each of a thousand of them.
+            waiter = await asyncio.to_thread(JobWaiter, informer, subscription, options, self.logger().info)
             return await run_on_loop(waiter.steps(), changed, subscription.take)
         finally:
             await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
