@@ -200,6 +200,7 @@ class JobIndex:
         before = self._known.get(ref)
         if before is not None and before.stored is stored:
             return before
+        ref = ref if before is None else before.ref  # one object for all versions of a job
         known = replace(_read_entry(ref, stored, before, self._seen), gang=self._settings.default_gang)
         self._set(ref, known)
         return known

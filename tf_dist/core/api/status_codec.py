@@ -405,6 +405,9 @@ def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
     return {type_: format_ranges(indexes) for type_, indexes in by_type.items()}
 
 
+_NO_REPLICAS: Final[frozenset[ReplicaId]] = frozenset()  # in memory once for thousands of jobs
+
+
 def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
     found: set[ReplicaId] = set()
     listed = stored_mapping(raw, key)
@@ -415,7 +418,7 @@ def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
                 raise InvalidStatus(key, f"list of at most {MAX_REPLICAS} replicas")
     except ValueError as error:
         raise InvalidStatus(key, "mapping of ranges of replicas") from error
-    return frozenset(found)
+    return frozenset(found) if found else _NO_REPLICAS
 
 
 def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:
