@@ -56,7 +56,7 @@ def memoized(key: str) -> Any:
         ({"queue_name": 5}, "queue_name: must be text, not 5"),
         ({"queue_name": "a b"}, "queue_name: 'a b' has a space in it"),
         ({"model_dir": "a\nb"}, "model_dir: 'a\\nb' is not one line"),
-        ({"job_namespace": "a b"}, "job_namespace: 'a b' has a space in it"),
+        ({"job_namespace": "a b"}, "job_namespace: 'a b' is no name"),
         ({"grace_seconds": 0}, "grace_seconds: 0 is no whole number of seconds above 0 (write 60)"),
         ({"grace_seconds": "{{x}}"}, "grace_seconds: '{{x}}' is no whole number"),
         ({"metric_outputs": ["a/b"]}, "metric_outputs: 'a/b' is no name of an output"),

@@ -291,7 +291,7 @@ def test_all_of_them_are_named_at_once() -> None:
 
 
 def test_what_only_the_whole_document_shows_is_said_when_it_is_read() -> None:
-    job = TFJob("no name!", image="tf", workers=4, min_workers=9)
+    job = TFJob("9", image="tf", workers=4, min_workers=9)  # a name of a Volcano job, and of no TFJob
     with pytest.raises(InvalidFiles, match=r"metadata\.name"):
         _ = job.job
     paths = {found.problem.path for found in job.files().errors}

@@ -16,6 +16,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install 'tf-dist[
 
 from tf_dist.airflow import (
     DeleteTFJobOperator,
+    GangAdmittedSensor,
     ResumeTFJobOperator,
     ScaleTFJobOperator,
     SubmitTFJobOperator,
@@ -140,6 +141,10 @@ def test_a_name_that_the_cluster_is_to_make(cluster_site: Site, instance: Instan
         (DeleteTFJobOperator, {"job_name": ""}, ["job_name"]),
         (TFJobSensor, {"until": "done"}, ["until"]),
         (TFJobSensor, {"job_name": "a b"}, ["job_name"]),
+        (TFJobSensor, {"namespace": "A_B", "get_logs": "no", "deferrable": 2}, ["namespace", "deferrable", "get_logs"]),
+        (TFJobSensor, {"poke_interval": 0, "deferrable": True}, ["poke_interval"]),
+        (GangAdmittedSensor, {"poke_interval": 0.0, "in_cluster": "no"}, ["in_cluster", "poke_interval"]),
+        (DeleteTFJobOperator, {"namespace": "A_B", "wait_for_completion": "no"}, ["namespace", "wait_for_completion"]),
     ],
 )
 def test_arguments_are_refused_when_the_dag_is_read(kind: Any, arguments: dict[str, Any], paths: list[str]) -> None:

@@ -171,6 +171,12 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"admission_timeout": TFJobOperator(task_id="a", image="tf").output}, "admission_timeout: .* is not a time"),
         ({"startup_timeout_seconds": "{{ params.limit }}"}, "startup_timeout_seconds: .* is not a time"),
         ({"poll_interval": "{{ params.limit }}"}, "poll_interval: .* is not a time"),
+        ({"poll_interval": 0}, "poll_interval: 0 is not a time above 0"),
+        ({"get_logs": "no"}, "get_logs: must be True or False, not 'no'"),
+        ({"deferrable": "{{ params.deferrable }}"}, "deferrable: must be True or False, not '{{ params"),
+        ({"durable": "no"}, "durable: must be True or False, not 'no'"),
+        ({"wait_for_completion": "no"}, "wait_for_completion: must be True or False, not 'no'"),
+        ({"in_cluster": "no"}, "in_cluster: must be True or False, not 'no'"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(
@@ -273,6 +279,12 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
         ({"resources": ["cpu"]}, "resources: must be a mapping"),
         ({"env_vars": {"A": 1}}, r"env_vars\['A'\]: must be text, not int"),
         ({"image": 7}, "image: must be text, not 7"),
+        ({"name": "Bad Name"}, "name: 'Bad Name' is no name"),
+        ({"namespace": "Bad NS"}, "namespace: 'Bad NS' "),
+        ({"queue_name": "a queue"}, "queue_name: 'a queue' has a space in it"),
+        ({"labels": {"bad key!": "a"}}, r"labels\['bad key!'\]: is no key"),
+        ({"labels": {"team": "a b"}}, r"labels\['team'\]: 'a b' is no value that a label can have"),
+        ({"annotations": {"bad key!": "a"}}, r"annotations\['bad key!'\]: is no key"),
     ],
 )
 def test_arguments_of_the_job_that_mean_nothing_are_refused_when_the_dag_is_read(

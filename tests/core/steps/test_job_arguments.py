@@ -62,6 +62,21 @@ def test_times(text: Any, seconds: Any) -> None:
         ("overrides", ["a"], "overrides: must be a mapping, not list"),
         ("resources", {"cpu": "lots"}, "resources['cpu']: 'lots' is not a quantity (write 500m, 2 or 64Gi)"),
         ("chief", "yes", "chief: must be True or False, not 'yes'"),
+        ("poll_interval", 0, "poll_interval: 0 is not a time above 0 (write 90s, 10m or 1h30m)"),
+        ("poll_interval", float("inf"), "poll_interval: inf is not a time above 0"),
+        ("poll_interval", float("nan"), "poll_interval: nan is not a time above 0"),
+        ("poll_interval", "soon", "poll_interval: 'soon' is not a time above 0"),
+        (
+            "namespace",
+            "Bad NS",
+            "namespace: 'Bad NS' is no name (up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends)",
+        ),
+        ("namespace", "a.b", "namespace: 'a.b' is no name"),
+        ("name", "a" * 64, f"name: '{'a' * 60}…' is no name"),
+        ("labels", {"bad key!": "a"}, "labels['bad key!']: is no key that a label can have (up to 63 of"),
+        ("labels", {"team": "a b"}, "labels['team']: 'a b' is no value that a label can have (up to 63 of"),
+        ("labels", {"team": "a" * 64}, f"labels['team']: '{'a' * 60}…' is no value that a label can have"),
+        ("annotations", {"a/b/c": "any text\nat all"}, "annotations['a/b/c']: is no key that an annotation can have"),
     ],
 )
 def test_what_is_wrong_and_what_would_be_right(kind: str, wrong: Any, told: str) -> None:
@@ -100,6 +115,12 @@ def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None
         ("resources", {"cpu": "{{ params.cpu }}", "nvidia.com/gpu": 1}),
         ("command", ["python", "{{ params.script }}"]),
         ("evaluator", 1),
+        ("poll_interval", 0.1),
+        ("namespace", "team-a"),
+        ("namespace", ""),
+        ("name", "{{ params.name }}"),
+        ("labels", {"team": "", "example.com/team": "A.b_c", "run": "{{ run_id }}"}),
+        ("annotations", {"note": "any text\nat all"}),
     ],
 )
 def test_what_is_right_or_comes_later(kind: str, right: Any) -> None:

@@ -15,6 +15,8 @@ from tf_dist.errors import InvalidJob, Problem
 _ARGUMENTS: Final[Mapping[str, tuple[str, str]]] = {
     **{name: (name, name) for name in ("image", "command", "args", "workers", "ps", "env_vars", "priority_class")},
     **{name: (name, name) for name in ("overrides", "labels", "annotations", "poll_interval", "admission_timeout")},
+    **{name: (name, name) for name in ("name", "namespace", "queue_name", "in_cluster")},
+    **{name: (name, name) for name in ("durable", "wait_for_completion", "deferrable", "get_logs")},
     "job_resources": ("resources", "resources"),
     "startup_timeout_seconds": ("startup_timeout", "startup_timeout_seconds"),
 }
@@ -38,9 +40,7 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
         yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
     if not (operator.job is None or isinstance(operator.job, str | Mapping) or comes_later(operator.job)):
         yield job_type_problem(operator.job)
-    for attribute, (kind, shown) in _ARGUMENTS.items():
-        later = comes_later if attribute in operator.template_fields else lambda _: False
-        yield from argument_problems(kind, getattr(operator, attribute), later, shown)
+    yield from attribute_problems(operator, _ARGUMENTS)
     for name in ("command", "args") if operator.job is not None else ():
         given = getattr(operator, name)
         if given is not None and not comes_later(given) and not given:
@@ -61,6 +61,13 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     for one in callbacks if isinstance(callbacks, Sequence) else () if callbacks is None else (callbacks,):
         if not (isinstance(one, type) and issubclass(one, TFJobCallbacks)):
             yield Problem("callbacks", f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")
+
+
+def attribute_problems(task: Any, arguments: Mapping[str, tuple[str, str]]) -> Iterator[Problem]:
+    """What is wrong with attributes of a task. ``arguments``: of each, the argument that it is, and its name there."""
+    for attribute, (kind, shown) in arguments.items():
+        later = comes_later if attribute in task.template_fields else lambda _: False
+        yield from argument_problems(kind, getattr(task, attribute), later, shown)
 
 
 def policies_of_operator(operator: Any) -> dict[str, str]:

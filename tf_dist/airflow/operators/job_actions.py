@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
-from tf_dist.airflow.operators.argument_checks import comes_later
+from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
 from tf_dist.airflow.operators.tfjob import TFJobOperator
 from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
 from tf_dist.core.api.status import OutcomeKind
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tf_dist.client.stored_jobs import StoredJob
 
 _REACTIONS: Final = ("fail", "skip", "ignore")
+_ARGUMENTS: Final = {name: (name, name) for name in ("namespace", "in_cluster")}
 _OF_A_WAIT: Final = (
     "wait_for_completion",
     "deferrable",
@@ -96,6 +97,7 @@ class _StoredJobOperator(BaseOperator):
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the arguments: asked when the DAG is read, and again when they are filled in."""
         yield from job_name_problems(self.job_name, comes_later)
+        yield from attribute_problems(self, _ARGUMENTS)
         yield from choice_problems("if_missing", self.if_missing, _REACTIONS)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
@@ -224,8 +226,13 @@ class DeleteTFJobOperator(_StoredJobOperator):
     """
 
     def __init__(self, *, wait_for_completion: bool = False, if_missing: str = "ignore", **kwargs: Any) -> None:
+        self.wait_for_completion = wait_for_completion  # before the arguments are looked at
         super().__init__(if_missing=if_missing, **kwargs)
-        self.wait_for_completion = wait_for_completion
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with the arguments."""
+        yield from super().problems()
+        yield from argument_problems("wait_for_completion", self.wait_for_completion, lambda _: False)
 
     def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
         """Delete it."""

@@ -12,7 +12,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
-from tf_dist.airflow.operators.argument_checks import comes_later
+from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, conf
 from tf_dist.client.stored_jobs import StoredJob, driver_problems, now
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _KINDS: Final = {"": "", "tfjob": "TFJob", "vcjob": "Job"}
 _REQUIREMENTS: Final = ("admitted", "scheduled")
+_ARGUMENTS: Final = {
+    **{name: (name, name) for name in ("namespace", "in_cluster", "deferrable", "get_logs")},
+    "poke_interval": ("poll_interval", "poke_interval"),
+}
 _GOALS: Final = ("succeeded", "finished", "failed", "running", "admitted", "scheduled", "suspended")
 
 
@@ -59,8 +63,6 @@ class _JobSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
-        if problems := [*job_name_problems(job_name, comes_later)]:
-            raise InvalidJob(problems)
         self.job_name = job_name
         self.goal = goal
         self.namespace = namespace
@@ -71,6 +73,8 @@ class _JobSensor(BaseSensorOperator):
         self.get_logs = get_logs
         self.deferrable = deferrable
         self._said = ""
+        if problems := [*job_name_problems(job_name, comes_later), *attribute_problems(self, _ARGUMENTS)]:
+            raise InvalidJob(problems)
 
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer."""

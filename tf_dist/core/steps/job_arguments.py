@@ -5,11 +5,13 @@ None is an argument that is not given. What a template, another task or the work
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.api.names import is_label_key, is_label_value
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.errors import Problem
@@ -21,6 +23,7 @@ _DIGITS: Final = 18
 _COUNT: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 _LONGEST_LINE: Final = 1024
 _MOST_SHOWN: Final = 60
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _JOB_NAME: Final = re.compile(r"((tfjob|vcjob)/)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
@@ -57,6 +60,15 @@ def _word(name: str, value: object, example: str, later: Later) -> Iterator[Prob
         yield Problem(name, f"{_shown(value)} has a space in it", "write one word")
 
 
+def _name(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    """The name of a job or a namespace, "" where it is not said."""
+    if not isinstance(value, str):
+        yield from _text(name, value, example, later)
+    elif value and not _NAME.fullmatch(value):
+        hint = "up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
+        yield Problem(name, f"{_shown(value)} is no name", hint)
+
+
 def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         right = f"write {example}"
@@ -82,6 +94,13 @@ def _seconds(name: str, value: object, example: str, later: Later) -> Iterator[P
         yield Problem(name, f"{_shown(value)} is not a time", "write 90s, 10m or 1h30m")
 
 
+def _interval(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    """Seconds between two requests; with 0 they would never pause."""
+    found = seconds_of(value)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
+        yield Problem(name, f"{_shown(value)} is not a time above 0", "write 90s, 10m or 1h30m")
+
+
 def _switch(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if not (isinstance(value, int) and value in (0, 1)):
         yield Problem(name, f"must be True or False, not {_shown(value)}", "give True or False")
@@ -99,6 +118,27 @@ def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Pr
 
 def _texts(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     yield from _entries(name, value, example, later, (str,), _shown)
+
+
+def _labels(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    yield from _texts(name, value, example, later)
+    yield from _key_problems(name, value, "a label")
+    for key, one in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(one, str) and not later(one) and not is_label_value(one):
+            hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
+            yield Problem(f"{name}[{key!r}]", f"{_shown(one)} is no value that a label can have", hint)
+
+
+def _annotations(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    yield from _texts(name, value, example, later)
+    yield from _key_problems(name, value, "an annotation")
+
+
+def _key_problems(name: str, value: object, holder: str) -> Iterator[Problem]:
+    for key in value if isinstance(value, Mapping) else ():
+        if isinstance(key, str) and not is_label_key(key):
+            hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
+            yield Problem(f"{name}[{key!r}]", f"is no key that {holder} can have", hint)
 
 
 def _environment(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -124,7 +164,7 @@ def _quantities(name: str, value: object, example: str, later: Later) -> Iterato
             yield Problem(f"{name}[{key!r}]", str(error), "write 500m, 2 or 64Gi")
 
 
-_OF_TEXT: Final = (_text, _line, _word, _count, _seconds)
+_OF_TEXT: Final = (_text, _line, _word, _name, _count, _seconds, _interval)
 """What a text that a pipeline fills in can be; it is never a list, a mapping or a switch."""
 
 
@@ -137,8 +177,8 @@ _TIME_EXAMPLE: Final = "10m"
 _COUNT_EXAMPLE: Final = "4"
 _RESOURCES: Final = '{"cpu": "2", "nvidia.com/gpu": 1}'
 _ARGUMENTS: Final[Mapping[str, _Argument]] = {
-    "name": _Argument(_text, "mnist"),
-    "namespace": _Argument(_word, "team-a"),
+    "name": _Argument(_name, "mnist"),
+    "namespace": _Argument(_name, "team-a"),
     "image": _Argument(_word, "registry/trainer:1"),
     "command": _Argument(_words, '["python", "train.py"]'),
     "args": _Argument(_words, '["--steps=1000"]'),
@@ -146,9 +186,8 @@ _ARGUMENTS: Final[Mapping[str, _Argument]] = {
     "ps": _Argument(_count, _COUNT_EXAMPLE),
     "min_workers": _Argument(_count, _COUNT_EXAMPLE),
     "max_workers": _Argument(_count, _COUNT_EXAMPLE),
-    "chief": _Argument(_switch, ""),
-    "evaluator": _Argument(_switch, ""),
-    "enable_dynamic_worker": _Argument(_switch, ""),
+    **dict.fromkeys(("chief", "evaluator", "enable_dynamic_worker"), _Argument(_switch, "")),
+    **dict.fromkeys(("in_cluster", "durable", "wait_for_completion", "deferrable", "get_logs"), _Argument(_switch, "")),
     "env_vars": _Argument(_environment, '{"RATE": "0.1"}'),
     "resources": _Argument(_quantities, _RESOURCES),
     "ps_resources": _Argument(_quantities, _RESOURCES),
@@ -156,8 +195,8 @@ _ARGUMENTS: Final[Mapping[str, _Argument]] = {
     "priority_class": _Argument(_word, "high"),
     "restart_policy": _Argument(_text, "ExitCode"),
     "success_policy": _Argument(_text, "AllWorkers"),
-    "labels": _Argument(_texts, '{"team": "research"}'),
-    "annotations": _Argument(_texts, '{"note": "weekly"}'),
+    "labels": _Argument(_labels, '{"team": "research"}'),
+    "annotations": _Argument(_annotations, '{"note": "weekly"}'),
     "pod": _Argument(_fields, '{"nodeSelector": {"pool": "gpu"}}'),
     "container": _Argument(_fields, '{"workingDir": "/work"}'),
     "run_policy": _Argument(_fields, '{"backoffLimit": 3}'),
@@ -167,7 +206,7 @@ _ARGUMENTS: Final[Mapping[str, _Argument]] = {
     "admission_timeout": _Argument(_seconds, _TIME_EXAMPLE),
     "startup_timeout": _Argument(_seconds, _TIME_EXAMPLE),
     "run_timeout": _Argument(_seconds, _TIME_EXAMPLE),
-    "poll_interval": _Argument(_seconds, _TIME_EXAMPLE),
+    "poll_interval": _Argument(_interval, _TIME_EXAMPLE),
 }
 
 
