@@ -75,7 +75,10 @@ PODS = st.fixed_dictionaries(
         ),
         "spec": st.fixed_dictionaries(
             {"containers": st.just([{"name": "tensorflow", "image": "tf", "env": [{"name": "A", "value": "b"}]}])},
-            optional={"nodeName": st.sampled_from(["n1", "n2"])},
+            optional={
+                "nodeName": st.sampled_from(["n1", "n2"]),
+                "schedulerName": st.sampled_from(["default-scheduler", "volcano"]),
+            },
         ),
         "status": st.fixed_dictionaries(
             {},
@@ -128,7 +131,16 @@ SILENT = {
 GATED = {**SILENT, "spec": {**DISRUPTED_LATE["spec"], "readinessGates": [{"conditionType": "example.com/ready"}]}}
 
 
+# No scheduler of this name runs.
+UNSEEN = {
+    **DISRUPTED_LATE,
+    "spec": {**DISRUPTED_LATE["spec"], "schedulerName": "volcano"},
+    "status": {"phase": "Pending"},
+}
+
+
 @given(PODS)
+@example(UNSEEN)
 @example(DISRUPTED_LATE)
 @example(SILENT)
 @example(GATED)

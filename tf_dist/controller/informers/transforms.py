@@ -52,9 +52,19 @@ def pod(stored: Object) -> Object:
         kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: _shared(apart)}}
     if node := text(kept.pop("nodeName", None)):
         kept["nodeName"] = intern(node)
-    elif pinned := required_node(spec):
-        kept["affinity"] = {**kept.get("affinity", {}), **_pinned(pinned)} if apart else _pinned(pinned)
+    else:
+        kept |= _unbound(spec, kept.get("affinity", {}))
     return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
+
+
+def _unbound(spec: Mapping[str, Any], affinity: Object) -> Object:
+    """Of a pod that no scheduler has bound: which one is to, and the node that it is for."""
+    kept: Object = {}
+    if scheduler := text(spec.get("schedulerName")):
+        kept["schedulerName"] = intern(scheduler)
+    if pinned := required_node(spec):
+        kept["affinity"] = {**affinity, **_pinned(pinned)} if affinity else _pinned(pinned)
+    return kept
 
 
 @lru_cache(maxsize=_MAX_SHARED)
