@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
-from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, Resource, Stream
+from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Stream
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, replica_id
 from tf_dist.core.api.timestamps import format_time, parse_time
@@ -107,16 +107,6 @@ class _LogPosition:
         return True
 
 
-class LogSource(Protocol):
-    """What of a ``Cluster`` the logs of containers are read through."""
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        """See ``Cluster``."""
-
-    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """See ``Cluster``."""
-
-
 class ResumingLogStream(Stream[bytes]):
     """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection.
 
@@ -127,7 +117,7 @@ class ResumingLogStream(Stream[bytes]):
 
     def __init__(
         self,
-        cluster: LogSource,
+        cluster: Cluster,
         namespace: str,
         pod: str,
         options: LogOptions,
@@ -306,7 +296,7 @@ class LogEnded(NamedTuple):
 LogOpener = Callable[[Object, ContainerInstance], Stream[bytes]]
 
 
-def log_opener(cluster: LogSource, options: LogOptions) -> LogOpener:
+def log_opener(cluster: Cluster, options: LogOptions) -> LogOpener:
     """Reading through the cluster."""
 
     def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
@@ -318,7 +308,7 @@ def log_opener(cluster: LogSource, options: LogOptions) -> LogOpener:
     return open_log
 
 
-def _read_state(cluster: LogSource, namespace: str, pod: str, instance: ContainerInstance) -> InstanceState:
+def _read_state(cluster: Cluster, namespace: str, pod: str, instance: ContainerInstance) -> InstanceState:
     """The state of an instance as the cluster has it; ClusterError."""
     try:
         return instance_state(cluster.get(PODS, namespace, pod), instance)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tf_dist.airflow.shared.job_store import InformerJobStore, JobStore, LeasedController
 from tf_dist.airflow.shared.subscription import (
     BoundedThreads,
-    LogRequestLimiter,
+    LogOpenLimiter,
     SeenJob,
     Subscription,
     SubscriptionLogFollower,
@@ -35,7 +35,7 @@ class SharedJobInformer:
         self.cluster = connection.cluster
         self.namespace = namespace
         self._connection = connection
-        self._slots, self._log_requests = BoundedThreads(streams), LogRequestLimiter(connection.cluster)
+        self._slots, self._gate = BoundedThreads(streams), LogOpenLimiter()
         self._lock, self._starting = threading.Lock(), threading.Lock()
         # One for all subscriptions: of objects that each of a thousand has, a garbage collection sees a thousand.
         self._roomy = threading.Condition()
@@ -76,7 +76,7 @@ class SharedJobInformer:
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
         """Read logs of the job's containers into its subscription, as threads are free for them."""
         with self._lock:  # nearly all ask for the same
-            log = self._log_openers.get(options) or log_opener(self._log_requests, options)
+            log = self._log_openers.get(options) or self._gate.through(log_opener(self.cluster, options))
             self._log_openers[options] = log
         follower = SubscriptionLogFollower(
             subscription.last.job, log, subscription.put, start=self._start_reading, begun=begun
@@ -104,7 +104,6 @@ class SharedJobInformer:
             followers = tuple(self._log_followers.values())
         for follower in followers:
             follower.close()
-        self._log_requests.close()
         if self._store is not None:
             self._store.close()
         self._slots.close()

@@ -1,75 +1,42 @@
-"""Subscription to one job: its changes and logs; limits on the logs that are read, and asked for, at a time."""
+"""Subscription to one job: its changes and logs; limits on the logs that are read and opened at a time."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
-from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, LogOpener, LogSource
+from tf_dist.client.log_follower import ContainerInstance, LogEnded, LogFollower, LogLine, LogOpener
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, Resource, Stream
+from tf_dist.cluster.api import PODS, Object, Stream
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.core.api.job import Job
 
 _AT_ONCE: Final = 4
-_PATIENCE: Final = 0.25  # seconds for which a request counts: nodes that are away must not hold up the others
+_PATIENCE: Final = 1.0  # seconds after which one goes ahead: logs of nodes that are away must not hold up the others
 
 
-class LogRequestLimiter:
-    """The requests that log followers make of a cluster, a few at a time; a log that is open takes no place.
+class LogOpenLimiter:
+    """Lets a few open a log at a time, and the others after a while."""
 
-    The logs of a thousand jobs may end at once. If as many threads as read logs were at work then, the event loop of a
-    triggerer would wait for the interpreter lock behind all of them, for up to seconds.
-    """
+    def __init__(self) -> None:
+        self._places = threading.Semaphore(_AT_ONCE)
 
-    def __init__(self, cluster: LogSource, *, patience: float = _PATIENCE) -> None:
-        self._cluster, self._patience = cluster, patience
-        self._changed = threading.Condition()
-        self._lapses: dict[object, float] = {}  # by request, oldest first: when its place is free again at the latest
-        self._closed = False
+    def through(self, open_log: LogOpener) -> LogOpener:
+        """The same, a few at a time."""
 
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        """See ``Cluster``."""
-        with self._place():
-            return self._cluster.get(resource, namespace, name)
+        def opened(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
+            placed = self._places.acquire(timeout=_PATIENCE)
+            try:
+                return open_log(pod, instance)
+            finally:
+                if placed:
+                    self._places.release()
 
-    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """See ``Cluster``."""
-        with self._place():
-            return self._cluster.logs(namespace, pod, options)
-
-    def close(self) -> None:
-        """Let all go ahead that wait: their logs are closed, and threads that end are waited for."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        request = object()
-        with self._changed:
-            while not self._closed and (pause := self._until_free()) > 0:
-                self._changed.wait(pause)
-            self._lapses[request] = time.monotonic() + self._patience
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._lapses.pop(request, None)
-                self._changed.notify()
-
-    def _until_free(self) -> float:
-        """Seconds until a place is free at the latest; 0 if one is."""
-        now = time.monotonic()
-        while self._lapses and (oldest := next(iter(self._lapses.items())))[1] <= now:
-            del self._lapses[oldest[0]]
-        return next(iter(self._lapses.values())) - now if len(self._lapses) >= _AT_ONCE else 0.0
+        return opened
 
 
 _LOG: Final = logging.getLogger(__name__)
