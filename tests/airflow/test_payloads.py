@@ -87,7 +87,7 @@ def native() -> Iterator[Any]:
 def test_a_native_template_makes_no_structure_of_a_text(payload: str) -> None:
     body = document("{{ params.x }}")
     with native():
-        operator = TFJobOperator(task_id="train", job=body, labels={"note": "{{ params.x }}"})
+        operator = TFJobOperator(task_id="train", job=body, annotations={"note": "{{ params.x }}"})
     honest = rendered(operator, {"x": "true"})
     found = rendered(operator, {"x": PAYLOADS[payload]})
     (container,) = found["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]

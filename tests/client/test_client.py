@@ -136,7 +136,7 @@ def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
     (problem,) = caught.value.problems
     assert (problem.path, problem.hint) == ("until", "did you mean succeeded?")
     with pytest.raises(InvalidFiles, match=r"metadata\.name"):
-        client.submit(TFJob("No Name", image="x"))
+        client.submit(TFJob("9", image="x"))
     with pytest.raises(InvalidFiles, match="the file says default"):
         client.submit(job("true", namespace="default"), namespace="other")
     with pytest.raises(AlreadyExists, match=stored.name):

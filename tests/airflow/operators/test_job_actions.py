@@ -142,8 +142,7 @@ def test_a_name_that_the_cluster_is_to_make(cluster_site: Site, instance: Instan
         (TFJobSensor, {"until": "done"}, ["until"]),
         (TFJobSensor, {"job_name": "a b"}, ["job_name"]),
         (TFJobSensor, {"namespace": "A_B", "get_logs": "no", "deferrable": 2}, ["namespace", "deferrable", "get_logs"]),
-        (TFJobSensor, {"poke_interval": 0, "deferrable": True}, ["poke_interval"]),
-        (GangAdmittedSensor, {"poke_interval": 0.0, "in_cluster": "no"}, ["in_cluster", "poke_interval"]),
+        (GangAdmittedSensor, {"in_cluster": "no"}, ["in_cluster"]),
         (DeleteTFJobOperator, {"namespace": "A_B", "wait_for_completion": "no"}, ["namespace", "wait_for_completion"]),
     ],
 )

@@ -262,6 +262,7 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
         ({"job": None}, "image: nothing says what is to run"),
         ({"job": ""}, "job: it is empty"),
         ({"job": 5}, "job: must be the path of a file, a dict, or a TFJob, not int"),
+        ({"job": Path("a.yaml")}, "job: must be the path of a file, a dict, or a TFJob, not PosixPath"),
         ({"job": ["a.yaml"]}, "job: must be the path of a file, a dict, or a TFJob, not list"),
         ({"job": "", "image": "tf"}, "job: it is empty"),
         ({"job": None, "image": ""}, "image: nothing says what is to run"),

@@ -22,7 +22,16 @@ TIMES = st.sampled_from(["2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z"])
 CONDITIONS = st.lists(
     st.fixed_dictionaries(
         {
-            "type": st.sampled_from(["Ready", "PodScheduled", "DisruptionTarget", "Initialized", "ContainersReady"]),
+            "type": st.sampled_from(
+                [
+                    "Ready",
+                    "PodScheduled",
+                    "DisruptionTarget",
+                    "Initialized",
+                    "ContainersReady",
+                    "PodReadyToStartContainers",
+                ]
+            ),
             "status": st.sampled_from(["True", "False", "Unknown"]),
             "lastProbeTime": st.none(),
             "lastTransitionTime": TIMES,
@@ -131,6 +140,15 @@ SILENT = {
 GATED = {**SILENT, "spec": {**DISRUPTED_LATE["spec"], "readinessGates": [{"conditionType": "example.com/ready"}]}}
 
 
+# Its image is all that it lacks.
+PULLING = {
+    **DISRUPTED_LATE,
+    "status": {
+        "phase": "Pending",
+        "conditions": [{"type": "PodReadyToStartContainers", "status": "True"}],
+        "containerStatuses": [{"name": "tensorflow", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+    },
+}
 # No scheduler of this name runs.
 UNSEEN = {
     **DISRUPTED_LATE,
@@ -141,6 +159,7 @@ UNSEEN = {
 
 @given(PODS)
 @example(UNSEEN)
+@example(PULLING)
 @example(DISRUPTED_LATE)
 @example(SILENT)
 @example(GATED)

@@ -120,7 +120,7 @@ def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None
         ("namespace", ""),
         ("name", "{{ params.name }}"),
         ("labels", {"team": "", "example.com/team": "A.b_c", "run": "{{ run_id }}"}),
-        ("annotations", {"note": "any text\nat all"}),
+        ("annotations", {"note": "any text\nat all", "Example.com/Note": ""}),
     ],
 )
 def test_what_is_right_or_comes_later(kind: str, right: Any) -> None:

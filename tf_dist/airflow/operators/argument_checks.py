@@ -29,7 +29,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def comes_later(given: object) -> bool:
     """Whether it is a template, or what another task returns: that may still become what is wanted."""
-    return hasattr(given, "resolve") or is_template(given)
+    return hasattr(given, "iter_references") or is_template(given)  # a path can be resolved, too
 
 
 def operator_problems(operator: Any) -> Iterator[Problem]:

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 _KINDS: Final = {"": "", "tfjob": "TFJob", "vcjob": "Job"}
 _REQUIREMENTS: Final = ("admitted", "scheduled")
-_ARGUMENTS: Final = {
-    **{name: (name, name) for name in ("namespace", "in_cluster", "deferrable", "get_logs")},
-    "poke_interval": ("poll_interval", "poke_interval"),
-}
+_ARGUMENTS: Final = {name: (name, name) for name in ("namespace", "in_cluster", "deferrable", "get_logs")}
+_LEAST_PAUSE: Final = 0.1  # seconds: a deferred wait pauses though poke_interval is 0, as in many tests of DAGs
 _GOALS: Final = ("succeeded", "finished", "failed", "running", "admitted", "scheduled", "suspended")
 
 
@@ -94,7 +92,7 @@ class _JobSensor(BaseSensorOperator):
                 access=access.fields(),
                 goal=self.goal,
                 get_logs=self.get_logs,
-                poll_interval=self.poke_interval,
+                poll_interval=max(_LEAST_PAUSE, self.poke_interval),
                 asked_at=time.time(),
             )
         finally:

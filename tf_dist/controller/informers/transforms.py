@@ -30,8 +30,10 @@ _POD_STATUS: Final = (
 _CONTAINER_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 _CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount")
 # Whether it is ready, whether its node has gone silent (its containers are ready, and it is not), why it has no node,
-# and what took it away; of the others nothing follows.
-_POD_CONDITIONS: Final = frozenset({"Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"})
+# whether it lacks only its image, and what took it away; of the others nothing follows.
+_POD_CONDITIONS: Final = frozenset(
+    {"Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers", "DisruptionTarget"}
+)
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _MAX_SHARED: Final = 10_000
 _SHARED: dict[str, list[Any]] = {}

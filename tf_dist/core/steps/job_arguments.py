@@ -131,12 +131,12 @@ def _labels(name: str, value: object, example: str, later: Later) -> Iterator[Pr
 
 def _annotations(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     yield from _texts(name, value, example, later)
-    yield from _key_problems(name, value, "an annotation")
+    yield from _key_problems(name, value, "an annotation", str.lower)  # as the API server judges them
 
 
-def _key_problems(name: str, value: object, holder: str) -> Iterator[Problem]:
+def _key_problems(name: str, value: object, holder: str, judged: Callable[[str], str] = str) -> Iterator[Problem]:
     for key in value if isinstance(value, Mapping) else ():
-        if isinstance(key, str) and not is_label_key(key):
+        if isinstance(key, str) and not is_label_key(judged(key)):
             hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
             yield Problem(f"{name}[{key!r}]", f"is no key that {holder} can have", hint)
 
