@@ -141,3 +141,8 @@ def test_any_state_can_be_waited_for(cluster_site: Site, deferrable: bool) -> No
         assert found["name"] == "a"
     cluster_site.submit(document(FOREVER, name="b", suspend=True))
     assert waited(make(TFJobSensor, cluster_site, job_name="b", until="suspended", deferrable=deferrable))
+
+
+def test_a_poke_interval_of_0_is_taken() -> None:
+    """Airflow takes it, and tests of DAGs often have it."""
+    assert TFJobSensor(task_id="wait", job_name="a", poke_interval=0, deferrable=True).poke_interval == 0
