@@ -138,7 +138,17 @@ def test_the_package_is_the_program_too() -> None:
     assert said.stdout.strip().endswith(__version__)
 
 
-@pytest.mark.parametrize("arguments", [["validate", "job.yaml"], ["plan", "-o", "json", "job.yaml"]])
+WRITING = [
+    ["validate", "job.yaml"],
+    ["plan", "-o", "json", "job.yaml"],
+    ["--help"],
+    ["submit", "--help"],
+    ["argo-launch", "--help"],
+    ["argo-launch", "--job-file=job.yaml", "--dry-run"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
 def test_a_full_disk_is_said_and_is_no_defect(tf_dist: Program, arguments: list[str]) -> None:
     tf_dist.write("job.yaml", tf_dist.job())
     with Path("/dev/full").open("w") as full:
@@ -150,11 +160,23 @@ def test_a_full_disk_is_said_and_is_no_defect(tf_dist: Program, arguments: list[
     ]
 
 
-def test_a_standard_output_that_is_closed_is_not_needed(tf_dist: Program) -> None:
+@pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
+def test_a_closed_standard_output_is_said_and_is_no_defect(tf_dist: Program, arguments: list[str]) -> None:
+    """What was asked for is lost: that is no success."""
     tf_dist.write("job.yaml", tf_dist.job())
-    script = 'exec "$@" >&- 2>&-'
-    for name, code in (("job.yaml", 0), ("missing.yaml", 2)):
-        command = ["sh", "-c", script, "sh", *PROGRAM, "validate", name]
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *arguments]
+    found = subprocess.run(command, cwd=tf_dist.folder, env=tf_dist.env, stderr=PIPE)
+    assert found.returncode == 1
+    assert found.stderr.decode().splitlines() == [
+        "error: cannot write to standard output: not writable",
+        "  hint: make room, or send it elsewhere",
+    ]
+
+
+def test_where_nothing_can_be_said_the_exit_code_still_says_it(tf_dist: Program) -> None:
+    tf_dist.write("job.yaml", tf_dist.job())
+    for name, code in (("job.yaml", 1), ("missing.yaml", 2)):
+        command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *PROGRAM, "plan", name]
         assert subprocess.run(command, cwd=tf_dist.folder, env=tf_dist.env).returncode == code
 
 

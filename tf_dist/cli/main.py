@@ -28,8 +28,6 @@ def run(arguments: list[str]) -> int:
         output.flush()
     except output.OutputClosed as closed:
         code = _output_closed(closed.reason)
-    except BrokenPipeError:  # of what writes by itself: help, and the launcher's dry run
-        code = _output_closed("")
     except KeyboardInterrupt:
         code = exit_codes.SIGNAL_BASE + 2
     except TFDistError as error:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,14 +22,22 @@ _state = {"plain": False}
 
 
 def configure(*, plain: bool) -> None:
-    """Settings of the whole run; a broken encoding or a closed stream must never break a command."""
+    """Settings of the whole run; a broken encoding must never break a command.
+
+    Python has None for a stream that was closed when it started (``>&-``). To lose what was asked for is an error;
+    where nothing can be said about it, the exit code says it.
+    """
     _state["plain"] = _state["plain"] or plain
-    # Python has None for a stream that was closed when it started (``>&-``).
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if not isinstance(sys.stdout, _StandardOutput):
+        sys.stdout = cast(TextIO, _StandardOutput(sys.stdout or _devnull("r")))
+    sys.stderr = sys.stderr or _devnull("w")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _devnull(mode: str) -> TextIO:
+    return cast(TextIO, open(os.devnull, mode))
 
 
 def rich_wanted(stream: Any = None) -> bool:
@@ -54,12 +62,33 @@ class OutputClosed(Exception):
         self.reason = "" if isinstance(error, BrokenPipeError) else error.strerror or str(error)
 
 
+class _StandardOutput:
+    """Standard output, each failure of which is ``OutputClosed``: also where help or a library writes to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """See ``TextIO``."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            raise OutputClosed(error) from error
+
+    def flush(self) -> None:
+        """See ``TextIO``."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputClosed(error) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def write(text: str) -> None:
-    """Some of what was asked for."""
-    try:
-        sys.stdout.write(text)
-    except OSError as error:
-        raise OutputClosed(error) from error
+    """Some of what was asked for; OutputClosed."""
+    sys.stdout.write(text)
 
 
 def line(text: str = "") -> None:
@@ -68,11 +97,8 @@ def line(text: str = "") -> None:
 
 
 def flush() -> None:
-    """Give readers of a pipe what there is."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        raise OutputClosed(error) from error
+    """Give readers of a pipe what there is; OutputClosed."""
+    sys.stdout.flush()
 
 
 def note(text: str, style: str = "") -> None:

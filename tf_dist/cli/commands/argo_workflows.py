@@ -76,10 +76,10 @@ def export(
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml
-    from tf_dist.core.dialects.common_schema import is_label
+    from tf_dist.core.api.names import is_dns_label
     from tf_dist.errors import InvalidJob, Problem
 
-    if namespace and not is_label(namespace):
+    if namespace and not is_dns_label(namespace):
         raise InvalidJob([Problem("--namespace", f"{namespace!r} is no namespace")])
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
     files = {

@@ -13,8 +13,8 @@ from typing import Any, Final
 from tf_dist.cli.install.install_options import CONFIG_KEY, RESOURCES, InstallOptions
 from tf_dist.cli.options import parse_resources
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
+from tf_dist.core.api.names import is_dns_label
 from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.dialects.common_schema import is_label
 from tf_dist.errors import InvalidJob, Problem
 
 VOLCANO_IS_THERE: Final = (
@@ -255,7 +255,7 @@ class OptionReader:
         lists |= {"--metrics-from": settings.metrics_from}
         given = [("--into", settings.into), ("--system-namespace", settings.system_namespace)]
         for option, name in [*given, *((option, name) for option, names in lists.items() for name in names)]:
-            if not is_label(name):
+            if not is_dns_label(name):
                 self.refuse(option, f"{name!r} is no namespace")
         if not _IMAGE.fullmatch(settings.image):
             self.refuse("--image", f"{settings.image!r} is no image", "write REGISTRY/tf-dist:TAG or …@sha256:DIGEST")

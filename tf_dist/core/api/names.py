@@ -23,9 +23,15 @@ LONGEST_VALUE: Final = 63
 LONGEST_PREFIX: Final = 253
 LONGEST_KEY: Final = LONGEST_PREFIX + 1 + LONGEST_VALUE
 
+DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")  # DNS-1123: of namespaces, containers, volumes
 _KEY: Final = re.compile(LABEL_KEY)
 _VALUE: Final = re.compile(LABEL_NAME)
 _SHOWN: Final = 3
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether it is a DNS-1123 label: what jobs, pods and namespaces may be called."""
+    return len(text) <= LONGEST_VALUE and DNS_LABEL.fullmatch(text) is not None
 
 
 def is_label_key(text: str) -> bool:

@@ -142,18 +142,10 @@ def without_none(**values: object) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
-"""A DNS-1123 label: names of namespaces, containers, volumes, Volcano tasks."""
-
 DNS_SERVICE: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 """A DNS-1035 label: names of services, and so of everything that gets one."""
 
 MAX_NAME: Final = 63
-
-
-def is_label(name: str) -> bool:
-    """Whether a text is a DNS-1123 label."""
-    return len(name) <= MAX_NAME and DNS_LABEL.fullmatch(name) is not None
 
 
 def nearest_label(name: str) -> str:
@@ -166,7 +158,7 @@ def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bo
     if len(name) > MAX_NAME:
         out.error(loc, f"is {len(name)} characters long; a name may have {MAX_NAME}")
         return False
-    if (DNS_SERVICE if letter_first else DNS_LABEL).fullmatch(name):
+    if (DNS_SERVICE if letter_first else names.DNS_LABEL).fullmatch(name):
         return True
     rule = "start with a letter" if letter_first else "start with a letter or digit"
     better = nearest_label(name)

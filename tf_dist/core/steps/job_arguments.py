@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.api.fieldpath import suggestion
-from tf_dist.core.api.names import is_label_key, is_label_value
+from tf_dist.core.api.names import is_dns_label, is_label_key, is_label_value
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.errors import Problem
@@ -23,7 +23,6 @@ _DIGITS: Final = 18
 _COUNT: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 _LONGEST_LINE: Final = 1024
 _MOST_SHOWN: Final = 60
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _JOB_NAME: Final = re.compile(r"((tfjob|vcjob)/)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
@@ -64,7 +63,7 @@ def _name(name: str, value: object, example: str, later: Later) -> Iterator[Prob
     """The name of a job or a namespace, "" where it is not said."""
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
-    elif value and not _NAME.fullmatch(value):
+    elif value and not is_dns_label(value):
         hint = "up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
         yield Problem(name, f"{_shown(value)} is no name", hint)
 
