@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.control_plane import (
@@ -20,7 +22,7 @@ from benchmarks.control_plane import (
     placed,
     prepared,
 )
-from benchmarks.measure import Measured, Row, Target, benchmark, until
+from benchmarks.measure import Measured, Row, Target, benchmark, in_turn, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.leases.leader_election import LeaderElector
@@ -108,17 +110,23 @@ def _cordon(cluster: Cluster, *, cordoned: bool) -> None:
 )
 def admitted() -> Measured:
     """The peer uncordons the nodes and writes the same statuses over the same ones, and as many events."""
-    first, cpu, events = _decided()
-    # Between the two runs: the server gets slower from one to the next.
-    bare = sum(_write_alike(events) for _ in range(2)) / 2
-    last, more, _ = _decided()
-    note = f"The controller: {(cpu + more) / 2:.1f} ms of CPU time a job; {events} events within the time measured. "
-    note += "The peer follows the same kinds and writes over the same statuses, between two runs of ours."
-    return Measured((first + last) / 2, {_BARE: bare}, note)
+    ours, peers = in_turn(_decided, lambda of: _write_alike(of.events), pairs=3)
+    cpu, events = statistics.median(one.cpu for one in ours), ours[-1].events
+    note = f"The controller: {cpu:.1f} ms of CPU time a job; {events} events within the time measured. "
+    note += "The peer follows the same kinds and writes over the same statuses; both in turn."
+    return Measured([one.rate for one in ours], {_BARE: peers}, note)
 
 
-def _decided() -> tuple[float, float, int]:
-    """Jobs a second, the milliseconds of CPU time that the controller takes for one, and how many events it writes."""
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What a controller does in the time measured."""
+
+    rate: float  # jobs a second
+    cpu: float  # milliseconds, a job
+    events: int
+
+
+def _decided() -> _Decided:
     with _scene() as (cluster, seen, controller):
         _cordon(cluster, cordoned=True)
         with ThreadPoolExecutor(8) as pool:
@@ -127,7 +135,7 @@ def _decided() -> tuple[float, float, int]:
         events, cpu = controller.calls().get(EVENTS, 0), controller.cpu()
         rate = _admission_rate(cluster, seen)
         cpu = (controller.cpu() - cpu) / JOBS * 1e3
-        return rate, cpu, controller.calls().get(EVENTS, 0) - events
+        return _Decided(rate, cpu, controller.calls().get(EVENTS, 0) - events)
 
 
 def _admission_rate(cluster: Cluster, seen: _Seen, write: Callable[[], object] = lambda: None) -> float:
@@ -179,9 +187,26 @@ def _observed(verdict: Verdict) -> Observed:
 )
 def latency() -> Measured:
     """The peer: the thread that has created a job writes the same status itself at once."""
+    ours, peers = in_turn(_decided_waits, lambda _: _written_waits(), pairs=2)
+    note = f"offered: {ours[-1].offered:.0f} jobs/s; half of them within {ours[-1].half:.0f} ms."
+    return Measured([one.late for one in ours], {_BARE: peers}, note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Milliseconds from a creation to the place: the median and the 99th percentile; jobs a second that there were."""
+
+    half: float
+    late: float
+    offered: float
+
+
+def _decided_waits() -> _Waits:
     with _scene() as (cluster, seen, _):
-        waits, offered = _offered(partial(_create, cluster), seen)
-    told = f"offered: {offered:.0f} jobs/s; half of them within {waits[OFFERS // 2]:.0f} ms."
+        return _offered(partial(_create, cluster), seen)
+
+
+def _written_waits() -> float:
     with prepared() as cluster, _following(cluster) as seen:
         peer = Peer(cluster, jobs=OFFERS, events=OFFERS)
 
@@ -189,12 +214,10 @@ def latency() -> Measured:
             stored = _create(cluster, number)
             return lambda: peer.write(number, stored, read(stored), _observed(placed(number, workers=2)))
 
-        alone, _ = _offered(create, seen)
-    return Measured(waits[int(OFFERS * 0.99)], {_BARE: alone[int(OFFERS * 0.99)]}, told)
+        return _offered(create, seen).late
 
 
-def _offered(create: Callable[[int], Object | Callable[[], None]], seen: _Seen) -> tuple[list[float], float]:
-    """Milliseconds, sorted, from each creation to its place; and how many jobs a second there really were."""
+def _offered(create: Callable[[int], Object | Callable[[], None]], seen: _Seen) -> _Waits:
     begun = time.monotonic()
 
     def one(number: int) -> float:
@@ -208,5 +231,5 @@ def _offered(create: Callable[[int], Object | Callable[[], None]], seen: _Seen) 
     with ThreadPoolExecutor(16) as pool:
         moments = list(pool.map(one, range(OFFERS)))
     until(lambda: len(seen.at) >= OFFERS)
-    waits = [max(0.0, seen.at[f"job-{number:05}"] - moment) * 1e3 for number, moment in enumerate(moments)]
-    return sorted(waits), OFFERS / (max(moments) - begun)
+    waits = sorted(max(0.0, seen.at[f"job-{number:05}"] - moment) * 1e3 for number, moment in enumerate(moments))
+    return _Waits(waits[OFFERS // 2], waits[int(OFFERS * 0.99)], OFFERS / (max(moments) - begun))

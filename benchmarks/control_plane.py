@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -16,12 +17,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from benchmarks.jobs import tfjob
-from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, resident_mib, until
+from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, in_turn, resident_mib, until
 from tf_dist.cli.install import crds
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
@@ -219,21 +220,31 @@ JOBS, REPLICAS = 600, 8
 PODS_ALL = JOBS * REPLICAS
 _BARE = "the same objects, by 16 threads and no driver"
 EVENTS = "create events"
+_IN_TURN = "The peer, one process where ours are two, follows the same kinds and writes as many events; both in turn."
 _EVENT = EmitEvent("Normal", "Admitted", "all replicas are admitted")
 
 
-def _driven(scheduler: str) -> tuple[float, float, int, str]:
-    """Seconds from the first job submitted to the last pod made, and to the last one bound; the events written by
-    then, and the requests a job.
-    """
+@dataclass(frozen=True, slots=True)
+class _Driven:
+    """Seconds from the first job submitted to the last pod made, and to the last one bound; what that took by then."""
+
+    made: float
+    bound: float
+    events: int
+    cpu: float  # milliseconds of the controller, a job
+    calls: str  # requests, a job
+
+
+def _driven(scheduler: str) -> _Driven:
     with prepared() as cluster, Controller() as controller, _pods(cluster) as pods:
         until(controller.leads)
-        before, begun = controller.calls(), time.monotonic()
+        before, cpu, begun = controller.calls(), controller.cpu(), time.monotonic()
         _submit(cluster, JOBS, workers=REPLICAS - 1, scheduler=scheduler)
         made, bound = _seen(pods, begun, bound=scheduler != NO_SCHEDULER)
+        cpu = (controller.cpu() - cpu) / JOBS * 1e3
         calls = {key: count - before.get(key, 0) for key, count in controller.calls().items()}
     told = ", ".join(f"{key} {count / JOBS:.2f}" for key, count in sorted(calls.items()) if count)
-    return made, bound, calls.get(EVENTS, 0), f"Requests a job: {told}."
+    return _Driven(made, bound, calls.get(EVENTS, 0), cpu, f"Requests a job: {told}.")
 
 
 def _written(scheduler: str, events: int) -> tuple[float, float]:
@@ -320,12 +331,10 @@ def _write_alike(cluster: Cluster, scheduler: str, events: int) -> None:
 )
 def created() -> Measured:
     """The peer follows and writes the same, with the same client and server; its verdicts are made up."""
-    first, _, events, told = _driven(NO_SCHEDULER)
-    # Between the two runs: the server gets slower from one to the next.
-    bare = sum(_written(NO_SCHEDULER, events)[0] for _ in range(2)) / 2
-    made = (first + _driven(NO_SCHEDULER)[0]) / 2
-    told = f"The peer follows the same kinds and writes as many events, between two runs of ours. {told}"
-    return Measured(PODS_ALL / made, {_BARE: PODS_ALL / bare}, told)
+    ours, peers = in_turn(lambda: _driven(NO_SCHEDULER), lambda of: _written(NO_SCHEDULER, of.events)[0], pairs=3)
+    cpu = statistics.median(one.cpu for one in ours)
+    note = f"The controller: {cpu:.0f} ms of CPU time a job. {_IN_TURN} {ours[-1].calls}"
+    return Measured([PODS_ALL / one.made for one in ours], {_BARE: [PODS_ALL / one for one in peers]}, note)
 
 
 @benchmark(
@@ -341,10 +350,11 @@ def created() -> Measured:
 )
 def scheduled() -> Measured:
     """Whether the driver holds the scheduler up: the peer's pods are all there as early as the server takes them."""
-    made, bound, events, told = _driven("default-scheduler")
-    _, bare = _written("default-scheduler", events)
-    told = f"The last pod was made after {made:.1f} s and bound after {bound:.1f} s. {told}"
-    return Measured(PODS_ALL / bound, {_BARE: PODS_ALL / bare}, told)
+    of = "default-scheduler"
+    ours, peers = in_turn(lambda: _driven(of), lambda driven: _written(of, driven.events)[1], pairs=2)
+    note = f"The last pod was made after {ours[-1].made:.1f} s and bound after {ours[-1].bound:.1f} s. {_IN_TURN} "
+    found = [PODS_ALL / one.bound for one in ours]
+    return Measured(found, {_BARE: [PODS_ALL / one for one in peers]}, note + ours[-1].calls)
 
 
 @benchmark(

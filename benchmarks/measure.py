@@ -10,11 +10,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 # Milliseconds that the probe takes on the quiet machine for which the absolute targets were set.
 PROBE_QUIET: Final = 50
 Samples = float | Sequence[float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,22 @@ def rounds(
             call()
         found.append((clock() - start) / number * scale)
     return found
+
+
+def in_turn(ours: Callable[[], T], peer: Callable[[T], float], *, pairs: int) -> tuple[list[T], list[float]]:
+    """What ours and its peer find in so many pairs of runs, the first of which is the other one each time.
+
+    So a server that gets slower from one run to the next favours neither. The peer gets what ours has found last.
+    """
+    mine: list[T] = []
+    others: list[float] = []
+    for number in range(pairs):
+        if number % 2 == 0:
+            mine.append(ours())
+        others.append(peer(mine[-1]))
+        if number % 2 == 1:
+            mine.append(ours())
+    return mine, others
 
 
 def until(condition: Callable[[], bool], seconds: float = 600.0, every: float = 0.05) -> None:
