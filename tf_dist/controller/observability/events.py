@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
@@ -232,7 +233,7 @@ class EventRecorder:
                 due = self._paid_until - self._burst / self._per_second
                 self._pacing = due > now and not closing
                 if not self._pacing:
-                    due = min((one.not_before for one in (*self._important, *self._routine)), default=math.inf)
+                    due = self._earliest(now)
                 if closing and self._closes_at <= max(due, now):
                     for _ in range(len(self._important) + len(self._routine)):
                         self._recorder.acted(_ACTION, _DROPPED)
@@ -241,6 +242,15 @@ class EventRecorder:
                     self._paid_until = max(self._paid_until, now) + 1 / self._per_second
                     return _take(self._important, now) or _take(self._routine, now)
                 self._wakeup.wait(due - now if due < math.inf else None)
+
+    def _earliest(self, now: float) -> float:
+        """When the first may be written: most may at once, so that not all that wait are looked at for each."""
+        earliest = math.inf
+        for one in chain(self._important, self._routine):
+            earliest = min(earliest, one.not_before)
+            if earliest <= now:
+                break
+        return earliest
 
     def _retry_later(self, one: _PendingWrite, error: ClusterError) -> None:
         """Put an event at the end of the queue, for the server takes it later if at all: others do not wait."""
