@@ -152,7 +152,8 @@ class Informer:
 
     def put(self, stored: Object) -> None:
         """Store the server's response to a write."""
-        self._tell(self.cache.put_response(self._keep(stored)))
+        if self._known(stored) is None:
+            self._tell(self.cache.put_response(self._keep(stored)))
 
     def discard(self, namespace: str | None, name: str, uid: str) -> None:
         """Remove an object that the server has reported as gone."""
@@ -333,7 +334,7 @@ class Informer:
             del found  # while the next page comes
 
     def _known(self, stored: Object) -> Object | None:
-        """The cached object of the same version, which is not stored twice."""
+        """The cached object of the same version, which is neither read nor stored twice."""
         metadata = stored["metadata"]
         known = self.cache.get(object_key(stored))
         if known is None or not metadata.get("resourceVersion"):
@@ -414,7 +415,7 @@ class Informer:
             return False
         if event.type == "DELETED":
             self._tell(self.cache.remove(self._keep(event.object)))
-        elif event.type != "BOOKMARK":
+        elif event.type != "BOOKMARK" and self._known(event.object) is None:
             self._tell(self.cache.put(self._keep(event.object)))
         self._version = self._resume = event.object["metadata"].get("resourceVersion") or self._resume
         self.cache.followed = max(self.cache.followed, version)
