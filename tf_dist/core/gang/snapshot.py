@@ -199,8 +199,9 @@ class SnapshotBuilder:
                 self._gangs.pop(uid, None)
             else:
                 key = names.owned_by_key(claim.job.key.namespace, uid)
-                same = before is not None and not anew and key not in moved and _same(before[0], claim)
-                gang = self._gang(claim, before[1] if before and same else None, key, came=key in came)
+                known = before[1] if before is not None and not anew and before[0].job is claim.job else None
+                stays = before is not None and key not in moved and _same(before[0], claim)
+                gang = self._gang(claim, known, key, stays=stays, came=key in came)
                 gang = self._judged(gang, namespaces)
                 if before is not None and gang == before[1]:
                     gang = before[1]
@@ -225,11 +226,16 @@ class SnapshotBuilder:
         uids = (key.rpartition("/")[2] for key in sorted(keys))
         return [uid for uid in uids if uid in self._gangs]
 
-    def _gang(self, claim: AdmissionRequest, known: Gang | None, key: str, *, came: bool) -> Gang:
-        """A job as admission sees it. ``known``: as it was, where nothing but its quotas can have changed since."""
+    def _gang(self, claim: AdmissionRequest, known: Gang | None, key: str, *, stays: bool, came: bool) -> Gang:
+        """A job as admission sees it. ``known``: as it was, if it is the same job under the same rules; ``stays``:
+        and nothing but its quotas can have changed since.
+        """
         bounded = claim.job.key.namespace in self._bounds
-        if known is None:
-            counted = _gang_or_problem(claim, self._pod_index.bound(key), self._rules, self._columns)
+        if known is None or not stays:
+            try:
+                counted = build_gang(claim, self._pod_index.bound(key), self._rules, self._columns, known)
+            except Exception as error:  # it must not affect others
+                counted = _gang_with_problem(claim, f"it cannot be counted: {type(error).__name__}: {error}")
             return self._charged(claim, counted, self._rules, key, bounded=bounded)
         if (known.charges is not None) != bounded or (bounded and came):
             return self._charged(claim, known, self._rules, key, bounded=bounded)
@@ -298,15 +304,23 @@ def _columns(gang: Gang | None) -> frozenset[str]:
     return frozenset(one.name for each in gangs for member in each.members for one in member.exclusives)
 
 
-def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources) -> Gang:
+def build_gang(
+    claim: AdmissionRequest,
+    bound: BoundPods,
+    rules: AdmissionConfig,
+    columns: ExclusiveResources,
+    known: Gang | None = None,
+) -> Gang:
     """A job as admission sees it, with those of its pods that are on nodes, and with its fallbacks while it waits.
+    ``known``: as it was, if it is the same job under the same rules.
 
     They are tried once it has waited for its admission timeout. After a disruption the next fallback comes first, and
     those behind it are tried at once, too.
     """
     job, status = claim.job, claim.status
     if status.admission is not None or not job.fallbacks:
-        return _build_gang(replace(claim, job=chosen_job(job, status)), bound, rules, columns, status.fallback)
+        chosen = replace(claim, job=chosen_job(job, status))
+        return _build_gang(chosen, bound, rules, columns, status.fallback, known)
     number = len(job.fallbacks) + 1
     first = status.fallback_from % number
     timeout = job.scheduling.admission_timeout
@@ -327,59 +341,71 @@ def build_gang(claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig
 
 
 def _build_gang(
-    claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources, fallback: int
+    claim: AdmissionRequest,
+    bound: BoundPods,
+    rules: AdmissionConfig,
+    columns: ExclusiveResources,
+    fallback: int,
+    known: Gang | None = None,
 ) -> Gang:
-    job, status, admission = claim.job, claim.status, claim.status.admission
+    progress, refused = _progress(claim, bound), claim.status.refused_nodes
+    if known is not None and known.fallback == fallback and not refused and _has_plain_members(known):
+        return replace(known, fallbacks=(), **progress)
+    return Gang(**_of_document(claim.job, rules, columns, refused), fallback=fallback, **progress)
+
+
+def _has_plain_members(gang: Gang) -> bool:
+    """Whether its members are as its document and the rules say: without columns and nodes that were refused."""
+    plain = not any(member.exclusives or REFUSED_NODES in member.constraints for member in gang.members)
+    return plain and gang.pinned and gang.locality is None and not gang.problem
+
+
+def _of_document(
+    job: Job, rules: AdmissionConfig, columns: ExclusiveResources, refused: Collection[str]
+) -> dict[str, Any]:
+    """The fields of a gang that its document decides, with the nodes that were refused to its pods."""
     apart, predictable = columns.exclusives(gang_exclusions(job))
-    locality = _locality(job)
-    place = None
-    if admission is not None:
-        place = Assignment(
-            at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
-        )
-    ended = _ended(status, bound)
-    done = _done(job, status, ended) if admission is not None else {}
-    priority = _priority(job, rules)
-    return Gang(
-        key=job.key,
-        uid=job.uid,
-        created_at=claim.created_at,
-        members=tuple(
-            replace(member, exclusives=one, constraints=_without(member.constraints, status.refused_nodes))
-            if one or status.refused_nodes
+    locality, priority = _locality(job), _priority(job, rules)
+    return {
+        "key": job.key,
+        "uid": job.uid,
+        "members": tuple(
+            replace(member, exclusives=one, constraints=_without(member.constraints, refused))
+            if one or refused
             else member
             for member, one in zip(pod_sets(job, rules.overheads, rules.priorities), apart, strict=True)
         ),
-        queue=job.scheduling.queue if rules.queues is not None else "",
-        priority=priority.value,
-        preempts=priority.preempts,
-        preemptable=job.scheduling.preemptable,
-        patience=job.scheduling.patience,
-        nominated=place is None and status.reason == PendingReason.PREEMPTING,
-        live=grows_live(job),
+        "queue": job.scheduling.queue if rules.queues is not None else "",
+        "priority": priority.value,
+        "preempts": priority.preempts,
+        "preemptable": job.scheduling.preemptable,
+        "patience": job.scheduling.patience,
+        "live": grows_live(job),
         # Only nodes that are named are surely in one rack.
-        pinned=predictable or (locality is not None and locality.required),
-        locality=locality,
-        estimate=_estimate(job),
-        not_before=status.not_before,
-        place=place,
-        bound=bound.placement(),
-        earlier=bound.earlier(_requeued(status)),
-        seats={spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
-        done=dict(done),
-        vacated=_vacated(job, ended, place.placement) if place else {},
-        fallback=fallback,
+        "pinned": predictable or (locality is not None and locality.required),
+        "locality": locality,
+        "estimate": _estimate(job),
+    }
+
+
+def _progress(claim: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
+    """The other fields: those that its status and its pods decide."""
+    job, status, admission = claim.job, claim.status, claim.status.admission
+    place = admission and Assignment(
+        at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
     )
-
-
-def _gang_or_problem(
-    claim: AdmissionRequest, bound: BoundPods, rules: AdmissionConfig, columns: ExclusiveResources
-) -> Gang:
-    """A job as admission sees it; one that cannot be counted says why, and does not affect others."""
-    try:
-        return build_gang(claim, bound, rules, columns)
-    except Exception as error:
-        return _gang_with_problem(claim, f"it cannot be counted: {type(error).__name__}: {error}")
+    ended = _ended(status, bound)
+    return {
+        "created_at": claim.created_at,
+        "nominated": place is None and status.reason == PendingReason.PREEMPTING,
+        "not_before": status.not_before,
+        "place": place,
+        "bound": bound.placement(),
+        "earlier": bound.earlier(_requeued(status)),
+        "seats": {spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
+        "done": dict(_done(job, status, ended)) if place else {},
+        "vacated": _vacated(job, ended, place.placement) if place else {},
+    }
 
 
 def _requeued(status: Status) -> Attempts | None:
@@ -420,6 +446,7 @@ def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dic
 
 
 def _gang_with_problem(claim: AdmissionRequest, problem: str) -> Gang:
+    """A job that cannot be counted, as admission sees it: it says why."""
     admission = claim.status.admission
     return Gang(
         key=claim.job.key,
