@@ -204,10 +204,12 @@ def test_a_list_that_is_nearly_full_is_not_written_for_each_job_that_is_settled(
     share, before = MAX_PENDING_ADMISSIONS // 5, written(memory)
     for uid in listed_first[: share - 1]:
         intents.settle([uid])
-        assert intents.record_pending(waiting) == frozenset()
+        assert intents.room(len(waiting)) == 0
     assert written(memory) == before
-    assert len(intents.record_pending(refs("few"))) == 1, "all that there is to write has room"
+    assert intents.room(1) == 1, "all that there is to write has room"
+    assert len(intents.record_pending(refs("few"))) == 1
     intents.settle([*listed_first[:share], "uid-few"])
+    assert intents.room(len(waiting)) == share
     assert len(intents.record_pending(waiting)) == share
 
 
@@ -319,11 +321,13 @@ def test_jobs_that_do_not_settle_keep_none_from_the_room_that_is_left(memory: Me
     stuck = 9 * MAX_PENDING_ADMISSIONS // 10
     settling = sorted(intents.record_pending(refs(*(f"{number:04}" for number in range(stuck + 1)))))
     waiting = refs(*(f"late-{number:04}" for number in range(MAX_PENDING_ADMISSIONS)))
-    assert intents.record_pending(waiting) == frozenset()
+    assert intents.room(len(waiting)) == 0
     intents.settle(settling[:1])
-    assert intents.record_pending(waiting) == frozenset(), "others may settle as this one did"
+    assert intents.room(len(waiting)) == 0, "others may settle as this one did"
+    assert intents.room(len(waiting)) == MAX_PENDING_ADMISSIONS - stuck
     assert len(intents.record_pending(waiting)) == MAX_PENDING_ADMISSIONS - stuck
-    assert intents.record_pending(waiting) == frozenset(), "it is full"
+    assert intents.room(len(waiting)) == 0, "it is full"
+    assert intents.record_pending(waiting) == frozenset()
 
 
 def test_jobs_that_may_never_be_touched_take_room_of_the_list(memory: MemoryCluster) -> None:

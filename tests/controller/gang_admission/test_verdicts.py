@@ -137,16 +137,16 @@ def test_jobs_for_which_the_list_has_too_little_room_are_offered_again_though_no
     [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
 
     class Full(Standalone):
-        room = False
+        full = True
 
-        def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
-            return super().record_pending(jobs) if self.room else frozenset()
+        def room(self, waiting: int) -> int:
+            return 0 if self.full else super().room(waiting)
 
     admission, pending = GangAdmission(context(world, clock), informers), Full()
     admission.open("epoch", pending)
     assert admission.decide(job_index.changes, lambda *_: True) == []
     assert admission.pause() == pytest.approx(1.0)
-    clock.now, pending.room = clock.now + 1.0, True
+    clock.now, pending.full = clock.now + 1.0, False
     assert admission.pause() == 0.0
     assert admission.decide(job_index.changes, lambda *_: True) == [known.ref]
     assert admission.pause() > 60

@@ -106,6 +106,19 @@ class LeasePendingAdmissions:
         self._mark, self._fenced, self._unsettled = "", set(), None
         return True
 
+    def room(self, waiting: int) -> int:
+        """How many of so many more jobs are to be written down now; 0 while there is room for too few of them.
+
+        They are taken when more of the listed jobs are settled, or at the next call if none was until then.
+        """
+        kept = self.declared()
+        room = min(waiting, max(0, self._max_jobs - len(self._refused) - len(kept)))
+        too_few = room < min(waiting, self._max_jobs // _LEAST_SHARE)
+        if not room or (too_few and self._unsettled != kept):
+            self._unsettled = kept
+            return 0
+        return room
+
     def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
         """Write down as many of these jobs (by uid) as there is room for; those that may be given a place now.
 
@@ -114,10 +127,7 @@ class LeasePendingAdmissions:
         with self._lock:
             kept = {uid: ref for uid, ref in self._jobs.items() if uid not in self._settled}
         new = dict(list(jobs.items())[: max(0, self._max_jobs - len(self._refused) - len(kept))])
-        too_few = len(new) < min(len(jobs), self._max_jobs // _LEAST_SHARE)
-        if not new or (too_few and self._unsettled != kept.keys()):
-            # They are taken when more of the listed jobs are settled, or at the next call if none was until then.
-            self._unsettled = frozenset(kept)
+        if not new:
             return frozenset()
         stored, self._stored = self._stored, None  # unknown until the server has answered
         if stored is None:

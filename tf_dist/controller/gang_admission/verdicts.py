@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.controller.driver_settings import MAX_PENDING_ADMISSIONS, DriverContext, JobRef
+from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry
@@ -288,14 +288,19 @@ class GangAdmission:
         with self._lock:
             offered: dict[str, tuple[Verdict, str]] = {}
             jobs: dict[str, JobRef] = {}
-            for uid in tuple(self._unwritten):
+            waiting = len(self._unwritten)
+            room = self._pending.room(waiting) if waiting else 0
+            for uid in tuple(self._unwritten) if room else ():
                 known, given = self._known[uid], self._given[uid]
                 if not delivers(known, given[0]):
                     del self._unwritten[uid]
                     continue
                 offered[uid], jobs[uid] = given, known.ref
-                if len(jobs) >= MAX_PENDING_ADMISSIONS:
+                if len(jobs) >= room:
                     break
+        if waiting and not room:
+            self._recheck_at = self._monotonic() + _RECHECK
+            return []
         if not jobs:
             self._recheck_at = math.inf
             self._pending.forget_settled()

@@ -186,6 +186,10 @@ class Standalone:
         """Nothing to do."""
         return False
 
+    def room(self, waiting: int) -> int:
+        """For all of them."""
+        return waiting
+
     def record_pending(self, jobs: Mapping[str, object]) -> frozenset[str]:
         """All of them may be admitted."""
         return frozenset(jobs)
