@@ -128,3 +128,30 @@ def test_no_time_of_a_status_stays_ahead(one: float, two: float, three: float, r
     assert without_clock_skew(job, bounded, NOW) is bounded
     if max(one, two, three) <= CLOCK_SKEW_TOLERANCE:
         assert bounded is status
+
+
+FAR = NOW + 1e6
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        Status(since=FAR),
+        Status(created=FAR),
+        Status(start_time=FAR),
+        Status(completion_time=FAR),
+        Status(admission=Admission(at=FAR)),
+        Status(admission=Admission(at=NOW, resized=FAR)),
+        Status(admission=Admission(at=NOW, complete=FAR)),
+        Status(admission=Admission(at=NOW, incomplete=FAR)),
+        Status(failure=Failure(event="PodFailed", at=FAR)),
+        Status(backoffs={"": RestartBackoff(1, FAR)}),
+        Status(policy_timeouts={"PodEvicted worker-0 1.0.0": FAR}),
+        Status(not_before=FAR),
+        Status(refused_nodes={"n1": FAR}),
+    ],
+)
+def test_a_single_time_that_lies_ahead_is_bounded(status: Status) -> None:
+    bounded = without_clock_skew(v1_job(), status, NOW)
+    assert bounded != status
+    assert without_clock_skew(v1_job(), bounded, NOW) is bounded

@@ -154,6 +154,8 @@ def is_in_future(moment: float, now: float) -> bool:
 
 def without_clock_skew(job: Job, status: Status, now: float) -> Status:
     """``status`` with its times bounded; the same object when none of them is ahead."""
+    if not any(moment is not None and is_in_future(moment, now) for moment in _moments(status)):
+        return status
     pause = requeue_backoff(job.uid, max(1, status.requeues))
     bounded = replace(
         status,
@@ -169,6 +171,18 @@ def without_clock_skew(job: Job, status: Status, now: float) -> Status:
         refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
     )
     return status if bounded == status else bounded
+
+
+def _moments(status: Status) -> Iterator[float | None]:
+    """Every time in a status that is bounded."""
+    yield from (status.since, status.created, status.start_time, status.completion_time, status.not_before)
+    yield from (pause.until for pause in status.backoffs.values())
+    yield from status.policy_timeouts.values()
+    yield from status.refused_nodes.values()
+    if (place := status.admission) is not None:
+        yield from (place.at, place.resized, place.complete, place.incomplete)
+    if status.failure is not None:
+        yield status.failure.at
 
 
 @overload

@@ -94,6 +94,8 @@ def _status_write_at(stored: Status, s: ReconcileContext) -> float | None:
         return 0.0
     if isinstance(verdict, Wait) and after == replace(stored, message=after.message, reported=after.reported):
         return round_time(reported + REWORD_INTERVAL_PER_RANK * verdict.rank)
+    if (after.phase, after.reason) != (stored.phase, stored.reason):
+        return 0.0
     numbers = replace(
         stored,
         message=after.message if stored.reason == after.reason == RUNNING else stored.message,

@@ -314,8 +314,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
         # What another scheduler admits is all that it ever will of this run.
         place = place if other else admitted_with(place, job, verdict.sizes)
-        status = replace(s.status, fallback=verdict.fallback, fallback_from=0)
-        admitted = replace(status, admission=place, start_time=s.now)
+        admitted = replace(s.status, fallback=verdict.fallback, fallback_from=0, admission=place, start_time=s.now)
         which = f"{fallback_text(s.requested_job, verdict.fallback)}: " if verdict.fallback else ""
         return replace(admitted, reason="Admitted", message=which + admitted_text(job, admitted))
     return None
