@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import World, disturbed, tfjob
+from tests.waiting import until
 from tf_dist.cluster.api import PODS, Resource
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -44,3 +45,27 @@ def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception
     world.settle()
     assert failures.counted == [counted] * 2
     assert len(world.pods()) == 3
+
+
+def test_pods_that_a_pass_makes_do_not_wake_the_loop() -> None:
+    """The pass is followed by one more, which sees them all."""
+    world, adds = World(cpu="20"), list[int]()
+
+    def at_rest() -> bool:
+        return driver.readings().work.depth == 0
+
+    def count(verb: str, resource: Resource | None = None, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", PODS):
+            until(at_rest, 30)
+            adds.append(driver.readings().work.adds)
+
+    driver = Driver(disturbed(world.memory, count))
+    driver.start()
+    try:
+        world.submit(tfjob(workers=8))
+        until(lambda: len(world.pods()) == 9, 30)
+        until(lambda: driver.readings().work.adds > max(adds), 30)
+    finally:
+        driver.stop()
+    # The status that came before the first pod may be read late.
+    assert max(adds) - adds[0] <= 1

@@ -324,6 +324,9 @@ class Driver:
 
     def _enqueue(self, ref: JobRef) -> None:
         self._on_change(ref)
+        known = self._job_index.get(ref)
+        if known is not None and known.stored is self.informers.job(ref) and self._worker_pool.look_again(ref):
+            return  # a change of its objects, most often one that this pass over it has made
         with self._lock:
             if ref in self._dirty:
                 return  # it is in the queue, and will be read after this

@@ -96,14 +96,21 @@ class WorkerPool:
         if self._pool is None:
             return self._reconcile_safely(ref)
         with self._lock:
-            if ref in self._running:
-                self._again.add(ref)
+            if self.look_again(ref):
                 return 0
             since = self._queue.ready_at(ref)
             if not self._waiting.add(ref, self._monotonic() if since is None else since, urgent=urgent):
                 return 0
         self._pool.submit(self._work)
         return 0
+
+    def look_again(self, ref: JobRef) -> bool:
+        """Have a job that is being looked at looked at once more after that; False: it is not."""
+        with self._lock:
+            if ref not in self._running:
+                return False
+            self._again.add(ref)
+            return True
 
     def _work(self) -> None:
         begun = self._monotonic()
