@@ -201,7 +201,7 @@ class JobIndex:
         if before is not None and before.stored is stored:
             return before
         ref = ref if before is None else before.ref  # one object for all versions of a job
-        known = replace(_read_entry(ref, stored, before, self._seen), gang=self._settings.default_gang)
+        known = _read_entry(ref, stored, before, self._seen, self._settings.default_gang)
         self._set(ref, known)
         return known
 
@@ -273,7 +273,9 @@ class JobIndex:
         return tuple(view for _, view in now.values() if view is not None)
 
 
-def _read_entry(ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job]) -> JobEntry:
+def _read_entry(
+    ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job], gang: str
+) -> JobEntry:
     """One object that cannot be read, for any reason, must not stop the others."""
     status, driver = Status(), driver_of(stored)
     try:
@@ -284,9 +286,10 @@ def _read_entry(ref: JobRef, stored: Object, before: JobEntry | None, seen: Call
             if before is not None and before.status == status and _is_same_object(before, stored)
             else None
         )
-        return JobEntry(ref, stored, _parsed_spec(stored, status, before, seen), status, driver, remembered=kept)
+        reading = _parsed_spec(stored, status, before, seen)
+        return JobEntry(ref, stored, reading, status, driver, remembered=kept, gang=gang)
     except Exception as error:
-        return JobEntry(ref, stored, StoredSpec(job=None), status, driver, error)
+        return JobEntry(ref, stored, StoredSpec(job=None), status, driver, error, gang=gang)
 
 
 def _is_same_object(before: JobEntry, stored: Object) -> bool:
