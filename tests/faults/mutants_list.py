@@ -61,7 +61,7 @@ MUTANTS: Final = (
     Mutant(
         "key-added-meanwhile-is-dropped",
         "controller/worker_pool.py",
-        "                self._again.add(ref)\n",
+        "            self._again.add(ref)\n",
         "",
         "what happens to a job while it is looked at goes unnoticed",
     ),
