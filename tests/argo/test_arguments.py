@@ -88,11 +88,46 @@ def memoized(key: str) -> Any:
         ({"workers": "{{tasks.a.outputs.parameters.n}}"}, 'write train(arguments={"workers": "{{tasks.a.'),
         ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
         ({"on_eviction": "{{a}} or {{b}}"}, "on_eviction: "),
+        ({"reattach": "no"}, "reattach: must be True or False, not 'no' (give True or False)"),
+        ({"reattach": "{{x}}"}, "reattach: must be True or False, not '{{x}}'"),
+        ({"metrics_artifact": "yes"}, "metrics_artifact: must be True or False, not 'yes'"),
+        ({"checkpoint_artifact": "yes"}, "checkpoint_artifact: must be True or False, not 'yes'"),
+        ({"retry_strategy": 3}, "retry_strategy: must be a RetryStrategy, not int (write RetryStrategy(limit=3))"),
+        ({"retry_strategy": {"limit": 3}}, "retry_strategy: must be a RetryStrategy, not dict"),
+        ({"retry_strategy": hera.RetryStrategy(limit="x")}, "retry_strategy.limit: 'x' is not a whole number"),
+        ({"resources": "x"}, 'resources: must be a Resources, not str (write Resources(cpu_request="100m"))'),
+        ({"resources": {"cpu": 1}}, "resources: must be a Resources, not dict"),
+        ({"memoize": "weekly"}, "memoize: must be a Memoize, not str"),
+        ({"annotations": "x"}, """annotations: must be a mapping, not str (write {"note": "weekly"})"""),
+        ({"annotations": {"note": 3}}, "annotations['note']: must be text, not 3"),
+        ({"inputs": 3}, "inputs: must be a Parameter, an Artifact, or several, not int"),
+        ({"outputs": [3]}, "outputs: must be a Parameter, an Artifact, or several, not int"),
     ],
 )
 def test_a_wrong_argument_is_refused_where_it_is_written(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidJob, match=re.escape(told)):
         step(**arguments)
+
+
+def test_what_hera_takes_is_taken() -> None:
+    models = hera.models
+    limit = models.IntOrString(root="{{workflow.parameters.tries}}")
+    found = step(
+        retry_strategy=models.RetryStrategy(limit=limit),
+        resources=models.ResourceRequirements(requests={"cpu": "1"}),
+        annotations={"note": "{{workflow.name}}"},
+        inputs=models.Inputs(parameters=[models.Parameter(name="a", value="1")]),
+        outputs=[hera.Artifact(name="b", path="/b"), models.Parameter(name="c", value="1")],
+    )
+    assert "--retries={{workflow.parameters.tries}}" in template(found)["container"]["args"]
+    assert template(step(retry_strategy=None, resources=None, annotations=None, inputs=None, outputs=None))
+
+
+@pytest.mark.parametrize("given", ["soon", True])
+def test_a_wrong_time_is_said_once(given: Any) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        step(admission_timeout=given, fallback=[{"workers": 1}], on_eviction="x")
+    assert sorted(one.path for one in caught.value.problems) == ["admission_timeout", "on_eviction"]
 
 
 def test_all_problems_are_said_at_once() -> None:
@@ -104,9 +139,20 @@ def test_all_problems_are_said_at_once() -> None:
     with pytest.raises(InvalidJob) as caught:
         step(**wrong)
     assert {one.path for one in caught.value.problems} == set(wrong)
+    wrong = {"retry_strategy": 3, "resources": "x", "reattach": "no", "memoize": 3, "workers": "x"}
+    with pytest.raises(InvalidJob) as caught:
+        step(**wrong)
+    assert {one.path for one in caught.value.problems} == set(wrong)
+    assert all(one.hint for one in caught.value.problems)
     with pytest.raises(InvalidJob) as caught:
         tf_job_resource(job("true"), name="t", queue_name="a b", job_image="{{=1}}", startup_timeout="soon")
     assert {one.path for one in caught.value.problems} == {"queue_name", "job_image", "startup_timeout"}
+    wrong = {"workers": "x", "ps": -1, "admission_timeout": "soon", "wait": "no", "fail_with_job": "no"}
+    with pytest.raises(InvalidJob) as caught:
+        tf_job_resource(job("true"), name="t", **wrong)
+    assert {one.path for one in caught.value.problems} == set(wrong)
+    with pytest.raises(InvalidJob, match="all_jobs: must be True or False, not 'no'"):
+        cleanup_step(all_jobs="no")
     with pytest.raises(InvalidJob) as caught:
         wait_admitted_step("a", timeout="soon", require="x")
     assert {one.path for one in caught.value.problems} == {"require", "timeout"}

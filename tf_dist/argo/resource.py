@@ -86,7 +86,8 @@ def tf_job_resource(
     workflow's to fill in: Argo would put it into YAML. InvalidJob with all problems of the arguments.
     """
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
-    _check(texts, startup_timeout)
+    values = {"workers": workers, "ps": ps, "admission_timeout": admission_timeout, "startup_timeout": startup_timeout}
+    _check(texts, {**values, "wait": wait, "fail_with_job": fail_with_job})
     limit = duration_text(startup_timeout) or ""
     document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), limit)
     filled = _FilledIn()
@@ -135,7 +136,7 @@ def tf_job_resource(
     )
 
 
-def _check(texts: Mapping[str, Any], startup_timeout: object) -> None:
+def _check(texts: Mapping[str, Any], values: Mapping[str, object]) -> None:
     problems: list[Problem] = []
     for what, given in texts.items():
         problems += value_problems(what, given)
@@ -144,9 +145,8 @@ def _check(texts: Mapping[str, Any], startup_timeout: object) -> None:
             problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing beside it")
         elif not _NAMED.fullmatch(text):
             problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
-    problems += argument_problems(
-        "startup_timeout", startup_timeout, later=lambda _: False
-    )  # Argo fills in nothing there
+    for name, value in values.items():
+        problems += argument_problems(name, value, later=lambda _: False)  # Argo fills in nothing there
     if problems:
         raise InvalidJob(problems)
 

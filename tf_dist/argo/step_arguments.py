@@ -9,14 +9,16 @@ from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
 
 from hera.workflows import (
+    Artifact,
     ConfigMapVolume,
     DownwardAPIVolume,
     Parameter,
     ProjectedVolume,
+    Resources,
     RetryStrategy,
     SecretVolume,
 )
-from hera.workflows.models import Memoize
+from hera.workflows import models as m
 
 from tf_dist.argo.arguments import (
     Value,
@@ -55,6 +57,7 @@ from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.inputs import input_overrides
+from tf_dist.core.steps.job_arguments import argument_problems
 from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob, Problem
 
@@ -86,6 +89,13 @@ _POLICIES: Final = {
 }
 
 
+# Arguments that are objects of Hera's: their types, what they are called, and an example.
+_OBJECTS: Final[Mapping[str, tuple[tuple[type, ...], str, str]]] = {
+    "retry_strategy": ((RetryStrategy, m.RetryStrategy), "a RetryStrategy", "RetryStrategy(limit=3)"),
+    "resources": ((Resources, m.ResourceRequirements), "a Resources", 'Resources(cpu_request="100m")'),
+    "memoize": ((m.Memoize,), "a Memoize", 'models.Memoize(key=…, cache=…, max_age="1h")'),
+}
+_PUTS: Final = (Parameter, m.Parameter, Artifact, m.Artifact)
 _PRIVATE_VOLUMES: Final = (SecretVolume, ConfigMapVolume, ProjectedVolume, DownwardAPIVolume)
 _TOKENS: Final = tuple(f"{folder}/secrets/kubernetes.io/serviceaccount" for folder in ("/var/run", "/run"))
 
@@ -101,7 +111,11 @@ class StepFields(Protocol):
     on_preemption: str | Parameter | None
     overrides: Mapping[str, Any]
     inputs: Any
+    outputs: Any
+    labels: Any
+    annotations: Any
     metric_outputs: Sequence[str] | Mapping[str, str]
+    metrics_artifact: bool
     checkpoint_artifact: bool
     volumes: Any
     volume_mounts: Any
@@ -111,18 +125,22 @@ class StepFields(Protocol):
     reattach: bool
     driver: str | Parameter
     job_namespace: str | Parameter
-    retry_strategy: RetryStrategy | None
-    memoize: Memoize | None
+    retry_strategy: RetryStrategy | m.RetryStrategy | None
+    resources: Resources | m.ResourceRequirements | None
+    memoize: m.Memoize | None
     pod_spec_patch: Any
 
 
 def check_arguments(step: StepFields) -> None:
     """InvalidJob with all that is wrong with the arguments, the job itself aside."""
-    problems = [*_value_problems(step), *_grace_problems(step)]
+    problems = [*_type_problems(step), *_value_problems(step), *_grace_problems(step)]
     unread = [*_problems_of(lambda: check_readable(step.job)), *_shape_problems(step.overrides)]
     if not unread:
         found = [*_override_problems(step)]
-        problems += [*found, *(() if found else _name_problems(step)), *_problems_of(lambda: _known_policies(step))]
+        wrong = {one.path for one in problems}
+        problems += [*found, *(() if found or "inputs" in wrong else _name_problems(step))]
+        # A time that is none is also no time for the fallbacks.
+        problems += [one for one in _problems_of(lambda: _known_policies(step)) if one.path not in wrong]
     if problems or unread:
         raise InvalidJob([*problems, *unread])
 
@@ -133,6 +151,30 @@ def _problems_of(check: Callable[[], object]) -> list[Problem]:
     except InvalidJob as error:
         return list(error.problems)
     return []
+
+
+def _type_problems(step: StepFields) -> Iterator[Problem]:
+    """What Hera, which checks nothing, would keep until the workflow is built, or pass on to Argo."""
+    for name, (types, what, example) in _OBJECTS.items():
+        given = getattr(step, name)
+        if given is not None and not isinstance(given, types):
+            yield Problem(name, f"must be {what}, not {type(given).__name__}", f"write {example}")
+    if isinstance(step.retry_strategy, RetryStrategy | m.RetryStrategy):
+        yield from argument_problems("workers", _retry_limit(step.retry_strategy), is_reference, "retry_strategy.limit")
+    for name in ("reattach", "metrics_artifact", "checkpoint_artifact"):
+        yield from argument_problems(name, getattr(step, name), later=lambda _: False)
+    for name in ("labels", "annotations"):
+        yield from argument_problems(name, getattr(step, name), is_reference)
+    for name in ("inputs", "outputs"):
+        for one in as_list(getattr(step, name)):
+            if not isinstance(one, (*_PUTS, dict) if name == "inputs" else _PUTS):
+                what = f"must be a Parameter, an Artifact, or several, not {type(one).__name__}"
+                yield Problem(name, what, 'write [Parameter(name="steps")]')
+                break
+
+
+def _retry_limit(strategy: RetryStrategy | m.RetryStrategy) -> Any:
+    return getattr(strategy.limit, "root", strategy.limit)
 
 
 def _value_problems(step: StepFields) -> Iterator[Problem]:
@@ -150,7 +192,7 @@ def _value_problems(step: StepFields) -> Iterator[Problem]:
     yield from output_problems(step.metric_outputs)
     if step.checkpoint_artifact:
         yield from _mount_problems(step)
-    yield from cache_key_problems(step.memoize.key if step.memoize is not None else None)
+    yield from cache_key_problems(step.memoize.key if isinstance(step.memoize, m.Memoize) else None)
 
 
 def _grace_problems(step: StepFields) -> Iterator[Problem]:
@@ -364,7 +406,7 @@ def _job_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
 def _place_options(step: StepFields) -> Iterator[str]:
     yield from ("--workflow={{workflow.name}}", "--workflow-uid={{workflow.uid}}", "--node={{node.name}}")
     if step.retry_strategy is not None:
-        limit = getattr(step.retry_strategy.limit, "root", step.retry_strategy.limit)
+        limit = _retry_limit(step.retry_strategy)
         yield "--retry={{retries}}"
         yield f"--retries={1000000 if limit is None else limit}"  # without a limit there is always another try
     yield f"--out={contract.OUT}"

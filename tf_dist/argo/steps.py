@@ -16,6 +16,7 @@ from tf_dist.argo.job_source import JobSource
 from tf_dist.argo.merging import as_list, merged, merged_patch
 from tf_dist.argo.step_arguments import LAUNCHER, check_arguments, command_line, grace_seconds
 from tf_dist.client.launch import contract
+from tf_dist.core.steps.job_arguments import argument_problems
 from tf_dist.errors import InvalidJob
 
 OnTerm = Literal["auto", "delete", "suspend", "leave"]
@@ -202,6 +203,8 @@ def cleanup_step(*, name: str = "cleanup", all_jobs: bool = False, image: str = 
     It needs no arguments: jobs are known by the workflow's uid. Put it into the workflow's ``templates`` as well: an
     exit handler is named only. Argo runs none after ``argo terminate``; the launcher frees what it holds by itself.
     """
+    if problems := [*argument_problems("all_jobs", all_jobs, later=lambda _: False)]:
+        raise InvalidJob(problems)
     options = ["--workflow-uid={{workflow.uid}}", *(["--all"] if all_jobs else [])]
     return _container(name, ["tf-dist", "argo-clean"], options, [], image, container)
 

@@ -187,6 +187,8 @@ _ARGUMENTS: Final[Mapping[str, _Argument]] = {
     "max_workers": _Argument(_count, _COUNT_EXAMPLE),
     **dict.fromkeys(("chief", "evaluator", "enable_dynamic_worker"), _Argument(_switch, "")),
     **dict.fromkeys(("in_cluster", "durable", "wait_for_completion", "deferrable", "get_logs"), _Argument(_switch, "")),
+    **dict.fromkeys(("reattach", "metrics_artifact", "checkpoint_artifact"), _Argument(_switch, "")),
+    **dict.fromkeys(("wait", "fail_with_job", "all_jobs"), _Argument(_switch, "")),
     "env_vars": _Argument(_environment, '{"RATE": "0.1"}'),
     "resources": _Argument(_quantities, _RESOURCES),
     "ps_resources": _Argument(_quantities, _RESOURCES),
