@@ -192,6 +192,12 @@ def test_times_are_seconds_or_text(operator: MakeOperator, argument: str) -> Non
     assert getattr(operator(document(), **{argument: "1m30s"}), argument) == 90.0
 
 
+def test_a_wrong_time_is_said_once(operator: MakeOperator) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        operator(document(), fallback=[{"workers": 1}], admission_timeout="soon")
+    assert [one.path for one in caught.value.problems] == ["admission_timeout"]
+
+
 def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document(), on_eviction="{{ params.policy }}")
     task.render_template_fields({"params": {"policy": "retry"}, "ti": None})

@@ -40,7 +40,8 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
         yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
     if not (operator.job is None or isinstance(operator.job, str | Mapping) or comes_later(operator.job)):
         yield job_type_problem(operator.job)
-    yield from attribute_problems(operator, _ARGUMENTS)
+    wrong = [*attribute_problems(operator, _ARGUMENTS)]
+    yield from wrong
     for name in ("command", "args") if operator.job is not None else ():
         given = getattr(operator, name)
         if given is not None and not comes_later(given) and not given:
@@ -53,7 +54,8 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     try:
         policies_of_operator(operator)
     except InvalidJob as error:
-        yield from error.problems
+        said = {one.path for one in wrong}  # a time that is none is also no time for the fallbacks
+        yield from (one for one in error.problems if one.path not in said)
     codes: object = operator.skip_on_exit_code
     if not _are_exit_codes(codes):
         yield Problem("skip_on_exit_code", f"{codes!r} is neither a number nor several", "write [3, 4]")
