@@ -128,8 +128,8 @@ class TFJobStep(Container):
     reattach: bool = True
     driver: str | Parameter = "auto"
     job_namespace: str | Parameter = ""
-    retry_strategy: RetryStrategy | None = field(default_factory=default_retries)
-    resources: Resources | None = field(default_factory=_small)
+    retry_strategy: RetryStrategy | m.RetryStrategy | None = field(default_factory=default_retries)
+    resources: Resources | m.ResourceRequirements | None = field(default_factory=_small)
 
     def __post_init__(self) -> None:
         """Fill in what the container is."""
