@@ -48,7 +48,27 @@ def test_version(tf_dist: Program) -> None:
         (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),
         (["run", "x.yaml"], "x.yaml: does not exist"),
         (["wait", "x", "--for", "runing"], "did you mean running?"),
-        (["get", "-o", "xml"], "xml"),
+        (["get", "-o", "xml"], "'xml' is not one of 'json', 'yaml', 'name', 'wide', 'table'"),
+        (["plan", "x.yaml", "-o", "yml"], "'yml' is not one of 'json', 'yaml', 'table'"),
+        (["scale", "x", "--workers", "ten"], "'ten'"),
+        (["logs", "x", "--tail", "-5"], "'-5'"),
+        (
+            ["run", "x.yaml", "-n", "Bad_NS"],
+            "--namespace: 'Bad_NS' is no namespace\n  hint: up to 63 of a-z, 0-9 and '-'",
+        ),
+        (["submit", "x.yaml", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace"),
+        (["get", "-n", "a/b"], "--namespace: 'a/b' is no namespace"),
+        (["get", "-n", "٣"], "--namespace: '٣' is no namespace"),
+        (["controller", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace"),
+        (["controller", "--lease-namespace", "Bad_NS"], "--lease-namespace: 'Bad_NS' is no namespace"),
+        (["controller", "-n", ""], "--namespace: '' is no namespace"),
+        (["install", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace\n  hint: up to 63 of "),
+        (["submit", "-f", "x.yaml"], "hint: files are named without it: tf-dist submit FILE…"),
+        (["validate", "--filename=x.yaml"], "hint: files are named without it: tf-dist validate FILE…"),
+        (["run", "--file", "x.yaml"], "hint: files are named without it: tf-dist run FILE"),
+        (["wait", "-f", "x.yaml"], "hint: tf-dist wait --help shows what can be given"),
+        (["run", ""], "'': is no name of a file\n  hint: check the path: a variable in it may be empty"),
+        (["run", "x.yaml", "--fallback", "x.json"], "--fallback: 'x.json' cannot be read as JSON"),
     ],
 )
 def test_bad_usage(tf_dist: Program, arguments: list[str], told: str) -> None:
@@ -57,6 +77,14 @@ def test_bad_usage(tf_dist: Program, arguments: list[str], told: str) -> None:
     assert told in found.stderr
     assert found.stderr.startswith("error: ")
     assert "Traceback" not in found.stderr
+    assert "Value error" not in found.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["local"], ["workflows"]], ids=" ".join)
+def test_without_a_command_there_is_help_and_no_complaint(tf_dist: Program, arguments: list[str]) -> None:
+    found = tf_dist(*arguments)
+    assert (found.returncode, found.stderr) == (2, "")
+    assert "Usage: tf-dist" in found.stdout
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tf_dist.cli import output
 from tf_dist.client import exit_codes
@@ -75,12 +76,30 @@ def _defect(error: Exception) -> int:
     return exit_codes.FAILED
 
 
-def _usage(error: Exception) -> int:
-    """Typer's own complaint: an unknown command or option, a value that is none."""
+def _usage(error: Any) -> int:
+    """Typer's own complaint: an unknown command or option, a value that is none. With nothing to say it shows help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tf-dist"
-    output.failure(error.format_message(), f"{path} --help shows what can be given")  # type: ignore[attr-defined]
+    if message := _usage_text(error):
+        output.failure(message, _kubectl_hint(error, path) or f"{path} --help shows what can be given")
     return exit_codes.USAGE
+
+
+def _usage_text(error: Any) -> str:
+    """What Typer says, with the value that it means, which not all of its messages have."""
+    text = str(error.format_message()).replace("Value error, ", "")
+    for one in getattr(error.__cause__, "errors", list)():
+        given = repr(one.get("input"))
+        text = text if given in text else f"{text} ({given})"
+    return text
+
+
+def _kubectl_hint(error: Any, path: str) -> str:
+    """Where kubectl's option for a file is given to a command whose files are arguments."""
+    if getattr(error, "option_name", "") not in ("-f", "--filename", "--file"):
+        return ""
+    arguments = [one.metavar for one in error.ctx.command.params if one.param_type_name == "argument"]
+    return next((f"files are named without it: {path} {one}" for one in arguments if str(one).startswith("FILE")), "")
 
 
 def _trace(error: BaseException) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tf_dist.cli import output
 from tf_dist.core.api.job import DisruptionPolicy
+from tf_dist.core.api.names import is_dns_label
 from tf_dist.core.api.timestamps import seconds_of
-from tf_dist.core.steps.job_arguments import argument_problems
+from tf_dist.core.steps.job_arguments import NAME_HINT, argument_problems
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -76,33 +77,42 @@ def parse_entrypoints(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def policy_changes(
-    fallback: Iterable[str], on_eviction: str | None, on_preemption: str | None, admission_timeout: str
+    fallback: Sequence[str], on_eviction: str | None, on_preemption: str | None, admission_timeout: str
 ) -> list[str]:
     """The policies of a pipeline as ``PATH=TEXT``, which set the annotations of the job that say them; InvalidJob."""
     import json
 
     from tf_dist.client.launch.launcher_arguments import option_name
     from tf_dist.core.api.fieldpath import format_field_path
+    from tf_dist.core.api.overrides import shorten_text
     from tf_dist.core.dialects import policy_annotations
     from tf_dist.core.dialects.common_annotations import annotation_path
 
-    try:
-        entries = [json.loads(text) for text in fallback]
-    except ValueError as error:
-        raise _refuse(
-            "--fallback", f"cannot be read as JSON: {error}", """write --fallback '{"workers": 4}'"""
-        ) from None
-    if admission_timeout and not entries:
+    entries: list[Any] = []
+    for text in fallback:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            what = f"{shorten_text(text)} cannot be read as JSON: {error}"
+            raise _refuse("--fallback", what, _fallback_hint(text)) from None
+        entries += found if isinstance(found, list) else [found]  # a list is what the annotation and a step take
+    if admission_timeout and not fallback:
         raise _refuse("--admission-timeout", "says when a fallback is tried, and there is none", "add --fallback JSON")
     parse_seconds(admission_timeout, "--admission-timeout")
-    found = policy_annotations(
-        fallback=entries or None,
+    annotations = policy_annotations(
+        fallback=entries if fallback else None,
         on_eviction=on_eviction,
         on_preemption=on_preemption,
         admission_timeout=admission_timeout or None,
         spelling=option_name,
     )
-    return [f"{format_field_path(annotation_path(key))}={value}" for key, value in found.items()]
+    return [f"{format_field_path(annotation_path(key))}={value}" for key, value in annotations.items()]
+
+
+def _fallback_hint(text: str) -> str:
+    if text.startswith("@") or text.endswith((".json", ".yaml", ".yml")):
+        return f"""a file goes in as --fallback "$(cat {text.removeprefix("@")})\""""
+    return """write --fallback '{"workers": 4}'"""
 
 
 def parse_network_mode(text: str) -> NetworkMode:
@@ -160,6 +170,15 @@ def _make_plain(asked: bool) -> bool:
     return asked
 
 
+def check_namespaces(option: typer.CallbackParam, given: Any) -> Any:
+    """A callback of options that take a namespace ("": the usual one), or several; InvalidJob for what is none."""
+    names: list[str] = [] if not given else [given] if isinstance(given, str) else given
+    wrong = [one for one in names if not is_dns_label(one)]
+    if problems := [Problem(option.opts[0], f"{one!r} is no namespace", NAME_HINT) for one in wrong]:
+        raise InvalidJob(problems)
+    return given
+
+
 File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="YAML files; - is standard input.", metavar="FILE…")]
 DisruptionBudgets = Annotated[
@@ -185,8 +204,15 @@ ControllerConfigFile = Annotated[
 ]
 Name = Annotated[str, typer.Argument(help="A job: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME")]
 Names = Annotated[list[str], typer.Argument(help="Jobs: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME…")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where the job is.")]
-Target = Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where to, if the file does not say.")]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NS", callback=check_namespaces, help="Where the job is.")
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--namespace", "-n", metavar="NS", callback=check_namespaces, help="Where to, if the file does not say."
+    ),
+]
 Kubeconfig = Annotated[str, typer.Option("--kubeconfig", metavar="FILE", help="The cluster of this kubeconfig.")]
 Context = Annotated[str, typer.Option("--context", metavar="NAME", help="The cluster of this context.")]
 LogLevel = Annotated[

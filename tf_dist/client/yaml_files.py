@@ -173,7 +173,7 @@ def _of_file(name: str, message: str, hint: str = "", line: int = 0, number: int
 
 def display_name(name: str) -> str:
     """The name of a file in messages."""
-    return "(standard input)" if name == _STDIN else name
+    return "(standard input)" if name == _STDIN else name or "''"
 
 
 class _Unreadable(Exception):
@@ -181,6 +181,8 @@ class _Unreadable(Exception):
 
 
 def _content(name: str) -> bytes:
+    if not name:
+        raise _Unreadable("is no name of a file", "check the path: a variable in it may be empty")
     if name == _STDIN:
         data = sys.stdin.buffer.read(MAX_FILE_SIZE + 1)
         size = len(data)
@@ -200,7 +202,7 @@ def _content(name: str) -> bytes:
 
 def _refused(error: OSError) -> tuple[str, str]:
     if isinstance(error, FileNotFoundError):
-        return "does not exist", "check the path; - reads standard input"
+        return "does not exist", "check the path"
     if isinstance(error, IsADirectoryError):
         return "is a folder, not a file", "name the files in it"
     return f"cannot be read: {error.strerror or error}", ""

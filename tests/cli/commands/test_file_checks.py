@@ -28,9 +28,11 @@ def test_the_examples_are_valid(tf_dist: Program) -> None:
 
 def test_files_that_are_not_there(tf_dist: Program) -> None:
     (tf_dist.folder / "folder").mkdir()
-    found = tf_dist("validate", "missing.yaml", "folder")
+    found = tf_dist("validate", "missing.yaml", "folder", "")
     assert found.returncode == 2
     assert "missing.yaml: does not exist" in found.stdout
+    assert "error: '': is no name of a file\n  hint: check the path: a variable in it may be empty" in found.stdout
+    assert "standard input" not in found.stdout
     assert "folder: is a folder" in found.stdout
 
 

@@ -60,7 +60,10 @@ def _workflows() -> None:
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="Where to write them.", metavar="DIR")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NS", help="Where they run.")] = "",
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", metavar="NS", callback=options.check_namespaces, help="Where they run."),
+    ] = "",
     image: Annotated[str, typer.Option("--image", help="tf-dist's image (default: tf-dist:VERSION).")] = "",
     job_image: Annotated[
         str, typer.Option("--job-image", help="The image that trains in the examples (default: tf-dist/digits:latest).")
@@ -76,11 +79,7 @@ def export(
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml
-    from tf_dist.core.api.names import is_dns_label
-    from tf_dist.errors import InvalidJob, Problem
 
-    if namespace and not is_dns_label(namespace):
-        raise InvalidJob([Problem("--namespace", f"{namespace!r} is no namespace")])
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
     files = {
         name: to_yaml([_placed(one, namespace, images) for one in documents])

@@ -15,10 +15,22 @@ if TYPE_CHECKING:
 
 _Namespaces = Annotated[
     list[str] | None,
-    typer.Option("--namespace", "-n", metavar="NS", help="Drive the jobs of this namespace only (may be repeated)."),
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NS",
+        callback=options.check_namespaces,
+        help="Drive the jobs of this namespace only (may be repeated).",
+    ),
 ]
 _LeaseNamespace = Annotated[
-    str, typer.Option("--lease-namespace", metavar="NS", help="Where its lease is (default: the context's namespace).")
+    str,
+    typer.Option(
+        "--lease-namespace",
+        metavar="NS",
+        callback=options.check_namespaces,
+        help="Where its lease is (default: the context's namespace).",
+    ),
 ]
 _Port = Annotated[
     int,

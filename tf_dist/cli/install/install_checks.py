@@ -15,6 +15,7 @@ from tf_dist.cli.options import parse_resources
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
 from tf_dist.core.api.names import is_dns_label
 from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.steps.job_arguments import NAME_HINT
 from tf_dist.errors import InvalidJob, Problem
 
 VOLCANO_IS_THERE: Final = (
@@ -256,7 +257,7 @@ class OptionReader:
         given = [("--into", settings.into), ("--system-namespace", settings.system_namespace)]
         for option, name in [*given, *((option, name) for option, names in lists.items() for name in names)]:
             if not is_dns_label(name):
-                self.refuse(option, f"{name!r} is no namespace")
+                self.refuse(option, f"{name!r} is no namespace", NAME_HINT)
         if not _IMAGE.fullmatch(settings.image):
             self.refuse("--image", f"{settings.image!r} is no image", "write REGISTRY/tf-dist:TAG or …@sha256:DIGEST")
         objects = [("--image-pull-secret", name) for name in settings.image_pull_secrets]

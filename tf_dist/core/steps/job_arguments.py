@@ -19,6 +19,7 @@ from tf_dist.errors import Problem
 Later = Callable[[object], bool]
 """Whether a value is only known later."""
 
+NAME_HINT: Final = "up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
 _DIGITS: Final = 18
 _COUNT: Final = re.compile(rf"[0-9]{{1,{_DIGITS}}}")
 _LONGEST_LINE: Final = 1024
@@ -64,8 +65,7 @@ def _name(name: str, value: object, example: str, later: Later) -> Iterator[Prob
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
     elif value and not is_dns_label(value):
-        hint = "up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends"
-        yield Problem(name, f"{_shown(value)} is no name", hint)
+        yield Problem(name, f"{_shown(value)} is no name", NAME_HINT)
 
 
 def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
