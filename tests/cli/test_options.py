@@ -18,12 +18,17 @@ def test_policies_of_a_pipeline_are_annotations_of_the_job() -> None:
         "tf-dist.dev/admission-timeout": "10m",
     }
     assert policy_changes((), None, None, "") == []
+    assert policy_changes(['[{"workers": 4}, {"queue_name": "spot"}]'], "fallback", None, "10m") == changes
 
 
 @pytest.mark.parametrize(
     ("fallback", "timeout", "told"),
     [
-        (["{"], "10m", "--fallback: cannot be read as JSON"),
+        (["{"], "10m", "--fallback: '{' cannot be read as JSON"),
+        (["jobs/spot.json"], "10m", "--fallback: 'jobs/spot.json' cannot be read as JSON: .*a file goes in as"),
+        (["{workers: 4}"], "10m", r"--fallback: '\{workers: 4\}' cannot be read as JSON: .*\(write --fallback '"),
+        (["[]"], "10m", "^--fallback: the list is empty"),
+        (["[4]"], "10m", r"^--fallback\[0\]: .* changes nothing"),
         (['{"wrokers": 4}'], "10m", r"^--fallback\[0\]\.wrokers: .*did you mean workers"),
         (
             ['{"workers": 4}'],

@@ -59,7 +59,7 @@ def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
     ("fallback", "expected"),
     [
         ("[", [("fallback", "cannot be read as JSON")]),
-        ("[]", [("fallback", "a list is no list of fallbacks")]),
+        ("[]", [("fallback", "the list is empty")]),
         ('{"workers": 2}', [("fallback", "a mapping is no list of fallbacks")]),
         ([{}], [("fallback[0]", "changes nothing")]),
         ([{"workers": 1}] * 9, [("fallback", "no more than 8")]),

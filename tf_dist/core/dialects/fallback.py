@@ -77,7 +77,12 @@ def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Op
     if open_(given):
         return
     if not isinstance(given, list | tuple) or not given:
-        out.error(path, f"{describe_value(given)} is no list of fallbacks", _EXAMPLE)
+        what = (
+            "the list is empty"
+            if isinstance(given, list | tuple)
+            else f"{describe_value(given)} is no list of fallbacks"
+        )
+        out.error(path, what, _EXAMPLE)
         return
     if len(given) > MAX_FALLBACKS:
         out.error(
