@@ -151,6 +151,10 @@ class TextFormat(StrEnum):
     TEXT = "text"
 
 
+ListOutput = Annotated[ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")]
+TextOutput = Annotated[TextFormat, typer.Option("--output", "-o", help="text or json.")]
+
+
 class Level(StrEnum):
     """From which level on log lines are written."""
 

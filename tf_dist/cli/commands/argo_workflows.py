@@ -30,11 +30,10 @@ def argo_clean(
     timeout: options.Timeout = "2m",
 ) -> None:
     """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
-    from tf_dist.cli.options import parse_seconds
     from tf_dist.client.connection import connect
     from tf_dist.client.launch.step_cleanup import delete_workflow_jobs
 
-    limit = parse_seconds(timeout)
+    limit = options.parse_seconds(timeout)
     connection = connect(kubeconfig, context)
     space = namespace or connection.namespace
     count = delete_workflow_jobs(

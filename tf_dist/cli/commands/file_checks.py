@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def validate(
     files: options.Files,
-    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    form: options.TextOutput = options.TextFormat.TEXT,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     plain: options.Plain = False,
 ) -> None:

@@ -23,9 +23,7 @@ def get(
     context: options.Context = "",
     local: options.Local = False,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.")] = False,
-    form: Annotated[options.ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")] = (
-        options.ListFormat.TABLE
-    ),
+    form: options.ListOutput = options.ListFormat.TABLE,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with every change.")] = False,
     plain: options.Plain = False,
 ) -> None:
@@ -102,7 +100,7 @@ def describe(
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
-    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    form: options.TextOutput = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
     """Show a job: what it asks for, how it stands, its replicas, its events, and what is to be said about them."""
@@ -217,7 +215,6 @@ def _conditions(job: StoredJob) -> None:
 
 
 def _replicas(job: StoredJob, pods: tuple[PodView, ...]) -> None:
-    from tf_dist.cli.output import STATE_STYLES
     from tf_dist.core.diagnostics.replicas import replica_states
 
     _title("Replicas")
@@ -251,7 +248,7 @@ def explain(
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
-    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    form: options.TextOutput = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
     """Say in sentences why a job waits, or why it failed, and what to do about it."""

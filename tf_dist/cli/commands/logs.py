@@ -29,10 +29,9 @@ def logs(
 ) -> None:
     """Print the logs of all replicas together, each line with the name of the replica that wrote it."""
     from tf_dist.cli.job_output import LinePrefixes
-    from tf_dist.cli.options import parse_seconds
     from tf_dist.client.client import Client
 
-    since_seconds = parse_seconds(since, "--since")
+    since_seconds = options.parse_seconds(since, "--since")
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     job = client.get(name)
     prefixes = LinePrefixes(job.job)

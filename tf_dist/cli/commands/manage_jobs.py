@@ -35,7 +35,6 @@ def submit(
     On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """
     from tf_dist.cli.job_output import require_valid_files
-    from tf_dist.cli.options import parse_seconds
     from tf_dist.client.client import Client
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.submission import TargetNamespaces
@@ -44,7 +43,7 @@ def submit(
 
     policies = options.policy_changes(fallback or (), on_eviction, on_preemption, admission_timeout)
     overrides = parse_overrides(changes or (), json=set_json or (), strings=[*(set_string or ()), *policies])
-    bundle, limit = require_valid_files(load_job_files(files, overrides, strict=strict)), parse_seconds(timeout)
+    bundle, limit = require_valid_files(load_job_files(files, overrides, strict=strict)), options.parse_seconds(timeout)
     client = Client(kubeconfig, context, local=local)
     spaces = TargetNamespaces(namespace, client.namespace)
     written = (*(entry.written for entry in bundle.jobs), *bundle.companions)
@@ -72,18 +71,17 @@ def wait(
     context: options.Context = "",
     local: options.Local = False,
     timeout: options.Timeout = "",
-    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    form: options.TextOutput = options.TextFormat.TEXT,
 ) -> None:
     """Wait until jobs have come to a state. Exits at once with 1 if one can never come there, with 75 if not in time.
 
     kubectl's form works too: --for=condition=Succeeded, --for=delete. -o json prints how each job ended, also when it
     failed: see "How it ended" in docs/jobs.md.
     """
-    from tf_dist.cli.options import parse_seconds
     from tf_dist.client.client import Client
     from tf_dist.client.wait import wait_for, wait_goal
 
-    state, limit = wait_goal(goal, "--for"), parse_seconds(timeout)
+    state, limit = wait_goal(goal, "--for"), options.parse_seconds(timeout)
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     found = _jobs(client, jobs, missing_ok=state == "deleted")
     as_json = form is options.TextFormat.JSON
@@ -215,11 +213,10 @@ def delete(
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="No error if there is none.")] = False,
 ) -> None:
     """Delete jobs with their pods and services. Pods get their grace period to end in."""
-    from tf_dist.cli.options import parse_seconds
     from tf_dist.client.client import Client
     from tf_dist.client.wait import wait_for
 
-    limit = parse_seconds(timeout)
+    limit = options.parse_seconds(timeout)
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     found = _jobs(client, jobs, missing_ok=ignore_missing)
     output.announce_target(client.connection, client.namespace)

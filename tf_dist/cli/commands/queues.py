@@ -19,9 +19,7 @@ def queues(
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
-    form: Annotated[options.ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")] = (
-        options.ListFormat.TABLE
-    ),
+    form: options.ListOutput = options.ListFormat.TABLE,
     plain: options.Plain = False,
 ) -> None:
     """List the queues, those below one another indented: what each has, holds, and how many jobs wait in it.
