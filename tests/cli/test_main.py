@@ -48,6 +48,7 @@ def test_version(tf_dist: Program) -> None:
         (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),
         (["run", "x.yaml"], "x.yaml: does not exist"),
         (["wait", "x", "--for", "runing"], "did you mean running?"),
+        (["argo-clean", "--workflow-uid", ""], "--workflow-uid: is empty"),
         (["get", "-o", "xml"], "'xml' is not one of 'json', 'yaml', 'name', 'wide', 'table'"),
         (["plan", "x.yaml", "-o", "yml"], "'yml' is not one of 'json', 'yaml', 'table'"),
         (["scale", "x", "--workers", "ten"], "'ten'"),
@@ -199,6 +200,14 @@ def test_a_closed_standard_output_is_said_and_is_no_defect(tf_dist: Program, arg
         "error: cannot write to standard output: not writable",
         "  hint: make room, or send it elsewhere",
     ]
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run", "submit", "convert --to kubeflow.org/v1"])
+def test_a_closed_standard_input_is_said_and_is_no_defect(tf_dist: Program, command: str) -> None:
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *PROGRAM, *command.split(), "-"]
+    found = subprocess.run(shell, cwd=tf_dist.folder, env=tf_dist.env, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "error: (standard input): is closed\n" in found.stdout + found.stderr
 
 
 def test_where_nothing_can_be_said_the_exit_code_still_says_it(tf_dist: Program) -> None:

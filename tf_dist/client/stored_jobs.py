@@ -305,7 +305,7 @@ def lookup_job(cluster: Cluster, text: str, namespace: str) -> StoredJob | None:
 
 def _split(text: str) -> tuple[tuple[Resource, ...], str]:
     kind, slash, name = text.rpartition("/")
-    if not slash:
+    if name and not slash:
         return JOB_KINDS, text
     resource = _SHORT_NAMES.get(kind.partition(".")[0].lower())
     if resource is None or not name:

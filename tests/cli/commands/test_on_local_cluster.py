@@ -238,6 +238,26 @@ def test_a_job_that_is_not_there(local: Program, command: str) -> None:
     assert "hint: " in found.stderr
 
 
+@pytest.mark.parametrize("command", ["get", "describe", "logs", "wait", "delete", "suspend"])
+def test_an_empty_name_is_no_job(local: Program, command: str) -> None:
+    """A variable of a script that is not set must not mean every job."""
+    found = local(command, "")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "error: NAME: '' is no job\n  hint: write NAME, tfjob/NAME or vcjob/NAME\n"
+
+
+def test_an_empty_name_is_no_queue(local: Program) -> None:
+    found = local("queues", "")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "there is no queue ''" in found.stderr
+
+
+def test_a_job_that_is_named_twice_is_deleted_once(local: Program) -> None:
+    job = submitted(local, "true")
+    found = local("delete", job, f"tfjob/{job}", job, "--wait")
+    assert (found.returncode, found.stdout) == (0, f"tfjob/{job} deleted\n"), found.stderr
+
+
 def test_watching_the_list(local: Program) -> None:
     process = local.start("get", "-w")
     assert process.stdout is not None

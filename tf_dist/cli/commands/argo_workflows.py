@@ -32,7 +32,10 @@ def argo_clean(
     """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
     from tf_dist.client.connection import connect
     from tf_dist.client.launch.step_cleanup import delete_workflow_jobs
+    from tf_dist.errors import InvalidJob, Problem
 
+    if not workflow_uid:
+        raise InvalidJob([Problem("--workflow-uid", "is empty", "write --workflow-uid={{workflow.uid}}")])
     limit = options.parse_seconds(timeout)
     connection = connect(kubeconfig, context)
     space = namespace or connection.namespace

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def get(
-    name: Annotated[str, typer.Argument(help="One job: NAME, tfjob/NAME or vcjob/NAME.", metavar="[NAME]")] = "",
+    name: Annotated[
+        str | None, typer.Argument(help="One job: NAME, tfjob/NAME or vcjob/NAME.", metavar="[NAME]")
+    ] = None,
     namespace: options.Namespace = "",
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
@@ -31,8 +33,9 @@ def get(
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
-    jobs = [client.get(name)] if name else client.list(all_namespaces=everywhere)
-    _show_list(jobs, form, everywhere=everywhere, one=bool(name))
+    one = name is not None  # "", of a variable that is not set, does not mean all
+    jobs = client.list(all_namespaces=everywhere) if name is None else [client.get(name)]
+    _show_list(jobs, form, everywhere=everywhere, one=one)
     if not jobs and form is options.ListFormat.TABLE and not watch:
         output.note("no jobs here" if everywhere else f"no jobs in namespace {client.namespace}")
     if form in (options.ListFormat.TABLE, options.ListFormat.WIDE) and (idle := client.undriven(jobs)):
@@ -40,7 +43,7 @@ def get(
         output.warning(*idle)
     if watch:
         output.flush()
-        _watch(client, jobs[0] if name else None, form, everywhere=everywhere)
+        _watch(client, jobs[0] if one else None, form, everywhere=everywhere)
 
 
 def _show_list(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: bool, one: bool) -> None:

@@ -94,16 +94,18 @@ def wait(
 
 
 def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list[StoredJob]:
+    """The jobs, each once, however often and by whatever name it is named."""
     from tf_dist.errors import NotFound
 
-    found = []
+    found: dict[str, StoredJob] = {}
     for name in names:
         try:
-            found.append(client.get(name))
+            job = client.get(name)
+            found[job.uid] = job
         except NotFound:
             if not missing_ok:
                 raise
-    return found
+    return [*found.values()]
 
 
 def _outcome(client: Client, job: StoredJob) -> dict[str, Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def queues(
-    name: Annotated[str, typer.Argument(help="One queue.", metavar="[NAME]")] = "",
+    name: Annotated[str | None, typer.Argument(help="One queue.", metavar="[NAME]")] = None,
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
@@ -41,11 +41,11 @@ def queues(
     found += [meant for meant, _ in volcanos.values()]
     originals = {name: original for name, (_, original) in volcanos.items()}
     listed = list(_as_trees(found))
-    if name:
+    if name is not None:
         listed = [(0, one) for _, one in listed if one["metadata"]["name"] == name]
         if not listed:
             raise _missing(name, found)
-    _show(listed, originals, form, one=bool(name))
+    _show(listed, originals, form, one=name is not None)
     if form not in (options.ListFormat.TABLE, options.ListFormat.WIDE):
         return
     if shown := [one["metadata"]["name"] for _, one in listed if one["metadata"]["name"] in originals]:
@@ -77,7 +77,7 @@ def _missing(name: str, found: Sequence[Object]) -> NotFound:
     from tf_dist.errors import NotFound
 
     known = [one["metadata"]["name"] for one in found]
-    return NotFound(f"there is no queue {name}", hint=suggestion(name, known, "tf-dist queues lists all"))
+    return NotFound(f"there is no queue {name or repr(name)}", hint=suggestion(name, known, "tf-dist queues lists all"))
 
 
 def _as_trees(found: Sequence[Object]) -> Iterator[tuple[int, Object]]:
