@@ -31,7 +31,20 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         "known: kubeflow.org/v1 TFJob",
     ),
     "not UTF-8": (b"a: b\nc: \xff\n", ":2: is not text in UTF-8 (byte 8)", "save it as UTF-8"),
-    "a zero byte": (b"a: \x00\n", ": is not YAML: control characters are not allowed", ""),
+    "a zero byte": (b"a: \x00\n", ":1: is not YAML: control characters are not allowed", "take out U+0000"),
+    "a bell": (
+        "a: 1\nü: ö\nb: \x07\n".encode(),
+        ":3: is not YAML: control characters are not allowed",
+        "take out U+0007",
+    ),
+    "a number without end": (
+        b"a: b\nspec: [1, " + b"9" * 5000 + b"]\n",
+        ":2: spec[1]: is no number that can be read",
+        "write it as text",
+    ),
+    "a number beyond all": (b"a: 1e400\n", ":1: a: is no number that can be read", "write it as text"),
+    "no number": (b"a: !!int x\n", ":1: a: is no number that can be read", "write it as text"),
+    "no boolean": (b"a: {b: !!bool x}\n", ":1: a.b: is neither true nor false", "leave out !!bool"),
     "twice": (b"kind: TFJob\nspec: {}\nkind: TFJob\n", ":3: kind: is there twice: on line 1 too", "keep one of them"),
     "a tag": (b"a: !Ref x\n", ":1: has a value that no cluster understands: the tag '!Ref' (column 4)", "quote it"),
     "a number as key": (b"a: {1: x}\n", ":1: a.1: the key 1 is not text", 'write "1"'),
@@ -79,6 +92,41 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         b"apiVersion: v2\nkind: Secret\nmetadata: {name: a}\n",
         ":1: apiVersion: a Secret is of apiVersion v1, not 'v2'",
         "",
+    ),
+    "a companion whose data is a list": (
+        SETTINGS + b"data: [x]\n",
+        ":4: data: must be a mapping (key: value), not a list",
+        "",
+    ),
+    "a companion whose data is a number": (
+        b"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData:\n  a: b\n  rate: 0.10\n",
+        ":6: stringData.rate: must be text, not a number",
+        "write it in quotes",
+    ),
+    "a companion in no namespace": (
+        b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: 3}\n",
+        ":3: metadata.namespace: must be text, not a number",
+        "write it in quotes",
+    ),
+    "a companion without a spec": (
+        b"apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: a}\nspec: 3\n",
+        ":4: spec: must be a mapping (key: value), not a number",
+        "",
+    ),
+    "a service with a port that is none": (
+        b"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports: [{port: 80}, x]\n",
+        ":5: spec.ports[1]: must be a mapping (key: value), not text",
+        "",
+    ),
+    "a service without ports": (
+        b"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports: 80\n",
+        ":5: spec.ports: must be a list, not a number",
+        "",
+    ),
+    "a list of kubectl's": (
+        b"apiVersion: v1\nkind: List\nitems: []\n",
+        ":2: kind: a List holds several objects",
+        "write its items as documents, separated by ---",
     ),
     "a companion twice": (
         SETTINGS + b"---\n" + SETTINGS,

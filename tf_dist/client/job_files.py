@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.client.yaml_files import FileProblem, YamlDocument, read_yaml_file, read_yaml_text
+from tf_dist.core.api.fieldpath import format_field_path
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -209,6 +210,36 @@ def _companion_problems(content: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         what = "is missing" if name is None else f"{name!r} is no name"
         yield Problem("metadata.name", what, "lower-case letters, digits and - (at most 253)")
+    if isinstance(metadata, Mapping):
+        yield from _text_problems("metadata.namespace", metadata.get("namespace"))
+    yield from _mapping_problems("spec", content.get("spec"))
+    for field_name in ("data", "stringData", "binaryData"):
+        given = content.get(field_name)
+        yield from _mapping_problems(field_name, given)
+        for key, value in given.items() if isinstance(given, Mapping) else ():
+            yield from _text_problems(format_field_path((field_name, key)), value)
+    spec = content.get("spec")
+    ports = spec.get("ports") if isinstance(spec, Mapping) and content["kind"] == "Service" else None
+    if not isinstance(ports, list | None):
+        yield Problem("spec.ports", f"must be a list, not {_type_name(ports)}")
+    for index, port in enumerate(ports if isinstance(ports, list) else ()):
+        yield from _mapping_problems(f"spec.ports[{index}]", port or "")
+
+
+def _mapping_problems(path: str, value: object) -> Iterator[Problem]:
+    if not isinstance(value, Mapping | None):
+        yield Problem(path, f"must be a mapping (key: value), not {_type_name(value)}")
+
+
+def _text_problems(path: str, value: object) -> Iterator[Problem]:
+    if not isinstance(value, str | None):
+        yield Problem(path, f"must be text, not {_type_name(value)}", "write it in quotes")
+
+
+def _type_name(value: object) -> str:
+    """What stands there, without the value: it may be a secret."""
+    names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
+    return names.get(type(value), type(value).__name__)
 
 
 def _duplicate_names(collector: _Collector) -> Iterator[FileProblem]:

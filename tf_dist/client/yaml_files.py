@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,9 +22,11 @@ _SAFE_DEPTH: Final = 2000
 _NO_TEXT: Final = "a key must be text, not a list or a mapping"
 _DEEP: Final = "is nested more than a hundred deep"
 _BOMB: Final = "unfolds to more than a million values: its aliases (*name) repeat each other"
+_NO_NUMBER: Final = "is no number that can be read"
+_NO_BOOLEAN: Final = "is neither true nor false"
 
 
-FATAL: Final = (_BOMB, _DEEP, _NO_TEXT)
+FATAL: Final = (_BOMB, _DEEP, _NO_TEXT, _NO_NUMBER, _NO_BOOLEAN)
 """With one of these messages there is no sense in reading on."""
 
 
@@ -66,6 +68,21 @@ def find_yaml_problems(root: Any) -> Iterator[tuple[int, Problem]]:
             pending += [(value, _NodePath(place, str(getattr(key, "value", "?")), depth)) for key, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
             pending += [(item, _NodePath(place, index, depth)) for index, item in enumerate(node.value)]
+        elif problem := _scalar_problem(node):
+            yield node.start_mark.line + 1, replace(problem, path=place.path() if place else "")
+
+
+def _scalar_problem(node: yaml.ScalarNode) -> Problem | None:
+    """What keeps the value of a tag, or of digits, from being made: PyYAML's own errors say no place, or crash."""
+    if node.tag == f"{TAG}bool":
+        known = node.value.lower() in Loader.bool_values
+        return None if known else Problem("", _NO_BOOLEAN, "write true or false, and leave out !!bool")
+    if node.tag in (f"{TAG}int", f"{TAG}float"):
+        try:
+            Loader.yaml_constructors[node.tag](None, node)
+        except ValueError:
+            return Problem("", _NO_NUMBER, "write it as text, in quotes")
+    return None
 
 
 def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int, Problem]]:
@@ -183,6 +200,8 @@ class _Unreadable(Exception):
 def _content(name: str) -> bytes:
     if not name:
         raise _Unreadable("is no name of a file", "check the path: a variable in it may be empty")
+    if name == _STDIN and sys.stdin is None:  # what Python has for one that was closed when it started
+        raise _Unreadable("is closed", "give it a file: < FILE")
     if name == _STDIN:
         data = sys.stdin.buffer.read(MAX_FILE_SIZE + 1)
         size = len(data)
@@ -225,6 +244,8 @@ def _load(name: str, text: str, documents: list[YamlDocument], problems: list[Fi
         check_depth(text)
         while loader.check_node():
             nodes.append(loader.get_node())
+    except yaml.reader.ReaderError as error:
+        problems.append(_unprintable(name, text, error))
     except yaml.YAMLError as error:
         problems.append(_syntax(name, error))
     except RecursionError:
@@ -256,6 +277,11 @@ def _construct(
         problems.append(_of_file(name, f"cannot be read: {error}", number=number))
     finally:
         maker.dispose()
+
+
+def _unprintable(name: str, text: str, error: yaml.reader.ReaderError) -> FileProblem:
+    line = text.encode(errors="replace").count(b"\n", 0, error.position) + 1  # libyaml counts bytes
+    return _of_file(name, f"is not YAML: {error.reason}", f"take out U+{error.character:04X}", line)
 
 
 def _syntax(name: str, error: yaml.YAMLError, number: int | None = None) -> FileProblem:

@@ -72,6 +72,7 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("sparkoperator.k8s.io", "SparkApplication"): (f"a SparkApplication is Spark's; {_TRAINING}", ""),
     ("apps", "Deployment"): ("a Deployment never ends, and a job does", _SERVING),
     ("apps", "StatefulSet"): ("a StatefulSet never ends, and a job does", _SERVING),
+    ("", "List"): ("a List holds several objects", "write its items as documents, separated by ---"),
     ("", "Pod"): ("a Pod is made for each replica of a job", "make its spec the template of a TFJob with one Worker"),
     ("batch", "Job"): (
         "a Job of Kubernetes has no tasks, and its pods are no gang",
