@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from tests.cluster.support import FixedStream, pod
 from tests.controller.harness import tfjob
 from tests.waiting import until
-from tf_dist.client.log_follower import ContainerInstance, LogEnded, LogFollower, LogLine
+from tf_dist.client.log_follower import (
+    ContainerInstance,
+    InstanceState,
+    LogEnded,
+    LogFollower,
+    LogLine,
+    log_opener,
+)
+from tf_dist.client.monitor import JobInformer, JobMonitor, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import TFJOBS, Object
+from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Object
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.api import names
 
 SECONDS = 60
@@ -54,3 +67,134 @@ def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> N
     until(lambda: len(said) == 2, SECONDS)
     assert sorted(said) == [LogEnded(ContainerInstance("p", name, 0)) for name in ("open", "slow")]
     assert not following.pending(lambda _: True)
+
+
+def worker(state: str, uid: str = "p") -> Object:
+    """A pod of a worker whose container is in this state."""
+    body = pod("a")
+    labels = {names.REPLICA_TYPE: "worker", names.REPLICA_INDEX: "0"}
+    body["metadata"] |= {"namespace": "default", "uid": uid, "labels": labels}
+    return {**body, "status": {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {state: {}}}]}}
+
+
+def stored_job() -> StoredJob:
+    return StoredJob(TFJOBS, {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}})
+
+
+class Queue:
+    """Threads of which none is free: what waits for one, and whether it is urgent."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Callable[[], None], bool] = {}
+
+    def start(self, work: Callable[[], None], urgent: bool) -> None:
+        self.waiting[work] = urgent
+
+
+def test_the_log_of_a_container_that_has_ended_becomes_urgent_and_is_read_once() -> None:
+    queue, said = Queue(), list[LogLine | LogEnded]()
+    following = LogFollower(stored_job().job, lambda *_: FixedStream([b"step=1\n"]), said.append, start=queue.start)
+    following.notice(worker("running", "goes on"))
+    following.notice(worker("running", "ends"))
+
+    def ended(instance: ContainerInstance) -> bool:
+        return instance.pod_uid == "ends"
+
+    assert following.expedite(ended)
+    assert following.expedite(ended)
+    assert [*queue.waiting.values()] == [False, True]
+    follow, read = queue.waiting
+    read()
+    assert not following.expedite(ended)
+    assert not following.pending(ended)
+    for work in (read, follow):
+        work()
+    ends = [ContainerInstance("ends", "main", 0), ContainerInstance("goes on", "main", 0)]
+    assert [one.instance for one in said if isinstance(one, LogEnded)] == ends
+    assert len([one for one in said if isinstance(one, LogLine)]) == 2
+
+
+class Asked:
+    """A cluster with one pod and its log, and the requests that it gets."""
+
+    def __init__(self, state: str) -> None:
+        self.requests: list[str] = []
+        self.pod = worker(state)
+
+    def get(self, *_: object) -> Object:
+        self.requests.append("get")
+        return self.pod
+
+    def logs(self, namespace: str, name: str, options: LogOptions = ALL_LINES) -> Any:
+        self.requests.append(f"logs follow={options.follow} previous={options.previous}")
+        return FixedStream([b"2026-01-01T00:00:00.000000000Z step=1\n"])
+
+
+@pytest.mark.parametrize(
+    ("known", "requests"),
+    [
+        (InstanceState.ENDED, ["logs follow=False previous=False"]),
+        (InstanceState.REPLACED, ["logs follow=False previous=True"]),
+        (None, ["logs follow=True previous=False", "get", "logs follow=False previous=False"]),
+    ],
+)
+def test_a_log_that_is_known_to_have_ended_takes_one_request(known: InstanceState | None, requests: list[str]) -> None:
+    cluster = Asked("terminated")
+    open_log = log_opener(cluster, LogOptions(follow=True), lambda *_: known)
+    assert list(open_log(cluster.pod, ContainerInstance("p", "main", 0))) == [b"step=1\n"]
+    assert cluster.requests == requests
+
+
+def test_a_log_that_ends_is_judged_by_what_the_informer_has_seen() -> None:
+    cluster, states = Asked("running"), [InstanceState.RUNNING, InstanceState.ENDED]
+    open_log = log_opener(cluster, LogOptions(follow=True), lambda *_: states.pop(0))
+    assert list(open_log(cluster.pod, ContainerInstance("p", "main", 0))) == [b"step=1\n"]
+    assert cluster.requests == ["logs follow=True previous=False", "logs follow=False previous=False"]
+
+
+class Silent:
+    """A view that shows nothing; ``said``: the words of tf-dist itself."""
+
+    tick = None
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def show(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str, style: str = "") -> None:
+        self.said.append(text)
+
+    def close(self) -> None:
+        pass
+
+
+QUIET = 0.05
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_log_that_waits_for_its_turn_is_not_silent(asked: bool) -> None:
+    """``asked``: it has had its turn, and says nothing: then it is given up."""
+    queue, stream, view, job = Queue(), Endless(), Silent(), stored_job()
+    with JobInformer(job) as informer, MemoryCluster() as cluster:
+        following = LogFollower(job.job, lambda *_: stream, informer.put, start=queue.start)
+        monitor = JobMonitor(cluster, job, view, informer, following)
+        informer.put(ObjectsListed(PODS, [worker("terminated")]))
+        monitor.show(informer.take(0))
+        thread = threading.Thread(target=next(iter(queue.waiting)), daemon=True)
+        if asked:
+            thread.start()
+            until(lambda: not following.expedite(lambda _: True), SECONDS)
+        steps, begun = monitor.drain(quiet=QUIET), time.monotonic()
+        left = next(steps, None)
+        while left and time.monotonic() < begun + 4 * QUIET:
+            assert isinstance(left, float)
+            try:
+                left = steps.send(informer.take(left))
+            except StopIteration:
+                left = None
+        assert bool(left) is not asked
+        assert any("could not be read in time" in text for text in view.said) is asked
+        stream.close()
+        following.close()

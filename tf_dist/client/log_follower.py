@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -10,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
-from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Stream
+from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, Resource, Stream
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, replica_id
 from tf_dist.core.api.timestamps import format_time, parse_time
@@ -117,7 +118,7 @@ class ResumingLogStream(Stream[bytes]):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: PodReader,
         namespace: str,
         pod: str,
         options: LogOptions,
@@ -249,7 +250,8 @@ class ResumingLogStream(Stream[bytes]):
 
     def _settled_state(self) -> InstanceState:
         """The state of the instance, by a status that is no older than the end of the stream; ClusterError."""
-        until, pause = time.monotonic() + self._settle, 0.05
+        # Not all at the same moments: a hundred logs may end together, and their threads would run together, too.
+        until, pause = time.monotonic() + self._settle, random.uniform(0.05, 0.25)
         while (state := self._state()) is InstanceState.RUNNING and not self._closed.is_set():
             left = until - time.monotonic()
             if left <= 0:
@@ -293,32 +295,50 @@ class LogEnded(NamedTuple):
     problem: str = ""
 
 
+class PodReader(Protocol):
+    """The part of a ``Cluster`` that logs are read through."""
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """See ``Cluster``."""
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """See ``Cluster``."""
+
+
 LogOpener = Callable[[Object, ContainerInstance], Stream[bytes]]
+InstanceLookup = Callable[[Object, ContainerInstance], InstanceState | None]
+"""The state of an instance of a pod as an informer has it; None: it does not know the pod."""
 
 
-def log_opener(cluster: Cluster, options: LogOptions) -> LogOpener:
-    """Reading through the cluster."""
+def log_opener(cluster: PodReader, options: LogOptions, lookup: InstanceLookup = lambda *_: None) -> LogOpener:
+    """Reading through the cluster; states that ``lookup`` knows take no request, and an ended log a single one."""
 
     def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         wanted = replace(options, container=instance.container)
-        state = partial(_read_state, cluster, namespace, name, instance)
-        return ResumingLogStream(cluster, namespace, name, wanted, state=state)
+        state = lookup(pod, instance)
+        if state in (InstanceState.ENDED, InstanceState.REPLACED):
+            wanted = replace(wanted, follow=False, previous=state is InstanceState.REPLACED)
+        read = partial(_read_state, cluster, pod, instance, lookup)
+        return ResumingLogStream(cluster, namespace, name, wanted, state=read)
 
     return open_log
 
 
-def _read_state(cluster: Cluster, namespace: str, pod: str, instance: ContainerInstance) -> InstanceState:
-    """The state of an instance as the cluster has it; ClusterError."""
+def _read_state(cluster: PodReader, pod: Object, instance: ContainerInstance, lookup: InstanceLookup) -> InstanceState:
+    """The state of an instance as an informer or else the cluster has it; ClusterError."""
+    if (state := lookup(pod, instance)) is not None:
+        return state
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     try:
-        return instance_state(cluster.get(PODS, namespace, pod), instance)
+        return instance_state(cluster.get(PODS, namespace, name), instance)
     except NotFound:
         return InstanceState.GONE
     except Forbidden:
         return InstanceState.ENDED  # who may read logs and no pods reads them as far as they were to be had at once
 
 
-def run_in_thread(work: Callable[[], None]) -> None:
+def run_in_thread(work: Callable[[], None], urgent: bool) -> None:
     """Do it in a thread of its own."""
     threading.Thread(target=work, daemon=True).start()
 
@@ -326,7 +346,8 @@ def run_in_thread(work: Callable[[], None]) -> None:
 class LogFollower:
     """Reads every container that starts and hands lines to ``sink`` (which may block).
 
-    ``start`` has a log read: in a thread of its own, or when one is free.
+    ``start`` has a log read: in a thread of its own, or when one is free, an urgent one before the others. It gets one
+    that waits and has become urgent once more.
     """
 
     def __init__(
@@ -335,7 +356,7 @@ class LogFollower:
         open_log: LogOpener,
         sink: Callable[[LogLine | LogEnded], None],
         *,
-        start: Callable[[Callable[[], None]], None] = run_in_thread,
+        start: Callable[[Callable[[], None], bool], None] = run_in_thread,
     ) -> None:
         self._start = start
         # Not the job itself, which is out of date once another version of it is seen.
@@ -345,6 +366,8 @@ class LogFollower:
         self._lock = threading.Lock()
         self._seen: set[ContainerInstance] = set()
         self._open: dict[ContainerInstance, Stream[bytes] | None] = {}
+        # Of those that no thread has begun to read: what reads them.
+        self._queued: dict[ContainerInstance, Callable[[], None]] = {}
         self._closed = False
 
     @property
@@ -368,8 +391,17 @@ class LogFollower:
                     continue
                 self._seen.add(instance)
                 self._open[instance] = None
-            self._start(partial(self._read, pod, replica, instance))
+                work = self._queued[instance] = partial(self._read, pod, replica, instance)
+            self._start(work, False)
         return self.count > before
+
+    def expedite(self, ended: Callable[[ContainerInstance], bool]) -> bool:
+        """Have the logs of containers that have ``ended`` read before those of others; whether one still waits."""
+        with self._lock:
+            waiting = [work for instance, work in self._queued.items() if ended(instance)]
+        for work in waiting:
+            self._start(work, True)
+        return bool(waiting)
 
     def pending(self, ended: Callable[[ContainerInstance], bool]) -> bool:
         """Whether the log of a container that has ``ended`` is not read to its end yet."""
@@ -385,6 +417,9 @@ class LogFollower:
             stream.close()
 
     def _read(self, pod: Object, replica: ReplicaId, instance: ContainerInstance) -> None:
+        with self._lock:
+            if self._queued.pop(instance, None) is None:
+                return  # it has become urgent just when another thread has begun
         problem = ""
         try:
             if self._closed:

@@ -200,8 +200,8 @@ class ObjectWatcher:
 class JobInformer:
     """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
 
-    ``most_lines`` may wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``: the
-    most that is taken at once.
+    About ``most_lines`` may wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``:
+    the most that is taken at once.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ class JobInformer:
         self._resource = job.resource
         self._batch = batch
         self._items: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        self._room = most_lines
-        self._roomy = roomy or threading.Condition()
+        self._most_lines = most_lines
+        self._roomy, self._blocked = roomy or threading.Condition(), 0
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -241,11 +241,16 @@ class JobInformer:
 
     def put(self, item: JobEvent) -> None:
         """Add something; safe in a signal handler, except for lines, which wait for room."""
-        if isinstance(item, LogLine):
+        # No lock as long as there is room: the threads that read many logs at once would line up for it.
+        if isinstance(item, LogLine) and not self._has_room():
             with self._roomy:
-                self._roomy.wait_for(lambda: self._room > 0 or self._closed)
-                self._room -= 1
+                self._blocked += 1
+                self._roomy.wait_for(self._has_room)
+                self._blocked -= 1
         self._items.put(item)
+
+    def _has_room(self) -> bool:
+        return self._items.qsize() < self._most_lines or self._closed
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """What has come, waiting for the first up to ``timeout`` seconds; the state is that after it."""
@@ -255,6 +260,9 @@ class JobInformer:
             found.append(self._items.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX)))
             while len(found) < self._batch:
                 found.append(self._items.get_nowait())
+        if self._blocked:
+            with self._roomy:
+                self._roomy.notify_all()
         for item in found:
             self.learn(item)
         return found
@@ -262,11 +270,6 @@ class JobInformer:
     def learn(self, item: JobEvent) -> None:
         """Bring the state up to date with one item."""
         match item:
-            case LogLine():
-                with self._roomy:
-                    self._room += 1
-                    if self._room == 1:  # else none of its readers waits
-                        self._roomy.notify_all()
             case ClusterError():
                 raise item
             case ObjectsListed() if item.resource is PODS:
@@ -325,6 +328,7 @@ def changed_pods(items: list[JobEvent]) -> Iterator[Object]:
 
 
 _DRAIN: Final = 15.0  # seconds without a line after which the log of a container that has ended is given up
+_TURN: Final = 60.0  # seconds after which it is given up though it is not asked for yet, as many others are before it
 
 
 class JobView(Protocol):
@@ -423,11 +427,14 @@ class JobMonitor:
     ) -> WaitSteps[None]:
         """The last lines of what has ended, and what else has come; cut short by another signal than the ``before``.
 
-        However many lines they are, but not for ever if none comes for ``quiet`` seconds. ``busy_until``: until when
-        (monotonic seconds) something else may still come.
+        However many lines they are, but not for ever if none comes for ``quiet`` seconds; a log that waits for a thread
+        is not silent. ``busy_until``: until when (monotonic seconds) something else may still come.
         """
-        until = time.monotonic() + quiet
+        begun = time.monotonic()
+        until = begun + quiet
         while self.signals == before:
+            if self._following.expedite(self.watch.ended):
+                until = max(until, min(time.monotonic() + quiet, begun + _TURN))
             left = max(until if self.has_unread_logs else 0.0, busy_until()) - time.monotonic()
             if left <= 0:
                 break

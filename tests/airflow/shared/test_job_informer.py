@@ -98,6 +98,35 @@ def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site,
     assert not any("accuracy" in line for line in lines)
 
 
+def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_ended(cluster_site: Site) -> None:
+    found = SharedJobInformer(
+        open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {}), "default", streams=1
+    )
+    cluster_site.submit(reserved(f"echo here; {FOREVER}", "long"))
+    changed, lines = threading.Event(), list[str]()
+    long = found.join(ref("long"), changed.set, drive=True)
+    steps = JobWaiter(found, long, WaitOptions(), lines.append).steps()
+    next(steps)
+    try:
+
+        def followed() -> bool:
+            if changed.wait(1):
+                changed.clear()
+                steps.send(long.take(0))
+            return any("here" in line for line in lines)
+
+        until(followed, SECONDS)
+        cluster_site.submit(reserved("echo accuracy=0.5", "short"))
+        event, _ = wait(found, "short")
+        assert event["result"]["metrics"] == {"accuracy": 0.5}
+    finally:
+        found.leave(long)
+        found.close()
+        for name in ("long", "short"):
+            cluster_site.delete(name)
+        cluster_site.until_empty()
+
+
 def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(reserved(FOREVER, "a"))
     found, _ = wait(informer, "a", limits=WaitLimits(deadline=0.0))

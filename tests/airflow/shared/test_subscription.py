@@ -1,14 +1,14 @@
-"""Work for a bounded number of threads, and logs that are opened a few at a time."""
+"""Work for a bounded number of threads, and logs that are asked for a few at a time."""
 
 from __future__ import annotations
 
 import threading
-import time
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from tests.waiting import until
-from tf_dist.airflow.shared.subscription import BoundedThreads, LogOpenLimiter
-from tf_dist.client.log_follower import ContainerInstance
+from tf_dist.airflow.shared.subscription import BoundedThreads, LogRequestLimiter
+from tf_dist.cluster.api import PODS, Object
 
 SECONDS = 60
 
@@ -27,7 +27,7 @@ def test_no_more_at_a_time_than_there_are_slots_and_everything_is_done() -> None
             done[0] += 1
 
     for _ in range(5):
-        slots.start(work)
+        slots.start(partial(work))
     until(lambda: now[0] == 2, SECONDS)
     assert slots.waiting == 3
     gate.release(5)
@@ -76,12 +76,86 @@ def test_when_it_is_closed_its_threads_are_dead() -> None:
         assert not [one for one in threading.enumerate() if one.name == "log"]
 
 
-def test_a_log_that_is_open_takes_no_place_of_those_that_are_opened() -> None:
-    """Who finds no place waits for a second: a job of a thousand pods would wait for minutes."""
-    opened: list[ContainerInstance] = []
-    open_log = LogOpenLimiter().through(lambda _, instance: cast(Any, opened.append(instance)))
-    begun = time.monotonic()
-    for number in range(40):
-        open_log({}, ContainerInstance("p", "main", number))
-    assert len(opened) == 40
-    assert time.monotonic() - begun < 10
+def test_what_waits_is_done_once_and_may_be_cancelled() -> None:
+    slots, gate, begun, done = BoundedThreads(1), threading.Event(), threading.Event(), list[str]()
+
+    def first() -> None:
+        begun.set()
+        gate.wait(SECONDS)
+
+    slots.start(first)
+    assert begun.wait(SECONDS)
+    second, third = partial(done.append, "second"), partial(done.append, "third")
+    for work in (second, third, third, second):
+        slots.start(work)
+    slots.cancel(second)
+    slots.cancel(first)  # it is under way
+    gate.set()
+    until(lambda: done == ["third"], SECONDS)
+    slots.close()
+    assert done == ["third"]
+
+
+class Waiting:
+    """A cluster that answers requests for logs when it is let; ``most``: how many it has had to answer at a time."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Semaphore(0)
+        self.asked = self.answered = self.most = 0
+        self._lock = threading.Lock()
+
+    def get(self, *_: object) -> Object:
+        with self._lock:
+            self.asked += 1
+            self.most = max(self.most, self.asked - self.answered)
+        self.answer.acquire(timeout=SECONDS)
+        with self._lock:
+            self.answered += 1
+        return {}
+
+    def logs(self, *_: object) -> Any:
+        return self.get()
+
+
+def asked_by_many(cluster: Waiting, limiter: LogRequestLimiter, count: int) -> list[threading.Thread]:
+    """Threads that each open a log, or ask for the state of a pod."""
+    work = [partial(limiter.logs, "default", "p"), partial(limiter.get, PODS, "default", "p")]
+    threads = [threading.Thread(target=work[number % 2], daemon=True) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    until(lambda: cluster.asked >= 4, SECONDS)
+    return threads
+
+
+def joined(threads: list[threading.Thread]) -> bool:
+    for thread in threads:
+        thread.join(SECONDS)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def test_a_few_requests_for_logs_are_made_at_a_time_and_all_are_made() -> None:
+    cluster = Waiting()
+    threads = asked_by_many(cluster, LogRequestLimiter(cluster, at_once=4, patience=SECONDS), 20)
+    for answered in range(20):
+        until(lambda answered=answered: cluster.asked == min(20, 4 + answered), SECONDS)
+        cluster.answer.release()
+    assert joined(threads)
+    assert (cluster.answered, cluster.most) == (20, 4)
+
+
+def test_requests_that_are_not_answered_hold_up_the_others_for_a_moment_only() -> None:
+    cluster = Waiting()
+    threads = asked_by_many(cluster, LogRequestLimiter(cluster, at_once=4, patience=0.01), 20)
+    until(lambda: cluster.asked == 20, SECONDS)
+    cluster.answer.release(20)
+    assert joined(threads)
+
+
+def test_where_logs_are_closed_no_request_waits_for_the_others() -> None:
+    cluster = Waiting()
+    limiter = LogRequestLimiter(cluster, at_once=4, patience=SECONDS)
+    threads = asked_by_many(cluster, limiter, 20)
+    limiter.close()
+    until(lambda: cluster.asked == 20, SECONDS)
+    cluster.answer.release(20)
+    assert joined(threads)

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from tf_dist.airflow.shared.job_store import InformerJobStore, JobStore, LeasedController
 from tf_dist.airflow.shared.subscription import (
     BoundedThreads,
-    LogOpenLimiter,
+    LogRequestLimiter,
     SeenJob,
     Subscription,
     SubscriptionLogFollower,
 )
 from tf_dist.client.connection import Connection
-from tf_dist.client.log_follower import LogOpener, log_opener
-from tf_dist.cluster.api import LogOptions
+from tf_dist.client.log_follower import ContainerInstance, InstanceState, LogOpener, instance_state, log_opener
+from tf_dist.cluster.api import LogOptions, Object
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers import transforms
+from tf_dist.core.api import names
 from tf_dist.errors import ClusterError, NotFound
+
+_READERS: Final = 16  # logs of containers that have ended which are read at a time
 
 
 class SharedJobInformer:
-    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: logs that are read at a time.
+    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: logs that are followed at a time.
 
     ``close`` it when the last has left: then its threads have ended, its Lease is gone and ``connection`` is closed.
     """
@@ -35,11 +39,13 @@ class SharedJobInformer:
         self.cluster = connection.cluster
         self.namespace = namespace
         self._connection = connection
-        self._slots, self._gate = BoundedThreads(streams), LogOpenLimiter()
+        # Apart, for what is followed may run for hours.
+        self._followers, self._readers = BoundedThreads(streams), BoundedThreads(_READERS)
+        self._log_requests = LogRequestLimiter(self.cluster)
         self._lock, self._starting = threading.Lock(), threading.Lock()
         # One for all subscriptions: of objects that each of a thousand has, a garbage collection sees a thousand.
         self._roomy = threading.Condition()
-        self._lookup_now, self._start_reading = self._lookup, self._slots.start
+        self._lookup_now, self._start_reading = self._lookup, self._read_in_turn
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
         self._log_openers: dict[LogOptions, LogOpener] = {}
@@ -76,7 +82,7 @@ class SharedJobInformer:
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
         """Read logs of the job's containers into its subscription, as threads are free for them."""
         with self._lock:  # nearly all ask for the same
-            log = self._log_openers.get(options) or self._gate.through(log_opener(self.cluster, options))
+            log = self._log_openers.get(options) or log_opener(self._log_requests, options, self._instance_state)
             self._log_openers[options] = log
         follower = SubscriptionLogFollower(
             subscription.last.job, log, subscription.put, start=self._start_reading, begun=begun
@@ -84,6 +90,11 @@ class SharedJobInformer:
         with self._lock:
             self._log_followers[subscription] = follower
         return follower
+
+    def _read_in_turn(self, read: Callable[[], None], urgent: bool) -> None:
+        if urgent:
+            self._followers.cancel(read)
+        (self._readers if urgent else self._followers).start(read)
 
     def leave(self, subscription: Subscription) -> None:
         """Follow and drive it no more; the job goes on."""
@@ -104,9 +115,11 @@ class SharedJobInformer:
             followers = tuple(self._log_followers.values())
         for follower in followers:
             follower.close()
+        self._log_requests.close()
         if self._store is not None:
             self._store.close()
-        self._slots.close()
+        self._followers.close()
+        self._readers.close()
         if self._controller is not None:
             self._controller.close()
         self._connection.close()
@@ -146,6 +159,15 @@ class SharedJobInformer:
         if subscription.driven and self._controller is not None and not self._controller.drives(job.stored):
             self._controller.enqueue(ref)
         return job, store.pods(ref.namespace, job.uid)
+
+    def _instance_state(self, pod: Object, instance: ContainerInstance) -> InstanceState | None:
+        """The state of an instance by its pod as it was seen last; None: the pod is not known (any more)."""
+        metadata, store = pod["metadata"], self._store
+        uid = (metadata.get("labels") or {}).get(names.JOB_UID)
+        if store is None or not uid:
+            return None
+        found = (one for one in store.pods(metadata["namespace"], uid) if one["metadata"]["uid"] == instance.pod_uid)
+        return next((instance_state(one, instance) for one in found), None)
 
     def _open(self, ref: JobRef, *, driven: bool) -> None:
         """See to it that jobs of that kind are seen, and driven if they are to be; ClusterError."""

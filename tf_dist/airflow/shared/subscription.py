@@ -4,39 +4,72 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from tf_dist.client.log_follower import ContainerInstance, LogEnded, LogFollower, LogLine, LogOpener
+from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, LogOpener
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import PODS, Object, Stream
+from tf_dist.cluster.api import ALL_LINES, PODS, Cluster, LogOptions, Object, Resource, Stream
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.core.api.job import Job
 
-_AT_ONCE: Final = 4
-_PATIENCE: Final = 1.0  # seconds after which one goes ahead: logs of nodes that are away must not hold up the others
+_AT_ONCE: Final = 8
+_ON_THE_WIRE: Final = 0.1  # seconds after which a request takes no processor time before its answer comes
 
 
-class LogOpenLimiter:
-    """Lets a few open a log at a time, and the others after a while."""
+class LogRequestLimiter:
+    """A cluster of which logs and states of pods are asked for a few at a time.
 
-    def __init__(self) -> None:
-        self._places = threading.Semaphore(_AT_ONCE)
+    Answers cost processor time: those to a hundred threads at once would keep the event loop from its turn for most of
+    a second. A request that is under way for longer than ``patience`` seconds does not count, so that nodes which are
+    slow or away hold up no others for long.
+    """
 
-    def through(self, open_log: LogOpener) -> LogOpener:
-        """The same, a few at a time."""
+    def __init__(self, cluster: Cluster, at_once: int = _AT_ONCE, patience: float = _ON_THE_WIRE) -> None:
+        self._cluster, self._at_once, self._patience = cluster, at_once, patience
+        # The next one waits for a change, the others for that one: a change must not wake a hundred threads.
+        self._next, self._changed = threading.Lock(), threading.Condition()
+        self._begun: deque[float] = deque()  # of those that count, the oldest first
+        self._closed = False
 
-        def opened(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
-            placed = self._places.acquire(timeout=_PATIENCE)
-            try:
-                return open_log(pod, instance)
-            finally:
-                if placed:
-                    self._places.release()
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """See ``Cluster``."""
+        with self._turn():
+            return self._cluster.logs(namespace, pod, options)
 
-        return opened
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """See ``Cluster``."""
+        with self._turn():
+            return self._cluster.get(resource, namespace, name)
+
+    def close(self) -> None:
+        """Hold up none any more: the logs are being closed."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._next, self._changed:
+            while len(self._begun) >= self._at_once and not self._closed:
+                left = self._begun[0] + self._patience - time.monotonic()
+                if left <= 0:
+                    self._begun.popleft()
+                else:
+                    self._changed.wait(left)
+            begun = time.monotonic()
+            self._begun.append(begun)
+        try:
+            yield
+        finally:
+            with self._changed:
+                with suppress(ValueError):  # it has not counted any more
+                    self._begun.remove(begun)
+                self._changed.notify()
 
 
 _LOG: Final = logging.getLogger(__name__)
@@ -48,7 +81,7 @@ class BoundedThreads:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
         self._busy = 0
         # Also those that are about to end: a thread that is forgotten before it is dead would not be joined.
         self._threads: list[threading.Thread] = []
@@ -59,15 +92,20 @@ class BoundedThreads:
         return len(self._waiting)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have it done as soon as a thread is free; what it raises is its own affair."""
+        """Have it done as soon as a thread is free, once if it waits already; what it raises is its own affair."""
         with self._lock:
-            self._waiting.append(work)
+            self._waiting[work] = None
             if self._busy >= self._most:
                 return
             self._busy += 1
             thread = threading.Thread(target=self._run, name="log", daemon=True)
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
             thread.start()
+
+    def cancel(self, work: Callable[[], None]) -> None:
+        """Forget it, unless a thread has begun."""
+        with self._lock:
+            self._waiting.pop(work, None)
 
     def close(self) -> None:
         """Forget what waits, and return when nothing is done any more: end what is under way first."""
@@ -87,7 +125,7 @@ class BoundedThreads:
     def _next(self) -> Callable[[], None] | None:
         with self._lock:
             if self._waiting:
-                return self._waiting.popleft()
+                return self._waiting.popitem(last=False)[0]
             self._busy -= 1
             return None
 
@@ -180,7 +218,7 @@ class SubscriptionLogFollower(LogFollower):
         open_log: LogOpener,
         sink: Callable[[LogLine | LogEnded], None],
         *,
-        start: Callable[[Callable[[], None]], None],
+        start: Callable[[Callable[[], None], bool], None],
         begun: bool,
     ) -> None:
         super().__init__(job, open_log, sink, start=start)
