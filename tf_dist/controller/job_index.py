@@ -13,7 +13,7 @@ from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import chosen_job
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Dialect, Job
+from tf_dist.core.api.job import Dialect, Job, compact_job
 from tf_dist.core.api.pods import PodView, pod_view
 from tf_dist.core.api.status import LIVE, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, read_status
@@ -303,7 +303,7 @@ def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: 
         if reading.refused is None or before.status.accepted == status.accepted:
             return reading
     reading = read_stored_spec(stored, status)
-    return reading if reading.job is None else replace(reading, job=seen(reading.job))
+    return reading if reading.job is None else replace(reading, job=compact_job(seen(reading.job)))
 
 
 def _spec_fingerprint(stored: Object) -> tuple[object, ...]:

@@ -479,7 +479,7 @@ class JobReconciler:
         job = expected_job(known.job, known.status, verdict)
         if pods >= len(job.replicas):
             return {}
-        return dict(self._cluster.addresses(known.stored, tf_config_endpoints(job)))
+        return dict(self._cluster.addresses(dict(known.stored), tf_config_endpoints(job)))
 
     def _record(self, known: JobEntry, after: Status) -> None:
         before = known.status

@@ -179,7 +179,7 @@ class IntegrationInformers:
             changed=self._changed if own else self._shared_changed,
             namespace=self._namespace if own else None,
             labels=names.JOB_UID if own else "",
-            keep=transforms.job,
+            keep=transforms.whole,
             index=names.owner_key if own else lambda _: "",
             restarted=self._context.recorder.watch_restarted,
             runtime=self._context.runtime,

@@ -130,20 +130,20 @@ class ScopedInformers:
         if volcano:
             target = transforms.command_target
             kinds[VOLCANO_COMMANDS] = optional(
-                VOLCANO_COMMANDS, self._command_changed, transforms.job, namespace, index=target
+                VOLCANO_COMMANDS, self._command_changed, transforms.whole, namespace, index=target
             )
         if self.scope.nodes:
             kinds[NODES] = self._reflector(NODES, self._node_changed, transforms.node, None)
         for kind in ADMISSION_CONFIG_KINDS:
             # A driver of one namespace may not have the right to see them; one of all must not overlook them.
-            kinds[kind] = self._reflector(kind, rule, transforms.job, None, optional=namespace is not None)
-        kinds[RUNTIME_CLASSES] = optional(RUNTIME_CLASSES, rule, transforms.job, None)
+            kinds[kind] = self._reflector(kind, rule, transforms.whole, None, optional=namespace is not None)
+        kinds[RUNTIME_CLASSES] = optional(RUNTIME_CLASSES, rule, transforms.whole, None)
         # Of a queue of Volcano's the state counts, of a quota what is used.
         usage = self._unless(transforms.same_spec_and_status)
         if volcano:
             # Optional even for a driver of all: most clusters do not serve them, and a role may be older than this.
             kinds[VOLCANO_QUEUES] = optional(VOLCANO_QUEUES, usage, transforms.volcano_queue, None)
-        kinds[RESOURCE_QUOTAS] = optional(RESOURCE_QUOTAS, usage, transforms.job, jobs_of)
+        kinds[RESOURCE_QUOTAS] = optional(RESOURCE_QUOTAS, usage, transforms.whole, jobs_of)
         # Without them, queues that select by more than the name of a namespace are open to none.
         kinds[NAMESPACES] = optional(NAMESPACES, self._unless(transforms.same_labels), transforms.namespace, None)
         return kinds

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.api.packed_json import StoredDocument
 from tf_dist.core.api.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, required_node
-from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
 from tf_dist.core.podbuilder.replica_pod import require_node
 
@@ -159,9 +159,14 @@ def existing(stored: Object) -> Object:
 
 
 def job(stored: Object) -> Object:
-    """A job, a queue or another object as a whole, without its managed fields."""
+    """A job without its managed fields, packed. It is read as any object is, and never changed."""
+    return cast("Object", StoredDocument(whole(stored)))
+
+
+def whole(stored: Object) -> Object:
+    """An object without its managed fields."""
     metadata = {key: value for key, value in stored["metadata"].items() if key != "managedFields"}
-    return StoredDocument({**stored, "metadata": metadata})
+    return {**stored, "metadata": metadata}
 
 
 def command_target(stored: Object) -> str:

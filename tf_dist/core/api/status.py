@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tf_dist.core.api.job import ReplicaId
 
@@ -469,15 +469,3 @@ def preemptions(status: Status) -> int:
     """How often the job lost its place, or a pod of it, to one of a higher priority; likewise."""
     before = status.restarts.get(PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
     return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
-
-
-class StoredDocument(dict[str, Any]):
-    """A stored job that nothing changes. Its status is read once for every reader of the same object: a driver, and in
-    Airflow the tasks that wait. A copy is a plain dict.
-    """
-
-    __slots__ = ("read_as",)
-    read_as: Status
-
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
-        return dict, (dict(self),)

@@ -30,6 +30,7 @@ from tf_dist.core.api.job import (
     replica_id,
     stored_index,
 )
+from tf_dist.core.api.packed_json import StoredDocument
 from tf_dist.core.api.status import (
     AcceptedSpec,
     Admission,
@@ -40,7 +41,6 @@ from tf_dist.core.api.status import (
     RefusedSpec,
     RestartBackoff,
     Status,
-    StoredDocument,
 )
 from tf_dist.core.api.timestamps import format_micro_time, parse_time
 from tf_dist.errors import TFDistError

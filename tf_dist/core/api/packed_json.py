@@ -1,0 +1,89 @@
+"""Documents kept as JSON text: a process that knows thousands of jobs looks at a few of them at a time.
+
+A garbage collection walks every mapping and every list there is, and a document has dozens; a text it passes over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
+
+if TYPE_CHECKING:
+    from tf_dist.core.api.status import Status
+
+_DECODED: Final = 64  # of the documents that were read last, so many stay decoded
+
+
+class PackedJson(Mapping[str, Any]):
+    """A JSON object that nothing changes; a copy is a plain dict. Thread-safe."""
+
+    __slots__ = ("__weakref__", "_content")
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content: Mapping[str, Any] | str = content
+        _keep_decoded(self)
+
+    def _decoded(self) -> Mapping[str, Any]:
+        content = self._content
+        if isinstance(content, str):
+            found: Mapping[str, Any] = json.loads(content)
+            self._content = found
+            _keep_decoded(self)
+            return found
+        return content
+
+    def pack(self) -> None:
+        """Keep it as text until it is read."""
+        content = self._content
+        if not isinstance(content, str):
+            self._content = json.dumps(content, separators=(",", ":"))
+
+    def __getitem__(self, key: str) -> Any:
+        return self._decoded()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded())
+
+    def __len__(self) -> int:
+        return len(self._decoded())
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+_recent: deque[ref[PackedJson]] = deque()
+
+
+def _keep_decoded(packed: PackedJson) -> None:
+    """Keep it decoded for now, in place of the one for which that was said the longest time ago."""
+    _recent.append(ref(packed))
+    if len(_recent) > _DECODED:
+        oldest = _recent.popleft()()
+        if oldest is not None:
+            oldest.pack()
+
+
+class StoredDocument(PackedJson):
+    """A stored job: its metadata, and packed what else it says. Its status is read once for every reader of the same
+    object: a driver, and in Airflow the tasks that wait.
+    """
+
+    __slots__ = ("_metadata", "read_as")
+    read_as: Status
+
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        self._metadata = stored["metadata"]  # which tells objects and their versions apart: it is read all the time
+        super().__init__({key: value for key, value in stored.items() if key != "metadata"})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._metadata if key == "metadata" else super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield "metadata"
+        yield from super().__iter__()
+
+    def __len__(self) -> int:
+        return 1 + super().__len__()
