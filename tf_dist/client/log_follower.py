@@ -8,9 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from itertools import cycle
 from typing import Final, NamedTuple, Protocol
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
@@ -343,6 +344,30 @@ def run_in_thread(work: Callable[[], None], urgent: bool) -> None:
     threading.Thread(target=work, daemon=True).start()
 
 
+# A few for all followers, of which there may be thousands; one alone would hold up a hundred threads.
+_LOCKS: Final = cycle(tuple(threading.Lock() for _ in range(64)))
+
+
+class _Progress(Enum):
+    """How far the log of an instance is, where it neither waits for a thread nor is an open stream."""
+
+    OPENS = "opens"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LogRead:
+    """A log that is to be read: what waits for a thread, where there are hundreds."""
+
+    follower: LogFollower
+    pod: Object
+    replica: ReplicaId
+    instance: ContainerInstance
+
+    def __call__(self) -> None:
+        self.follower.read(self.pod, self.replica, self.instance)
+
+
 class LogFollower:
     """Reads every container that starts and hands lines to ``sink`` (which may block).
 
@@ -363,17 +388,14 @@ class LogFollower:
         self._containers = {spec.type: spec.container for spec in job.replica_specs}
         self._open_log = open_log
         self._sink = sink
-        self._lock = threading.Lock()
-        self._seen: set[ContainerInstance] = set()
-        self._open: dict[ContainerInstance, Stream[bytes] | None] = {}
-        # Of those that no thread has begun to read: what reads them.
-        self._queued: dict[ContainerInstance, Callable[[], None]] = {}
+        self._lock = next(_LOCKS)
+        self._logs: dict[ContainerInstance, _LogRead | Stream[bytes] | _Progress] = {}
         self._closed = False
 
     @property
     def count(self) -> int:
         """How many containers have been read, or are."""
-        return len(self._seen)
+        return len(self._logs)
 
     def notice(self, pod: Object) -> bool:
         """Begin to read the containers of a pod that have started since it was last noticed; whether any has."""
@@ -387,18 +409,16 @@ class LogFollower:
                 continue
             instance = ContainerInstance(pod["metadata"]["uid"], status["name"], status.get("restartCount") or 0)
             with self._lock:
-                if instance in self._seen or self._closed:
+                if instance in self._logs or self._closed:
                     continue
-                self._seen.add(instance)
-                self._open[instance] = None
-                work = self._queued[instance] = partial(self._read, pod, replica, instance)
+                work = self._logs[instance] = _LogRead(self, pod, replica, instance)
             self._start(work, False)
         return self.count > before
 
     def expedite(self, ended: Callable[[ContainerInstance], bool]) -> bool:
         """Have the logs of containers that have ``ended`` read before those of others; whether one still waits."""
         with self._lock:
-            waiting = [work for instance, work in self._queued.items() if ended(instance)]
+            waiting = [log for instance, log in self._logs.items() if isinstance(log, _LogRead) and ended(instance)]
         for work in waiting:
             self._start(work, True)
         return bool(waiting)
@@ -406,20 +426,22 @@ class LogFollower:
     def pending(self, ended: Callable[[ContainerInstance], bool]) -> bool:
         """Whether the log of a container that has ``ended`` is not read to its end yet."""
         with self._lock:
-            return any(ended(instance) for instance in self._open)
+            return any(ended(instance) for instance, log in self._logs.items() if log is not _Progress.READ)
 
     def close(self) -> None:
         """End every stream; the threads end with them."""
         with self._lock:
             self._closed = True
-            streams = [stream for stream in self._open.values() if stream is not None]
+            streams = [log for log in self._logs.values() if isinstance(log, Stream)]
         for stream in streams:
             stream.close()
 
-    def _read(self, pod: Object, replica: ReplicaId, instance: ContainerInstance) -> None:
+    def read(self, pod: Object, replica: ReplicaId, instance: ContainerInstance) -> None:
+        """Read a log to its end, in a thread that ``start`` gave it."""
         with self._lock:
-            if self._queued.pop(instance, None) is None:
+            if not isinstance(self._logs[instance], _LogRead):
                 return  # it has become urgent just when another thread has begun
+            self._logs[instance] = _Progress.OPENS
         problem = ""
         try:
             if self._closed:
@@ -434,12 +456,12 @@ class LogFollower:
             problem = str(error)
         finally:
             with self._lock:
-                self._open.pop(instance, None)
+                self._logs[instance] = _Progress.READ
             self._sink(LogEnded(instance, problem))
 
     def _keep(self, instance: ContainerInstance, stream: Stream[bytes]) -> None:
         with self._lock:
-            self._open[instance] = stream
+            self._logs[instance] = stream
             closed = self._closed
         if closed:
             stream.close()

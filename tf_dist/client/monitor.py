@@ -371,7 +371,7 @@ class JobMonitor:
         self._namespace, self._selector = job.namespace, job.selector
         self._view = view
         self._following = following
-        self._warned: set[str] = set()
+        self._warned: frozenset[str] = frozenset()
 
     def step(self, timeout: float | None) -> bool:
         """Take in and show what has come, waiting up to ``timeout`` seconds for something; whether anything had."""
@@ -399,14 +399,14 @@ class JobMonitor:
                     self.signal = self.signal or item.number
                     self.signals += 1
                 case LogEnded() if item.problem and item.problem not in self._warned:
-                    self._warned.add(item.problem)
+                    self._warned |= {item.problem}
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
     def _warn(self, snapshot: JobSnapshot) -> None:
         """Say once what keeps a replica from starting: the user is the one to correct it."""
         for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
             if one.level is Level.WARNING and one.summary not in self._warned and one.category is not Category.FAILURE:
-                self._warned.add(one.summary)
+                self._warned |= {one.summary}
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
 
     def sync_pods(self) -> None:

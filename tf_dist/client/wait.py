@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, WaitSteps, WatchingJobInformer
@@ -54,7 +54,17 @@ def run_in_thread(steps: WaitSteps[T], take: Take) -> T:
             batch = take(step)
 
 
-async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -> T:
+class LoopEvent(Protocol):
+    """The part of an ``asyncio.Event`` that a task needs which waits for it."""
+
+    def wait(self) -> Awaitable[object]:
+        """Done once it is set."""
+
+    def clear(self) -> None:
+        """From now on it is waited for again."""
+
+
+async def run_on_loop(steps: WaitSteps[T], changed: LoopEvent, take: Take) -> T:
     """Run the steps of a wait on this event loop; what blocks is done in a thread. ``changed``: something has come."""
     turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
     begun = waited = False

@@ -8,21 +8,25 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
 
 
+class _Settable(Protocol):
+    def set(self) -> None: ...
+
+
 class LoopWaker:
     """Wakes tasks of one event loop from other threads."""
 
     def __init__(self) -> None:
-        self._due: deque[asyncio.Event] = deque()
+        self._due: deque[_Settable] = deque()
         self._called = False
 
-    def wake(self, loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    def wake(self, loop: asyncio.AbstractEventLoop, event: _Settable) -> None:
         """Have the event set on its loop, soon."""
         self._due.append(event)
         if not self._called:
@@ -42,6 +46,41 @@ _wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWaker] = WeakKeyDictio
 def waker_of_running_loop() -> LoopWaker:
     """The waker of the running event loop."""
     return _wakers.setdefault(asyncio.get_running_loop(), LoopWaker())
+
+
+class Wakeup:
+    """An event for one task of the running loop; any thread sets it by calling it.
+
+    An ``asyncio.Event`` has a queue and a coroutine for each task that waits, and a thousand triggers wait.
+    """
+
+    __slots__ = ("_loop", "_set", "_waiter", "_waker")
+
+    def __init__(self) -> None:
+        self._loop, self._waker = asyncio.get_running_loop(), waker_of_running_loop()
+        self._set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __call__(self) -> None:
+        """Set it, soon; from any thread."""
+        self._waker.wake(self._loop, self)
+
+    def set(self) -> None:
+        """Let the task go on; on its loop."""
+        self._set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def clear(self) -> None:
+        """From now on it is waited for again."""
+        self._set = False
+
+    def wait(self) -> asyncio.Future[None]:
+        """Done once it is set."""
+        self._waiter = self._loop.create_future()
+        if self._set:
+            self._waiter.set_result(None)
+        return self._waiter
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -82,11 +82,17 @@ class _DriverCheck:
         return "" if said == before else said
 
 
+@lru_cache(maxsize=256)
+def _prefixed(width: int) -> Callable[[str, str], str]:
+    """One object for all jobs with names of that width."""
+    return partial(prefixed_line, width)
+
+
 class TaskLogView(LineView):
     """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too."""
 
     def __init__(self, job: Job, write: Callable[[str], None], *, lines: bool) -> None:
-        super().__init__(write, partial(prefixed_line, max(prefix_width(job), len(OWN_NAME))))
+        super().__init__(write, _prefixed(max(prefix_width(job), len(OWN_NAME))))
         self._lines = lines
 
     def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
@@ -118,15 +124,16 @@ class JobWaiter:
         job = subscription.job
         assert job is not None  # a subscription begins with its job
         tail = options.tail if options.get_logs else _TAIL
-        self._informer, self._subscription, self._options = informer, subscription, options
+        self._informer, self._subscription = informer, subscription
+        self._goal, self._limits, self._results = options.goal, options.limits, options.results
         # Logs that are not shown are read at the end only.
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail), begun=options.get_logs
         )
         self._view = TaskLogView(job.job, write, lines=options.get_logs)
         self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
-        check = math.inf if subscription.driven else options.driver_check
-        self._driver_check = _DriverCheck(informer.cluster, check)
+        driven = subscription.driven
+        self._driver_check = None if driven else _DriverCheck(informer.cluster, options.driver_check)
 
     def steps(self) -> WaitSteps[dict[str, Any]]:
         """From now until the wait is over; the payload."""
@@ -139,19 +146,21 @@ class JobWaiter:
                 break
             if (refused := self._informer.refused()) is not None:
                 raise refused
-            if self._driver_check.left <= 0:
-                yield self._look_for_driver
-            due = next_wait_limit(self._monitor.snapshot.status, self._options.limits, now)
-            left = min(math.inf if due is None else due - now, self._driver_check.left)
-            left = None if left == math.inf else left
-        if self._options.results and result.kind is not OutcomeKind.DELETED:
+            check = self._driver_check
+            if check is not None and check.left <= 0:
+                yield partial(self._look_for_driver, check)
+            due = next_wait_limit(self._monitor.snapshot.status, self._limits, now)
+            left = None if due is None else due - now
+            if check is not None:
+                left = check.left if left is None else min(left, check.left)
+        if self._results and result.kind is not OutcomeKind.DELETED:
             yield from self._drain_logs(result)
         if not result.reached:
             self._view.say(f"{result.message} ({result.hint})" if result.hint else result.message)
         return event_payload(self._subscription.last, self._monitor.snapshot, result)
 
-    def _look_for_driver(self) -> None:
-        if text := self._driver_check.news(self._subscription.last):
+    def _look_for_driver(self, check: _DriverCheck) -> None:
+        if text := check.news(self._subscription.last):
             self._view.say(text)
 
     def _result(self, now: float) -> WaitResult | None:
@@ -160,9 +169,7 @@ class JobWaiter:
             # What was known of it last may be that it was over.
             monitor.snapshot = monitor.snapshot.with_objects(last.status, list(self._subscription.pods.values()))
         snapshot = monitor.snapshot
-        found = evaluate_wait(
-            snapshot.job, last.status, snapshot.pods, self._options.limits, now, goal=self._options.goal
-        )
+        found = evaluate_wait(snapshot.job, last.status, snapshot.pods, self._limits, now, goal=self._goal)
         if self._subscription.job is None and (found is None or not found.decided):
             return DELETED
         return found

@@ -22,7 +22,7 @@ from asgiref.sync import sync_to_async
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, task_state
-from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, waker_of_running_loop
+from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, Wakeup
 from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
@@ -31,6 +31,7 @@ from tf_dist.errors import NotFound, TFDistError
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
     from tf_dist.airflow.shared.subscription import Subscription
+    from tf_dist.client.monitor import WaitSteps
     from tf_dist.core.steps.wait_result import WaitLimits
 
 T = TypeVar("T")
@@ -150,41 +151,45 @@ class TFJobTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         # Not on the event loop: it takes most of a second once.
         await asyncio.to_thread(import_module, "tf_dist.airflow.shared.job_waiter")
-        from tf_dist.airflow.hooks.tfjob import make_shared_informer
-
-        extras = await self._extras()
-        access, namespace = ClusterArguments.of(self.request.access), self.request.namespace
-        key = (access, namespace)
-        informer = await _undone_if_cancelled(
-            partial(SHARED_INFORMERS.enter, key, partial(make_shared_informer, access, namespace, extras)),
-            partial(_leave, key),
-        )
-        try:
-            return await self._wait_for_job(informer)
-        finally:
-            # In any case, and to its end: this is where threads end and the Lease goes.
-            await asyncio.shield(asyncio.to_thread(SHARED_INFORMERS.leave, key))
-
-    async def _wait_for_job(self, informer: SharedJobInformer) -> dict[str, Any]:
-        from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions
         from tf_dist.client.wait import run_on_loop
 
-        request, loop, changed = self.request, asyncio.get_running_loop(), asyncio.Event()
-
-        subscription = await self._join(informer, partial(waker_of_running_loop().wake, loop, changed))
+        informer = await self._enter(await self._extras())
         try:
-            options = WaitOptions(
-                goal=request.goal,
-                limits=request.limits,
-                get_logs=request.get_logs,
-                results=request.goal in ("succeeded", "finished", "failed"),
-                tail=self._tail(),
-            )
-            # The logger of the class: that of a trigger is a dozen objects, for each of a thousand of them.
-            waiter = await asyncio.to_thread(JobWaiter, informer, subscription, options, self.logger().info)
-            return await run_on_loop(waiter.steps(), changed, subscription.take)
+            changed = Wakeup()
+            subscription = await self._join(informer, changed)
+            try:
+                steps = await asyncio.to_thread(self._steps, informer, subscription)
+                return await run_on_loop(steps, changed, subscription.take)
+            finally:
+                await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
         finally:
-            await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
+            # In any case, and to its end: this is where threads end and the Lease goes.
+            await asyncio.shield(asyncio.to_thread(SHARED_INFORMERS.leave, self._informer_key()))
+
+    def _informer_key(self) -> tuple[ClusterArguments, str]:
+        return ClusterArguments.of(self.request.access), self.request.namespace
+
+    async def _enter(self, extras: dict[str, Any]) -> SharedJobInformer:
+        from tf_dist.airflow.hooks.tfjob import make_shared_informer
+
+        key = self._informer_key()
+        return await _undone_if_cancelled(
+            partial(SHARED_INFORMERS.enter, key, partial(make_shared_informer, *key, extras)),
+            partial(_leave, key),
+        )
+
+    def _steps(self, informer: SharedJobInformer, subscription: Subscription) -> WaitSteps[dict[str, Any]]:
+        from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions
+
+        request = self.request
+        options = WaitOptions(
+            goal=request.goal,
+            limits=request.limits,
+            get_logs=request.get_logs,
+            results=request.goal in ("succeeded", "finished", "failed"),
+            tail=self._tail(),
+        )
+        return JobWaiter(informer, subscription, options, _write).steps()
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
         """The subscription to the job; one that is waited for by its name only may still have to come."""
@@ -241,6 +246,11 @@ async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None])
         with suppress(Exception):
             await asyncio.to_thread(undo, await task)
         raise
+
+
+def _write(line: str) -> None:
+    # By the logger of the class: that of a trigger is a dozen objects, for each of a thousand of them.
+    TFJobTrigger.logger().info(line)
 
 
 def _leave(key: object, _: SharedJobInformer) -> None:
