@@ -13,9 +13,10 @@ from tests.waiting import until
 from tf_dist.cluster.api import NODES, PODS, TFJOBS, Resource
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.informers import transforms
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.core.api import names
-from tf_dist.core.api.pods import PodPhase
+from tf_dist.core.api.pods import PodPhase, pod_views
 from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.errors import Conflict, Forbidden, Unavailable
 
@@ -351,10 +352,13 @@ def test_a_pod_is_read_by_what_it_says_and_not_by_its_version(world: World) -> N
     job_index = JobIndex()
     job = job_index.read(JobRef(TFJOBS, "default", "mnist"), world.job()).job
     assert job is not None
-    runs = [*world.pods().values()]
-    ends = [{**pod, "status": {"phase": "Succeeded"}} for pod in runs]
-    assert {view.phase for view in job_index.pod_views(job, runs)} == {PodPhase.RUNNING}
-    assert {view.phase for view in job_index.pod_views(job, ends)} == {PodPhase.SUCCEEDED}
+    runs = [transforms.pod(pod) for pod in world.pods().values()]
+    ends = [transforms.pod({**pod, "status": {"phase": "Succeeded"}}) for pod in runs]
+    assert {view.phase for view in pod_views(job, runs)} == {PodPhase.RUNNING}
+    assert {view.phase for view in pod_views(job, ends)} == {PodPhase.SUCCEEDED}
+    assert all(one is two for one, two in zip(pod_views(job, runs), pod_views(job, runs), strict=True)), "read once"
+    copied = [{**pod, "status": {"phase": "Succeeded"}} for pod in runs]
+    assert {view.phase for view in pod_views(job, copied)} == {PodPhase.SUCCEEDED}
 
 
 def test_a_job_whose_pods_cannot_be_looked_for_is_not_taken_over(world: World) -> None:

@@ -21,14 +21,14 @@ from tf_dist.client.log_follower import (
     LogOpener,
     instance_state,
 )
-from tf_dist.client.stored_jobs import StoredJob, now, pod_views
+from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api.assignment import largest_job
 from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.pods import PodView
+from tf_dist.core.api.pods import PodView, pod_views
 from tf_dist.core.api.status import Status, display_phase
 from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
 from tf_dist.core.diagnostics.display_text import format_number, table_html
@@ -346,6 +346,9 @@ class JobView(Protocol):
         """Leave the place to the summary."""
 
 
+_NOTHING: Final[frozenset[str]] = frozenset()  # one for all: few jobs have anything that is warned of
+
+
 class JobMonitor:
     """What is seen of a job, in ``snapshot``; ``signal``: the first that came, ``signals``: how many have.
 
@@ -371,7 +374,7 @@ class JobMonitor:
         self._namespace, self._selector = job.namespace, job.selector
         self._view = view
         self._following = following
-        self._warned: frozenset[str] = frozenset()
+        self._warned = _NOTHING
 
     def step(self, timeout: float | None) -> bool:
         """Take in and show what has come, waiting up to ``timeout`` seconds for something; whether anything had."""

@@ -14,7 +14,7 @@ from tf_dist.controller.leases.driver_liveness import no_living_driver
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.job import Job, Role
-from tf_dist.core.api.pods import PodView, pod_view
+from tf_dist.core.api.pods import pod_views
 from tf_dist.core.api.status import STOPPED, Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
 from tf_dist.core.diagnostics.diagnose import (
@@ -137,15 +137,6 @@ class JobList(list[StoredJob]):
 
     def _repr_html_(self) -> str:
         return jobs_html(self)
-
-
-def pod_views(job: Job, pods: list[Object]) -> tuple[PodView, ...]:
-    """A job's raw pods as decisions see them."""
-    found = []
-    for pod in pods:
-        spec = job.spec((pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, ""))
-        found.append(pod_view(pod, spec.container if spec else ""))
-    return tuple(view for view in found if view is not None)
 
 
 def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:

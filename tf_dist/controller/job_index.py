@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 from tf_dist.cluster.api import Object
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
-from tf_dist.core.api import names
 from tf_dist.core.api.assignment import chosen_job
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dialect, Job, compact_job
-from tf_dist.core.api.pods import PodView, pod_view
-from tf_dist.core.api.status import LIVE, Phase, Status
+from tf_dist.core.api.status import LIVE, AcceptedSpec, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, read_status
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
@@ -130,7 +128,6 @@ class JobIndex:
     def __init__(self, settings: DriverSettings | None = None) -> None:
         self._settings = settings or DriverSettings()
         self._known: dict[JobRef, JobEntry] = {}
-        self._views: dict[str, dict[str, tuple[Object, PodView | None]]] = {}
         self._lock = threading.Lock()
         self._standings: Counter[JobMetricsKey] = Counter()
         self._waits = 0
@@ -231,7 +228,6 @@ class JobIndex:
         known = self._known.get(ref)
         if known is not None:
             self._set(ref, None)
-            self._views.pop(known.uid, None)
 
     def _set(self, ref: JobRef, after: JobEntry | None) -> None:
         with self._lock:
@@ -258,20 +254,6 @@ class JobIndex:
         if not self._standings[metrics_key]:
             del self._standings[metrics_key]
 
-    def pod_views(self, job: Job, pods: Iterable[Object]) -> tuple[PodView, ...]:
-        """The pods of a job as decisions see them."""
-        before, now = self._views.get(job.uid, {}), {}
-        for pod in pods:
-            metadata = pod["metadata"]
-            cached = before.get(metadata["uid"])
-            # Not by its version: a server that was set back gives one twice.
-            if cached is None or cached[0] is not pod:
-                spec = job.spec((metadata.get("labels") or {}).get(names.REPLICA_TYPE, ""))
-                cached = (pod, pod_view(pod, spec.container if spec else ""))
-            now[metadata["uid"]] = cached
-        self._views[job.uid] = now
-        return tuple(view for _, view in now.values() if view is not None)
-
 
 def _read_entry(
     ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job], gang: str
@@ -286,10 +268,17 @@ def _read_entry(
             if before is not None and before.status == status and _is_same_object(before, stored)
             else None
         )
-        reading = _parsed_spec(stored, status, before, seen)
+        reading = _with_accepted(_parsed_spec(stored, status, before, seen), status.accepted)
         return JobEntry(ref, stored, reading, status, driver, remembered=kept, gang=gang)
     except Exception as error:
         return JobEntry(ref, stored, StoredSpec(job=None), status, driver, error, gang=gang)
+
+
+def _with_accepted(reading: StoredSpec, accepted: AcceptedSpec | None) -> StoredSpec:
+    """The same with the object that the status has, where that says the same."""
+    mine = reading.accepted
+    same = mine is not None and mine == accepted and mine.data == accepted.data
+    return replace(reading, accepted=accepted) if same else reading
 
 
 def _is_same_object(before: JobEntry, stored: Object) -> bool:

@@ -46,7 +46,7 @@ from tf_dist.core.api.context import (
     WriteStatus,
 )
 from tf_dist.core.api.job import Document
-from tf_dist.core.api.pods import PodView
+from tf_dist.core.api.pods import PodView, pod_views
 from tf_dist.core.api.status import Status
 from tf_dist.core.api.status_codec import (
     FIELD,
@@ -441,7 +441,7 @@ class JobReconciler:
             if reading.refused is None:
                 raise RuntimeError("neither a job nor a reason why not")
             return plan_for_invalid_spec(stored, known.status, reading.refused, now)
-        pods = self._job_index.pod_views(job, self._informers.pods(known.ref.namespace, known.uid))
+        pods = pod_views(job, self._informers.pods(known.ref.namespace, known.uid))
         gang = known.gang if driver is None else None
         scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, gang))
         # Asked before its objects are: they are followed from then on.

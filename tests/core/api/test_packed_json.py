@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from tf_dist.core.api.packed_json import PackedJson, StoredDocument
+from tf_dist.core.api.packed_json import PackedJson
+from tf_dist.core.api.status import StoredDocument
 
 
 def job(name: str) -> dict[str, Any]:

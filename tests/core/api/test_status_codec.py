@@ -36,7 +36,6 @@ from tf_dist.controller.informers import transforms
 from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef, acquired_lease, broken_lease
 from tf_dist.core.api import names
 from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.packed_json import StoredDocument
 from tf_dist.core.api.pods import pod_view
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.api.status import (
@@ -49,6 +48,7 @@ from tf_dist.core.api.status import (
     RefusedSpec,
     RestartBackoff,
     Status,
+    StoredDocument,
 )
 from tf_dist.core.api.status_codec import (
     MEMORY_CONDITION,

@@ -111,7 +111,8 @@ def describe(
 
     from tf_dist.cli.job_output import show_findings
     from tf_dist.client.client import Client
-    from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, pod_views, summary
+    from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, summary
+    from tf_dist.core.api.pods import pod_views
     from tf_dist.errors import InvalidJob
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)

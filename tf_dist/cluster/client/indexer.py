@@ -50,7 +50,7 @@ class Indexer:
     def __init__(self, index: Callable[[Object], str] = lambda _: "") -> None:
         self._index = index
         self._objects: dict[ObjectKey, Object] = {}
-        self._groups: dict[str, dict[ObjectKey, Object]] = {}
+        self._groups: dict[str, dict[ObjectKey, None]] = {}  # by the order in which they came
         self._lock = threading.RLock()
         self.followed = self.answered = 0
 
@@ -69,7 +69,7 @@ class Indexer:
     def group(self, name: str) -> list[Object]:
         """The objects of one group of the index."""
         with self._lock:
-            return list(self._groups.get(name, {}).values())
+            return [self._objects[key] for key in self._groups.get(name, ())]
 
     def put(self, stored: Object) -> Change | None:
         """Keep an object; None when this version, or a newer one, is known."""
@@ -112,7 +112,8 @@ class Indexer:
             old = self._objects.get(key)
             if old is None or old["metadata"].get("uid") != uid or "deletionTimestamp" in old["metadata"]:
                 return None
-            new = {**old, "metadata": {**old["metadata"], "deletionTimestamp": moment}}
+            metadata = {**old["metadata"], "deletionTimestamp": moment}
+            new = type(old)({**old, "metadata": metadata})  # as it is kept of this kind
             self._set(key, old, new)
             return Change(old, new)
 
@@ -146,7 +147,8 @@ class Indexer:
         """Take over a list of one group, made at ``version``, beside what is followed."""
         with self._lock:
             present = {object_key(stored): stored for stored in listed}
-            changes = self._drop_lost(self._groups.get(group, {}), present, version)
+            known = {key: self._objects[key] for key in self._groups.get(group, ())}
+            changes = self._drop_lost(known, present, version)
             return changes + [
                 change for stored in present.values() if (change := self.put_response(stored)) is not None
             ]
@@ -162,7 +164,7 @@ class Indexer:
             self._leave_group(key, old)
         self._objects[key] = new
         if group := self._index(new):
-            self._groups.setdefault(group, {})[key] = new
+            self._groups.setdefault(group, {})[key] = None
 
     def _drop(self, key: ObjectKey, old: Object) -> Change:
         del self._objects[key]

@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.api.packed_json import StoredDocument
-from tf_dist.core.api.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, required_node
+from tf_dist.core.api.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, StoredPod, required_node
+from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
 from tf_dist.core.podbuilder.replica_pod import require_node
 
@@ -56,7 +56,7 @@ def pod(stored: Object) -> Object:
         kept["nodeName"] = intern(node)
     else:
         kept |= _unbound(spec, kept.get("affinity", {}))
-    return {"metadata": _metadata(stored), "spec": kept, "status": _pod_status(status)}
+    return StoredPod(metadata=_metadata(stored), spec=kept, status=_pod_status(status))
 
 
 def _unbound(spec: Mapping[str, Any], affinity: Object) -> Object:

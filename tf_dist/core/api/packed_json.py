@@ -8,11 +8,8 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import ref
-
-if TYPE_CHECKING:
-    from tf_dist.core.api.status import Status
 
 _DECODED: Final = 64  # of the documents that were read last, so many stay decoded
 
@@ -64,26 +61,3 @@ def _keep_decoded(packed: PackedJson) -> None:
         oldest = _recent.popleft()()
         if oldest is not None:
             oldest.pack()
-
-
-class StoredDocument(PackedJson):
-    """A stored job: its metadata, and packed what else it says. Its status is read once for every reader of the same
-    object: a driver, and in Airflow the tasks that wait.
-    """
-
-    __slots__ = ("_metadata", "read_as")
-    read_as: Status
-
-    def __init__(self, stored: Mapping[str, Any]) -> None:
-        self._metadata = stored["metadata"]  # which tells objects and their versions apart: it is read all the time
-        super().__init__({key: value for key, value in stored.items() if key != "metadata"})
-
-    def __getitem__(self, key: str) -> Any:
-        return self._metadata if key == "metadata" else super().__getitem__(key)
-
-    def __iter__(self) -> Iterator[str]:
-        yield "metadata"
-        yield from super().__iter__()
-
-    def __len__(self) -> int:
-        return 1 + super().__len__()

@@ -8,8 +8,8 @@ Reasons are those of the pod condition ``DisruptionTarget`` and of pods that a k
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -160,6 +160,18 @@ class Exit:
         return self.reason == "OOMKilled"
 
 
+class StoredPod(dict[str, Any]):
+    """A stored pod that nothing changes: its view is made once for every reader of the same object. A copy is a plain
+    dict.
+    """
+
+    __slots__ = ("viewed_as",)
+    viewed_as: PodView
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
     """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
@@ -168,7 +180,7 @@ class PodView:
     that an eviction; ``past_deadline``: at its ``activeDeadlineSeconds``. ``disruption``: what took it away, or is
     about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
     over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
-    ``pinned``: the node that one without a node requires by its name ("": none).
+    ``pinned``: the node that one without a node requires by its name ("": none). ``container``: as it was asked for.
     """
 
     name: str
@@ -195,6 +207,7 @@ class PodView:
     node_silent: bool = False
     scheduler_name: str = ""
     pulling: bool = False
+    container: str = field(default="", compare=False, repr=False)
 
     @property
     def finished(self) -> bool:
@@ -243,6 +256,24 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
 
     ``container`` is the one whose exit counts; where the pod has none of that name the first one does.
     """
+    known: PodView | None = getattr(pod, "viewed_as", None)
+    if known is not None and known.container == container:
+        return known
+    found = _view(pod, container)
+    if found is not None and isinstance(pod, StoredPod):
+        pod.viewed_as = found
+    return found
+
+
+def pod_views(job: Job, pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
+    """A job's raw pods as decisions see them."""
+    containers = {spec.type: spec.container for spec in job.replica_specs}
+    types = ((pod, (pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, "")) for pod in pods)
+    views = (pod_view(pod, containers.get(type_, "")) for pod, type_ in types)
+    return tuple(view for view in views if view is not None)
+
+
+def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     index = labels.get(names.REPLICA_INDEX, "")
@@ -287,6 +318,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
         if node or "PodScheduled" in conditions
         else text(mapping(pod.get("spec")).get("schedulerName")),
         pulling=phase is PodPhase.PENDING and _pulling(state, status, conditions),
+        container=container,
     )
 
 

@@ -6,12 +6,13 @@ The phases are Volcano's ten, a superset of those of the TFJob dialects; which m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.packed_json import PackedJson
 
 
 class Phase(StrEnum):
@@ -469,3 +470,26 @@ def preemptions(status: Status) -> int:
     """How often the job lost its place, or a pod of it, to one of a higher priority; likewise."""
     before = status.restarts.get(PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
     return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
+
+
+class StoredDocument(PackedJson):
+    """A stored job: its metadata, and packed what else it says. Its status is read once for every reader of the same
+    object: a driver, and in Airflow the tasks that wait.
+    """
+
+    __slots__ = ("_metadata", "read_as")
+    read_as: Status
+
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        self._metadata = stored["metadata"]  # which tells objects and their versions apart: it is read all the time
+        super().__init__({key: value for key, value in stored.items() if key != "metadata"})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._metadata if key == "metadata" else super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield "metadata"
+        yield from super().__iter__()
+
+    def __len__(self) -> int:
+        return 1 + super().__len__()

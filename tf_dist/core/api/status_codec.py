@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings
@@ -30,7 +31,6 @@ from tf_dist.core.api.job import (
     replica_id,
     stored_index,
 )
-from tf_dist.core.api.packed_json import StoredDocument
 from tf_dist.core.api.status import (
     AcceptedSpec,
     Admission,
@@ -41,6 +41,7 @@ from tf_dist.core.api.status import (
     RefusedSpec,
     RestartBackoff,
     Status,
+    StoredDocument,
 )
 from tf_dist.core.api.timestamps import format_micro_time, parse_time
 from tf_dist.errors import TFDistError
@@ -162,6 +163,9 @@ VERSION: Final = 1
 """The version of the form that is written; 0 had none."""
 
 _SHOWN: Final = 40
+# Parts that many jobs have in common are in memory once: so many of a kind, and sets of so few replicas.
+_MAX_SHARED: Final = 1_000
+_FEW: Final = 100
 
 NEWER_FORMAT: Final = "NewerStatusFormat"
 
@@ -364,7 +368,13 @@ def _dump_attempts(attempts: Attempts) -> dict[str, Any]:
 
 def _load_attempts(raw: Mapping[str, Any]) -> Attempts:
     pods = {_replica(name): count for name, count in stored_numbers(raw, "pods").items()}
-    return Attempts(stored_number(raw, "job", 1), stored_numbers(raw, "tasks"), pods)
+    job, tasks = stored_number(raw, "job", 1), stored_numbers(raw, "tasks")
+    return Attempts(job, tasks, pods) if tasks or pods else _attempts_of_job(job)
+
+
+@lru_cache(maxsize=_MAX_SHARED)
+def _attempts_of_job(job: int) -> Attempts:
+    return Attempts(job)
 
 
 def _replica(name: str) -> ReplicaId:
@@ -390,8 +400,13 @@ def _load_pauses(raw: Mapping[str, Any]) -> dict[str, RestartBackoff]:
     }
 
 
-def _load_counts(raw: Mapping[str, Any]) -> dict[str, Counts]:
-    return {type_: Counts(**{key: stored_number(one, key) for key in _COUNTS}) for type_, one in _parts(raw)}
+def _load_counts(raw: Mapping[str, Any]) -> Mapping[str, Counts]:
+    return _counts(tuple((type_, *(stored_number(one, key) for key in _COUNTS)) for type_, one in _parts(raw)))
+
+
+@lru_cache(maxsize=_MAX_SHARED)
+def _counts(parts: tuple[tuple[Any, ...], ...]) -> Mapping[str, Counts]:
+    return {type_: Counts(**dict(zip(_COUNTS, numbers, strict=True))) for type_, *numbers in parts}
 
 
 def _parts(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -405,7 +420,9 @@ def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
     return {type_: format_ranges(indexes) for type_, indexes in by_type.items()}
 
 
-_NO_REPLICAS: Final[frozenset[ReplicaId]] = frozenset()  # in memory once for thousands of jobs
+@lru_cache(maxsize=_MAX_SHARED)
+def _shared_replicas(replicas: frozenset[ReplicaId]) -> frozenset[ReplicaId]:
+    return replicas
 
 
 def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
@@ -418,7 +435,8 @@ def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
                 raise InvalidStatus(key, f"list of at most {MAX_REPLICAS} replicas")
     except ValueError as error:
         raise InvalidStatus(key, "mapping of ranges of replicas") from error
-    return frozenset(found) if found else _NO_REPLICAS
+    replicas = frozenset(found)
+    return _shared_replicas(replicas) if len(replicas) <= _FEW else replicas
 
 
 def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:

@@ -44,7 +44,8 @@ class ExpectedCompletions:
 
     def __init__(self) -> None:
         self._order: list[_Key] = []
-        self._gangs: dict[str, tuple[Gang, _Key]] = {}
+        self._gangs: dict[str, Gang] = {}
+        self._keys: dict[str, _Key] = {}
         self._now = 0.0
         self.version = 0
 
@@ -53,20 +54,20 @@ class ExpectedCompletions:
         self.remove(gang.uid)
         time = expected_end(gang, self._now)
         key = (time, pods if time == inf else 0, gang.place.at if gang.place else 0.0, gang.uid)
-        self._gangs[gang.uid] = gang, key
+        self._gangs[gang.uid], self._keys[gang.uid] = gang, key
         insort(self._order, key)
 
     def remove(self, uid: str) -> None:
         """Remove a gang; an unknown one is no error."""
-        known = self._gangs.pop(uid, None)
-        if known is not None:
-            del self._order[bisect_left(self._order, known[1])]
+        if self._gangs.pop(uid, None) is not None:
+            del self._order[bisect_left(self._order, self._keys.pop(uid))]
 
     def advance(self, now: float) -> None:
         """Move the clock to ``now``: gangs that should have ended are expected later."""
         self._now = now
         while self._order and self._order[0][0] <= now:
-            gang, (_, pods, _, uid) = self._gangs[self._order[0][3]][0], self._order[0]
+            _, pods, _, uid = self._order[0]
+            gang = self._gangs[uid]
             self.remove(uid)
             self.put(gang, pods)
             self.version += 1
@@ -77,7 +78,7 @@ class ExpectedCompletions:
 
     def time(self, uid: str) -> float:
         """When a gang is expected to end."""
-        return self._gangs[uid][1][0]
+        return self._keys[uid][0]
 
     @property
     def first(self) -> float:

@@ -157,7 +157,8 @@ class SnapshotBuilder:
         self._pod_index = PodIndex()
         self._rules = NO_ADMISSION_CONFIG
         self._bounds: ResourceQuotas = _NO_QUOTAS
-        self._gangs: dict[str, tuple[AdmissionRequest, Gang]] = {}
+        self._claims: dict[str, AdmissionRequest] = {}
+        self._gangs: dict[str, Gang] = {}  # of each of them
         self._columns = ExclusiveResources()
         self._doors = NamespaceMatcher()
 
@@ -192,26 +193,27 @@ class SnapshotBuilder:
         self._rules, self._bounds = rules, bounds
         found: dict[str, Gang | None] = {}
         for uid in {**claims, **self._gangs} if wide else dict.fromkeys([*claims, *self._uids(moved | came)]):
-            before = self._gangs.get(uid)
-            claim = claims[uid] if uid in claims else before and before[0]
+            before, gang_before = self._claims.get(uid), self._gangs.get(uid)
+            claim = claims.get(uid, before)
             if claim is None or claim.status.phase not in LIVE:
                 gang = None
+                self._claims.pop(uid, None)
                 self._gangs.pop(uid, None)
             else:
                 key = names.owned_by_key(claim.job.key.namespace, uid)
-                known = before[1] if before is not None and not anew and before[0].job is claim.job else None
-                stays = before is not None and key not in moved and _same(before[0], claim)
+                known = gang_before if before is not None and not anew and before.job is claim.job else None
+                stays = before is not None and key not in moved and _same(before, claim)
                 gang = self._gang(claim, known, key, stays=stays, came=key in came)
                 gang = self._judged(gang, namespaces)
-                if before is not None and gang == before[1]:
-                    gang = before[1]
-                self._gangs[uid] = claim, gang
-            if gang is not (before and before[1]):
+                if gang_before is not None and gang == gang_before:
+                    gang = gang_before
+                self._claims[uid], self._gangs[uid] = claim, gang
+            if gang is not gang_before:
                 found[uid] = gang
                 self._columns.hold(uid, _columns(gang))
         self._columns.settle()
         if whole:
-            found = {uid: gang for uid, (_, gang) in self._gangs.items()}
+            found = dict(self._gangs)
         nodes = self._pod_index.nodes(self._columns.keys, whole=whole)
         return SnapshotChanges(
             gangs=found,
@@ -395,12 +397,15 @@ def _progress(claim: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
         at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
     )
     ended = _ended(status, bound)
+    bound_now: Placement = bound.placement()
+    if place is not None and bound_now == place.placement:
+        bound_now = place.placement  # so it is with nearly all, and there may be thousands
     return {
         "created_at": claim.created_at,
         "nominated": place is None and status.reason == PendingReason.PREEMPTING,
         "not_before": status.not_before,
         "place": place,
-        "bound": bound.placement(),
+        "bound": bound_now,
         "earlier": bound.earlier(_requeued(status)),
         "seats": {spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
         "done": dict(_done(job, status, ended)) if place else {},

@@ -39,40 +39,41 @@ Made = tuple[int, int, int]
 
 @dataclass(slots=True)
 class BoundPods:
-    """The bound pods of one job: how many per type and node, and per type, index and node.
+    """The bound pods of one job: how many of each attempt (of the job, the task and the replica), type and index are on
+    each node.
 
-    All of them by the attempt (of the job, the task and the replica) that made them, zeros where their labels do not
-    say; index -1 where those do not say it.
+    Zeros where their labels do not say the attempt, index -1 where they do not say that. One flat table: nested ones
+    would be half a dozen mappings for each of thousands of jobs.
     """
 
-    counts: dict[Made, dict[str, dict[str, int]]] = field(default_factory=dict)
-    seats: dict[Made, dict[str, dict[int, dict[str, int]]]] = field(default_factory=dict)
+    pods: dict[tuple[Made, str, int, str], int] = field(default_factory=dict)
 
     def placement(self) -> dict[str, dict[str, int]]:
         """How many pods, per type and node."""
-        return _together(self.counts.values())
+        found: dict[str, dict[str, int]] = {}
+        for (_, type_, _, node), count in self.pods.items():
+            there = found.setdefault(type_, {})
+            there[node] = there.get(node, 0) + count
+        return found
 
     def earlier(self, attempts: Attempts | None) -> dict[str, dict[str, int]]:
         """Those of them that earlier attempts than these made (None: none did)."""
         found: dict[str, dict[str, int]] = {}
-        for made, types in self.seats.items() if attempts is not None else ():
-            for type_, indexes in types.items():
-                for index, nodes in indexes.items():
-                    if attempts is not None and _is_earlier(made, attempts, type_, index):
-                        there = found.setdefault(type_, {})
-                        for node, count in nodes.items():
-                            there[node] = there.get(node, 0) + count
+        for (made, type_, index, node), count in self.pods.items() if attempts is not None else ():
+            if attempts is not None and _is_earlier(made, attempts, type_, index):
+                there = found.setdefault(type_, {})
+                there[node] = there.get(node, 0) + count
         return found
 
     def nodes(self, type_: str, attempts: Attempts | None) -> dict[int, str]:
         """The node of each replica but for those of earlier attempts; of two, while one replaces another, the first
         by name."""
         found: dict[int, str] = {}
-        for made, types in self.seats.items():
-            for index, nodes in types.get(type_, {}).items():
-                gone = attempts is not None and _is_earlier(made, attempts, type_, index)
-                if nodes and index >= 0 and not gone:
-                    found[index] = min({*nodes, found.get(index, min(nodes))})
+        for made, of_type, index, node in self.pods:
+            if of_type != type_ or index < 0:
+                continue
+            if attempts is None or not _is_earlier(made, attempts, type_, index):
+                found[index] = min(node, found.get(index, node))
         return found
 
 
@@ -92,27 +93,18 @@ def _made(label: str) -> Made:
     return job, task, pod
 
 
-def _together(attempts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for types in attempts:
-        for type_, nodes in types.items():
-            there = found.setdefault(type_, {}) if nodes else {}
-            for node, count in nodes.items():
-                there[node] = there.get(node, 0) + count
-    return found
-
-
 class _PodKinds:
     """How many pods of which kind are on which node; what makes a kind is kept once, while there are such pods."""
 
     def __init__(self) -> None:
         self._on: dict[str, dict[PodKind, int]] = {}
-        self._known: dict[PodKind, tuple[PodKind, int]] = {}
+        self._known: dict[PodKind, PodKind] = {}
+        self._pods: dict[PodKind, int] = {}
 
     def count(self, node: str, kind: PodKind, sign: int) -> None:
-        kind, pods = self._known.get(kind, (kind, 0))
-        self._known[kind] = kind, pods + sign
-        if not pods + sign:
+        kind = self._known.setdefault(kind, kind)
+        _count(self._pods, kind, sign)
+        if kind not in self._pods:
             del self._known[kind]
         _count(there := self._on.setdefault(node, {}), kind, sign)
         if not there:
@@ -219,13 +211,8 @@ class PodIndex:
         type_, index = labels.get(names.REPLICA_TYPE, ""), labels.get(names.REPLICA_INDEX, "")
         attempt = _made(labels.get(names.ATTEMPT, ""))
         job = self._bound.setdefault(key, BoundPods())
-        _count(job.counts.setdefault(attempt, {}).setdefault(type_, {}), node, sign)
-        seat = int(index) if index.isdecimal() else -1
-        _count(job.seats.setdefault(attempt, {}).setdefault(type_, {}).setdefault(seat, {}), node, sign)
-        if not any(job.counts[attempt].values()):
-            del job.counts[attempt]
-            job.seats.pop(attempt, None)
-        if not job.counts:
+        _count(job.pods, (attempt, type_, int(index) if index.isdecimal() else -1, node), sign)
+        if not job.pods:
             del self._bound[key]
         self._moved.add(key)
 

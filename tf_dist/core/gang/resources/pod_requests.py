@@ -132,10 +132,23 @@ def pod_sets(
     """
     priorities = {spec.type: _pod_priority(job, spec, classes) for spec in job.replica_specs}
     start = start_counts(job, priorities)
-    return tuple(
-        pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type], priorities[spec.type])
-        for spec, sizes in admitted_specs(job)
+    return _shared(
+        tuple(
+            pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type], priorities[spec.type])
+            for spec, sizes in admitted_specs(job)
+        )
     )
+
+
+_MAX_SHARED: Final = 1_000
+_SHARED: dict[str, tuple[PodSet, ...]] = {}
+
+
+def _shared(members: tuple[PodSet, ...]) -> tuple[PodSet, ...]:
+    """One object for all jobs that ask for the same: thousands of jobs ask for a handful of things."""
+    if len(_SHARED) >= _MAX_SHARED:
+        _SHARED.clear()
+    return _SHARED.setdefault(repr(members), members)
 
 
 def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityClass]) -> int:
