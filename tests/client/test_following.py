@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -51,21 +52,22 @@ def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> N
     body = pod("a")
     body["metadata"] |= {"uid": "p", "labels": labels}
     streams = {"open": Endless(), "slow": Endless()}
-    gate, opening, said = threading.Event(), list[str](), list[LogLine | LogEnded]()
+    gate, opening, said = threading.Event(), list[str](), queue.SimpleQueue[LogLine | LogEnded]()
 
     def open_log(_: Object, instance: ContainerInstance) -> Any:
         opening.append(instance.container)
         assert instance.container == "open" or gate.wait(SECONDS)
         return streams[instance.container]
 
-    following = LogFollower(job, open_log, said.append)
+    following = LogFollower(job, open_log, said)
     assert following.notice({**body, "status": {"containerStatuses": started}})
     until(lambda: len(opening) == 2, SECONDS)
     assert following.pending(lambda _: True)
     following.close()
     gate.set()
-    until(lambda: len(said) == 2, SECONDS)
-    assert sorted(said) == [LogEnded(ContainerInstance("p", name, 0)) for name in ("open", "slow")]
+    until(lambda: said.qsize() == 2, SECONDS)
+    ended = sorted(said.get() for _ in range(2))
+    assert ended == [LogEnded(ContainerInstance("p", name, 0)) for name in ("open", "slow")]
     assert not following.pending(lambda _: True)
 
 
@@ -81,6 +83,12 @@ def stored_job() -> StoredJob:
     return StoredJob(TFJOBS, {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}})
 
 
+class Said(list[LogLine | LogEnded]):
+    """What a follower has put."""
+
+    put = list[LogLine | LogEnded].append
+
+
 class Queue:
     """Threads of which none is free: what waits for one, and whether it is urgent."""
 
@@ -92,8 +100,8 @@ class Queue:
 
 
 def test_the_log_of_a_container_that_has_ended_becomes_urgent_and_is_read_once() -> None:
-    queue, said = Queue(), list[LogLine | LogEnded]()
-    following = LogFollower(stored_job().job, lambda *_: FixedStream([b"step=1\n"]), said.append, start=queue.start)
+    queue, said = Queue(), Said()
+    following = LogFollower(stored_job().job, lambda *_: FixedStream([b"step=1\n"]), said, start=queue.start)
     following.notice(worker("running", "goes on"))
     following.notice(worker("running", "ends"))
 
@@ -178,7 +186,7 @@ def test_a_log_that_waits_for_its_turn_is_not_silent(asked: bool) -> None:
     """``asked``: it has had its turn, and says nothing: then it is given up."""
     queue, stream, view, job = Queue(), Endless(), Silent(), stored_job()
     with JobInformer(job) as informer, MemoryCluster() as cluster:
-        following = LogFollower(job.job, lambda *_: stream, informer.put, start=queue.start)
+        following = LogFollower(job.job, lambda *_: stream, informer, start=queue.start)
         monitor = JobMonitor(cluster, job, view, informer, following)
         informer.put(ObjectsListed(PODS, [worker("terminated")]))
         monitor.show(informer.take(0))

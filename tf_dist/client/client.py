@@ -248,7 +248,7 @@ class Client:
         self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]
     ) -> _Lines:
         lines: queue.SimpleQueue[LogLine | LogEnded] = queue.SimpleQueue()
-        following = LogFollower(job.job, log_opener(self.cluster, options), lines.put)
+        following = LogFollower(job.job, log_opener(self.cluster, options), lines)
         silent = [
             pod["metadata"]["name"]
             for pod in pods_of(self.cluster, job)
@@ -270,7 +270,7 @@ class Client:
         self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]
     ) -> Iterator[LogLine]:
         with WatchingJobInformer(self.cluster, job) as watch:
-            following = LogFollower(job.job, log_opener(self.cluster, options), watch.put)
+            following = LogFollower(job.job, log_opener(self.cluster, options), watch)
             try:
                 while True:
                     over = watch.over and not following.pending(watch.ended)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from itertools import cycle
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, Resource, Stream
@@ -306,6 +306,13 @@ class PodReader(Protocol):
         """See ``Cluster``."""
 
 
+class LogSink(Protocol):
+    """What takes lines: a queue, a ``JobInformer``."""
+
+    def put(self, item: Any, /) -> object:
+        """Add a ``LogLine`` or a ``LogEnded``; it may block."""
+
+
 LogOpener = Callable[[Object, ContainerInstance], Stream[bytes]]
 InstanceLookup = Callable[[Object, ContainerInstance], InstanceState | None]
 """The state of an instance of a pod as an informer has it; None: it does not know the pod."""
@@ -379,7 +386,7 @@ class LogFollower:
         self,
         job: Job,
         open_log: LogOpener,
-        sink: Callable[[LogLine | LogEnded], None],
+        sink: LogSink,
         *,
         start: Callable[[Callable[[], None], bool], None] = run_in_thread,
     ) -> None:
@@ -432,7 +439,7 @@ class LogFollower:
         """End every stream; the threads end with them."""
         with self._lock:
             self._closed = True
-            streams = [log for log in self._logs.values() if isinstance(log, Stream)]
+            streams = [log for log in self._logs.values() if not isinstance(log, _LogRead | _Progress)]
         for stream in streams:
             stream.close()
 
@@ -451,13 +458,13 @@ class LogFollower:
                 trains = instance.container in (self._containers.get(replica.type, instance.container), "")
                 source = str(replica) if trains else f"{replica}/{instance.container}"
                 for line in lines:
-                    self._sink(LogLine(replica, source, line.decode(errors="replace").rstrip("\r\n"), trains))
+                    self._sink.put(LogLine(replica, source, line.decode(errors="replace").rstrip("\r\n"), trains))
         except ClusterError as error:
             problem = str(error)
         finally:
             with self._lock:
                 self._logs[instance] = _Progress.READ
-            self._sink(LogEnded(instance, problem))
+            self._sink.put(LogEnded(instance, problem))
 
     def _keep(self, instance: ContainerInstance, stream: Stream[bytes]) -> None:
         with self._lock:

@@ -466,7 +466,7 @@ def monitoring(
     """Look on as long as this lasts; signals come into the mailbox, too."""
     with WatchingJobInformer(cluster, job) as watch:
         signals.listen(lambda number: watch.put(SignalReceived(number)))
-        following = LogFollower(job.job, open_log(watch), watch.put)
+        following = LogFollower(job.job, open_log(watch), watch)
         try:
             yield JobMonitor(cluster, job, view, watch, following, kept_lines)
         finally:

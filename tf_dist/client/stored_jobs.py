@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
@@ -45,26 +44,28 @@ _SHORT_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredJob:
     """A job as it is in a cluster at one moment; ``Client.get`` has it as it is now."""
 
     resource: Resource
     stored: Object
+    # What has been read of it so far; slots, for there may be thousands.
+    _job: Job | None = field(default=None, init=False, compare=False, repr=False)
+    _status: Status | None = field(default=None, init=False, compare=False, repr=False)
+    _spec: StoredSpec | None = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
     def known(cls, resource: Resource, stored: Object, job: Job | None) -> Self:
         """A job whose spec has been read already, as ``job``; None: it is read when it is asked for."""
         found = cls(resource, stored)
-        if job is not None:
-            vars(found)["job"] = job
+        object.__setattr__(found, "_job", job)
         return found
 
     @property
     def known_job(self) -> Job | None:
         """The job in force, if it has been read."""
-        found: Job | None = vars(self).get("job")
-        return found
+        return self._job
 
     @property
     def name(self) -> str:
@@ -86,10 +87,14 @@ class StoredJob:
         """``tfjob/mnist``: as commands take it."""
         return f"{'vcjob' if self.resource is VOLCANO_JOBS else 'tfjob'}/{self.name}"
 
-    @cached_property
+    @property
     def status(self) -> Status:
         """What it remembers."""
-        return displayed_status(self.stored)
+        found = self._status
+        if found is None:
+            found = displayed_status(self.stored)
+            object.__setattr__(self, "_status", found)
+        return found
 
     @property
     def state(self) -> str:
@@ -110,21 +115,30 @@ class StoredJob:
     def _repr_html_(self) -> str:
         return jobs_html([self])
 
-    @cached_property
+    @property
     def job(self) -> Job:
         """The job in force: that of its spec, or of the last that was accepted; InvalidJob if there is none."""
-        if self._reading.job is None:
-            raise self._reading.problem or InvalidJob([])
-        return self._reading.job
+        found = self._job
+        if found is None:
+            reading = self._reading
+            if reading.job is None:
+                raise reading.problem or InvalidJob([])
+            found = reading.job
+            object.__setattr__(self, "_job", found)
+        return found
 
-    @cached_property
+    @property
     def status_now(self) -> Status:
         """What it remembers, and that its present spec cannot be read though no driver may have seen it yet."""
         return with_accepted_spec(self.status, None, self._reading.refused)
 
-    @cached_property
+    @property
     def _reading(self) -> StoredSpec:
-        return read_stored_spec(self.stored, self.status)
+        found = self._spec
+        if found is None:
+            found = read_stored_spec(self.stored, self.status)
+            object.__setattr__(self, "_spec", found)
+        return found
 
     @property
     def selector(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, LogOpener
+from tf_dist.client.log_follower import LogFollower, LogOpener, LogSink
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, Cluster, LogOptions, Object, Resource, Stream
@@ -216,7 +216,7 @@ class SubscriptionLogFollower(LogFollower):
         self,
         job: Job,
         open_log: LogOpener,
-        sink: Callable[[LogLine | LogEnded], None],
+        sink: LogSink,
         *,
         start: Callable[[Callable[[], None], bool], None],
         begun: bool,

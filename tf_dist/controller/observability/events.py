@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.cluster.client.retries import fenced_by
@@ -73,14 +73,13 @@ class EventRateLimiter:
         return allowed
 
 
-@dataclass(slots=True)
-class _EventSeries:
+class _EventSeries(NamedTuple):
     """What was said: how often, when it was heard last, and when written last (None: not yet).
 
     ``acknowledged``: whether the server has taken it from us, so that the count there is ours.
     """
 
-    count: int = 0
+    times: int = 0
     seen_at: float = 0.0
     written: float | None = None
     acknowledged: bool = False
@@ -100,9 +99,13 @@ class _PendingWrite:
     name: str
     event: EmitEvent
     at: str
-    series: _EventSeries
     tries: int = 0
     not_before: float = -math.inf
+
+    @property
+    def series(self) -> str:
+        """The key of its series."""
+        return f"{self.namespace}/{self.name}"
 
 
 class EventRecorder:
@@ -147,7 +150,8 @@ class EventRecorder:
         self._permission = permission
         self._queue = queue
         self._burst, self._per_second = burst, per_second
-        self._series: OrderedDict[str, _EventSeries] = OrderedDict()
+        # As plain tuples of numbers, which no garbage collection walks: there are thousands, for an hour each.
+        self._series: OrderedDict[str, tuple[int, float, float | None, bool]] = OrderedDict()
         self._lock = threading.Lock()
         self._important: deque[_PendingWrite] = deque()
         self._routine: deque[_PendingWrite] = deque()
@@ -185,10 +189,11 @@ class EventRecorder:
         """What there is to write for an event; None: nothing, now."""
         name = event_name(stored, event)
         with self._lock:
-            series = self._count(f"{namespace}/{name}", event.count)
+            key = f"{namespace}/{name}"
+            series = self._count(key, event.count)
             if not self._is_due(series, stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")):
                 return None
-            series.written = self._monotonic()
+            self._series[key] = series._replace(written=self._monotonic())[:]
         metadata = stored["metadata"]
         return _PendingWrite(
             resource=resource,
@@ -199,7 +204,6 @@ class EventRecorder:
             name=name,
             event=replace(event, message=_truncated(event.message)),
             at=format_time(self._clock()),
-            series=series,
         )
 
     # Its thread
@@ -274,12 +278,12 @@ class EventRecorder:
         try:
             self._may_write()  # a cluster in this process does not ask for it
             with fenced_by(self._may_write, retried=self._thread is None):
-                (self._count_up if one.series.acknowledged else self._create)(one)
+                (self._count_up if self._series_of(one).acknowledged else self._create)(one)
         except ClusterError as error:
             _LOG.info("cannot write event reason=%s: %s", one.event.reason, error)
             self._recorder.acted(_ACTION, type(error).__name__)
             return error
-        one.series.acknowledged = True
+        self._learn(one, acknowledged=True)
         self._recorder.acted(_ACTION, "ok")
         return None
 
@@ -295,18 +299,18 @@ class EventRecorder:
         )
         metadata = {"name": one.name, "namespace": one.namespace}
         try:
-            self._cluster.create(EVENTS, one.namespace, {**body, "metadata": metadata, "count": one.series.count})
+            times = self._series_of(one).times
+            self._cluster.create(EVENTS, one.namespace, {**body, "metadata": metadata, "count": times})
         except AlreadyExists:
             # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
             # answer tells (a driver may not read events). One that began at our moment is our own: its answer was lost.
             there = self._patch(one, {"lastTimestamp": one.at})
             if there.get("firstTimestamp") != one.at:
-                with self._lock:
-                    one.series.count += there.get("count") or 1
+                self._learn(one, more=there.get("count") or 1)
 
     def _count_up(self, one: _PendingWrite) -> None:
         try:
-            self._patch(one, {"count": one.series.count, "lastTimestamp": one.at})
+            self._patch(one, {"count": self._series_of(one).times, "lastTimestamp": one.at})
         except NotFound:  # the API server forgets events after an hour
             self._create(one)
 
@@ -317,14 +321,26 @@ class EventRecorder:
 
     def _count(self, key: str, times: int) -> _EventSeries:
         now = self._monotonic()
-        series = self._series.pop(key, None)
-        if series is None or now - series.seen_at >= _HOUR:
+        series = _EventSeries(*self._series.pop(key, ()))
+        if now - series.seen_at >= _HOUR:
             series = _EventSeries()
-        series.count, series.seen_at = series.count + times, now
-        self._series[key] = series
+        series = series._replace(times=series.times + times, seen_at=now)
+        self._series[key] = series[:]
         if len(self._series) > self._most:
             self._series.popitem(last=False)
         return series
+
+    def _series_of(self, one: _PendingWrite) -> _EventSeries:
+        """The series of an event; where it was forgotten meanwhile, one that begins with it."""
+        return _EventSeries(*self._series.get(one.series, (one.event.count,)))
+
+    def _learn(self, one: _PendingWrite, *, more: int = 0, acknowledged: bool = False) -> None:
+        """What a write has shown: so many times ``more`` it was said before; that the server has taken it from us."""
+        with self._lock:
+            if one.series in self._series:
+                known = self._series_of(one)
+                found = known._replace(times=known.times + more, acknowledged=known.acknowledged or acknowledged)
+                self._series[one.series] = found[:]
 
     def _is_due(self, series: _EventSeries, budget: str) -> bool:
         lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY

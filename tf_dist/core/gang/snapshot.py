@@ -368,15 +368,16 @@ def _of_document(
     """The fields of a gang that its document decides, with the nodes that were refused to its pods."""
     apart, predictable = columns.exclusives(gang_exclusions(job))
     locality, priority = _locality(job), _priority(job, rules)
+    members = pod_sets(job, rules.overheads, rules.priorities)
+    if refused or any(apart):
+        members = tuple(
+            replace(member, exclusives=one, constraints=_without(member.constraints, refused))
+            for member, one in zip(members, apart, strict=True)
+        )
     return {
         "key": job.key,
         "uid": job.uid,
-        "members": tuple(
-            replace(member, exclusives=one, constraints=_without(member.constraints, refused))
-            if one or refused
-            else member
-            for member, one in zip(pod_sets(job, rules.overheads, rules.priorities), apart, strict=True)
-        ),
+        "members": members,
         "queue": job.scheduling.queue if rules.queues is not None else "",
         "priority": priority.value,
         "preempts": priority.preempts,
