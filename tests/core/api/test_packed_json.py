@@ -7,6 +7,7 @@ from typing import Any
 
 from tf_dist.core.api.packed_json import PackedJson
 from tf_dist.core.api.status import StoredDocument
+from tf_dist.core.reconciler.ownership import managed_elsewhere
 
 
 def job(name: str) -> dict[str, Any]:
@@ -42,3 +43,14 @@ def reachable(document: StoredDocument) -> list[Any]:
     for one in seen:
         seen += [part for part in gc.get_referents(one) if gc.is_tracked(part) and not isinstance(part, type)]
     return seen
+
+
+def test_whether_there_is_a_document_is_no_reason_to_decode_it() -> None:
+    stored = StoredDocument(job("a"))
+    stored.pack()
+    assert stored
+    assert not any(isinstance(part, dict) and "spec" in part for part in gc.get_referents(stored))
+    assert not managed_elsewhere(stored)
+    stored.pack()
+    assert not managed_elsewhere(stored)
+    assert not any(isinstance(part, dict) and "spec" in part for part in gc.get_referents(stored)), "it was read once"

@@ -11,32 +11,33 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from weakref import ref
 
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 _DECODED: Final = 64  # of the documents that were read last, so many stay decoded
 
 
 class PackedJson(Mapping[str, Any]):
     """A JSON object that nothing changes; a copy is a plain dict. Thread-safe."""
 
-    __slots__ = ("__weakref__", "_content")
+    __slots__ = ("__weakref__", "_content", "_text")
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        self._content: Mapping[str, Any] | str = content
+        self._content: Mapping[str, Any] | None = content
+        self._text = ""  # until it is packed for the first time
         _keep_decoded(self)
 
     def _decoded(self) -> Mapping[str, Any]:
         content = self._content
-        if isinstance(content, str):
-            found: Mapping[str, Any] = json.loads(content)
-            self._content = found
+        if content is None:
+            self._content = content = json.loads(self._text)
             _keep_decoded(self)
-            return found
         return content
 
     def pack(self) -> None:
         """Keep it as text until it is read."""
         content = self._content
-        if not isinstance(content, str):
-            self._content = json.dumps(content, separators=(",", ":"))
+        if content is not None:
+            self._text = self._text or _encode(content)
+            self._content = None  # not before there is the text: another thread may read it now
 
     def __getitem__(self, key: str) -> Any:
         return self._decoded()[key]

@@ -473,12 +473,13 @@ def preemptions(status: Status) -> int:
 
 
 class StoredDocument(PackedJson):
-    """A stored job: its metadata, and packed what else it says. Its status is read once for every reader of the same
-    object: a driver, and in Airflow the tasks that wait.
+    """A stored job: its metadata, and packed what else it says. Its status, and whether another controller manages it,
+    are read once for every reader of the same object: a driver, and in Airflow the tasks that wait.
     """
 
-    __slots__ = ("_metadata", "read_as")
+    __slots__ = ("_metadata", "managed_elsewhere", "read_as")
     read_as: Status
+    managed_elsewhere: bool
 
     def __init__(self, stored: Mapping[str, Any]) -> None:
         self._metadata = stored["metadata"]  # which tells objects and their versions apart: it is read all the time
@@ -493,3 +494,6 @@ class StoredDocument(PackedJson):
 
     def __len__(self) -> int:
         return 1 + super().__len__()
+
+    def __bool__(self) -> bool:
+        return True  # and nothing is decoded to say so

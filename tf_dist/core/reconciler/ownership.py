@@ -13,6 +13,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
 from tf_dist.core.api.job import Dialect, Document
 from tf_dist.core.api.names import TRAINING_OPERATOR
+from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.api.status_codec import FIELD, stored_status
 
 
@@ -21,8 +22,14 @@ def managed_elsewhere(stored: Document) -> bool:
 
     Never raises: it is asked before the rest of a document is read, which may be anything.
     """
+    known: bool | None = getattr(stored, "managed_elsewhere", None)
+    if known is not None:
+        return known
     manager = mapping(mapping(stored.get("spec")).get("runPolicy")).get("managedBy")
-    return manager is not None and manager != TRAINING_OPERATOR
+    found = manager is not None and manager != TRAINING_OPERATOR
+    if isinstance(stored, StoredDocument):
+        stored.managed_elsewhere = found
+    return found
 
 
 def driver_of(stored: Document) -> str:
