@@ -11,7 +11,7 @@ from tf_dist.cluster.client.indexer import Indexer, object_key
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.job_index import JobEntry, JobIndex
-from tf_dist.core.api.packed_json import PackedJson
+from tf_dist.core.api.fieldpath import PackedJson
 from tf_dist.core.api.status import StoredDocument
 
 SEEN: dict[str, Any] = {"seen": {"worker": "0-1"}, "replicas": {"worker": {"ready": 2}}}

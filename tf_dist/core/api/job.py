@@ -14,9 +14,8 @@ from enum import StrEnum, auto
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.fieldpath import PackedJson, mapping
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.packed_json import PackedJson
 
 
 class Event(StrEnum):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from tf_dist.core.api.fieldpath import PackedJson
 from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.packed_json import PackedJson
 
 
 class Phase(StrEnum):

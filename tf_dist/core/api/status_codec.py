@@ -163,9 +163,8 @@ VERSION: Final = 1
 """The version of the form that is written; 0 had none."""
 
 _SHOWN: Final = 40
-# Parts that many jobs have in common are in memory once: so many of a kind, and sets of so few replicas.
-_MAX_SHARED: Final = 1_000
-_FEW: Final = 100
+_MAX_SHARED: Final = 1_000  # parts of a kind that many jobs have in common, and that are in memory once
+_FEW: Final = 100  # replicas in a set that is such a part
 
 NEWER_FORMAT: Final = "NewerStatusFormat"
 
@@ -366,15 +365,13 @@ def _dump_attempts(attempts: Attempts) -> dict[str, Any]:
     return _nonzero({"job": attempts.job, "tasks": dict(attempts.tasks), "pods": pods})
 
 
+_attempts_of_job: Final = lru_cache(maxsize=_MAX_SHARED)(Attempts)
+
+
 def _load_attempts(raw: Mapping[str, Any]) -> Attempts:
-    pods = {_replica(name): count for name, count in stored_numbers(raw, "pods").items()}
-    job, tasks = stored_number(raw, "job", 1), stored_numbers(raw, "tasks")
+    tasks, pods = stored_numbers(raw, "tasks"), {_replica(name): n for name, n in stored_numbers(raw, "pods").items()}
+    job = stored_number(raw, "job", 1)
     return Attempts(job, tasks, pods) if tasks or pods else _attempts_of_job(job)
-
-
-@lru_cache(maxsize=_MAX_SHARED)
-def _attempts_of_job(job: int) -> Attempts:
-    return Attempts(job)
 
 
 def _replica(name: str) -> ReplicaId:
@@ -420,9 +417,7 @@ def _dump_replicas(replicas: Iterable[ReplicaId]) -> dict[str, str]:
     return {type_: format_ranges(indexes) for type_, indexes in by_type.items()}
 
 
-@lru_cache(maxsize=_MAX_SHARED)
-def _shared_replicas(replicas: frozenset[ReplicaId]) -> frozenset[ReplicaId]:
-    return replicas
+_shared_replicas: Final = lru_cache(maxsize=_MAX_SHARED)(frozenset[ReplicaId])
 
 
 def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
@@ -435,8 +430,7 @@ def _load_replicas(raw: Mapping[str, Any], key: str) -> frozenset[ReplicaId]:
                 raise InvalidStatus(key, f"list of at most {MAX_REPLICAS} replicas")
     except ValueError as error:
         raise InvalidStatus(key, "mapping of ranges of replicas") from error
-    replicas = frozenset(found)
-    return _shared_replicas(replicas) if len(replicas) <= _FEW else replicas
+    return _shared_replicas(frozenset(found)) if len(found) <= _FEW else frozenset(found)
 
 
 def _dump_admission(admission: Admission | None) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
@@ -20,12 +20,12 @@ from tf_dist.core.api.assignment import (
 )
 from tf_dist.core.api.job import Document, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
-from tf_dist.core.api.names import Requirements, selector_text
 from tf_dist.core.api.status import LIVE, NO_PODS, Attempts, Phase, Status
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.resources.namespace_selector import LabelsOf, NamespaceMatcher
 from tf_dist.core.gang.resources.pod_index import BoundPods, PodIndex
 from tf_dist.core.gang.resources.pod_requests import gang_exclusions, pod_sets
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
@@ -45,79 +45,6 @@ from tf_dist.core.gang.types import (
 
 if TYPE_CHECKING:
     from tf_dist.core.gang.types import AdmissionConfig
-
-
-# Every namespace has this label; the API server sets it.
-_NAME: Final = "kubernetes.io/metadata.name"
-
-Labels = Mapping[str, str]
-LabelsOf = Callable[[str], Labels | None]
-"""The labels of a namespace; None: they are not known."""
-
-_Judged = tuple[tuple[Requirements | None, Labels | None], str]
-
-
-def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> str:
-    """Why a queue takes no jobs from a namespace; "" if it does. ``labels`` None: of those only its name is known.
-
-    What is not known matches nothing, not even a rule that a label be absent.
-    """
-    rules = queue.namespace_selector or ()
-    known = {**(labels or {}), _NAME: namespace}
-    unknown = labels is None and any(rule.key != _NAME for rule in rules)
-    matches = all(rule.holds(known) for rule in rules if labels is not None or rule.key == _NAME)
-    if matches and not unknown:
-        return ""
-    if any(rule.key == _NAME and rule.operator == "DoesNotExist" for rule in rules):
-        return f'queue "{queue.name}" is closed: it takes no jobs; name another queue, or have it opened'
-    selector = f"its namespaceSelector ({selector_text(rules)})"
-    if matches:
-        why = (
-            f"{selector} asks for labels that are not known here; grant the controller to list and watch namespaces, "
-            f"or select by {_NAME}"
-        )
-    else:
-        why = f"{selector} does not match; name another queue, or have the namespace labelled or the queue opened to it"
-    return f'queue "{queue.name}" is not open to namespace "{namespace}": {why}'
-
-
-class NamespaceMatcher:
-    """Cache of ``namespace_mismatch`` for the queues with a selector, as long as neither side changes."""
-
-    def __init__(self) -> None:
-        self._guarded: dict[str, Queue] = {}
-        self._judged: dict[tuple[str, str], _Judged] = {}
-
-    def turn(self, queues: Iterable[Queue], labels_of: LabelsOf) -> bool:
-        """Update queues and the namespaces in use; whether any answer may have changed."""
-        guarded = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
-        selectors = {name: queue.namespace_selector for name, queue in guarded.items()}
-        turned = selectors != {name: queue.namespace_selector for name, queue in self._guarded.items()}
-        self._guarded = guarded
-        before, self._judged = self._judged, {}
-        for (queue, namespace), (seen, said) in before.items():
-            if queue in guarded:
-                seen_now = guarded[queue].namespace_selector, labels_of(namespace)
-                now = (
-                    (seen, said)
-                    if seen == seen_now
-                    else (seen_now, namespace_mismatch(guarded[queue], namespace, seen_now[1]))
-                )
-                self._judged[queue, namespace] = now
-                turned = turned or now[1] != said
-        return turned
-
-    def shut(self, queue: str, namespace: str, labels_of: LabelsOf) -> str:
-        """Why the queue takes no jobs from the namespace, "" if it does."""
-        guarded = self._guarded.get(queue)
-        if guarded is None:
-            return ""
-        found = self._judged.get((queue, namespace))
-        if found is None:
-            labels = labels_of(namespace)
-            found = (guarded.namespace_selector, labels), namespace_mismatch(guarded, namespace, labels)
-            self._judged[queue, namespace] = found
-        return found[1]
 
 
 _MOST_CHARACTERS: Final = 500

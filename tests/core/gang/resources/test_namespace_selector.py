@@ -16,13 +16,8 @@ from tf_dist.core.api.assignment import Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.api.names import requirements
 from tf_dist.core.api.status import Status
-from tf_dist.core.gang.snapshot import (
-    AdmissionRequest,
-    NamespaceMatcher,
-    SnapshotBuilder,
-    build_snapshot,
-    namespace_mismatch,
-)
+from tf_dist.core.gang.resources.namespace_selector import NamespaceMatcher, namespace_mismatch
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
 from tf_dist.core.gang.types import AdmissionConfig, Queue, QueueingStrategy
 
 NAME = "kubernetes.io/metadata.name"

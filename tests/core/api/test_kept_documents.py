@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from tf_dist.core.api.packed_json import PackedJson
+from tf_dist.core.api.fieldpath import PackedJson
 from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.reconciler.ownership import managed_elsewhere
 
