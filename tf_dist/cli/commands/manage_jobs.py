@@ -94,7 +94,7 @@ def wait(
 
 
 def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list[StoredJob]:
-    """The jobs, each once, however often and by whatever name it is named."""
+    """The jobs of these names, without duplicates: NAME and tfjob/NAME may be the same job."""
     from tf_dist.errors import NotFound
 
     found: dict[str, StoredJob] = {}

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from tf_dist.cluster.api import VOLCANO_JOBS, Object
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.api.fieldpath import mapping, mappings, shared, text, texts
 from tf_dist.core.api.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, StoredPod, required_node
 from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
@@ -35,8 +35,6 @@ _POD_CONDITIONS: Final = frozenset(
     {"Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers", "DisruptionTarget"}
 )
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
-_MAX_SHARED: Final = 10_000
-_SHARED: dict[str, list[Any]] = {}
 _TIMELESS_CONDITION: Final = ("type", "status", "reason", "message")
 _CONDITION: Final = (*_TIMELESS_CONDITION, "lastTransitionTime")
 # Since when a container runs does not matter: so those of thousands of pods are the same.
@@ -46,12 +44,12 @@ _RUNS: Final[Object] = {"running": {}}
 def pod(stored: Object) -> Object:
     """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
     spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
-    kept: Object = {"containers": _shared([_container(one) for one in mappings(spec.get("containers"))])}
+    kept: Object = {"containers": shared([_container(one) for one in mappings(spec.get("containers"))])}
     if spec.get("initContainers"):
         kept["initContainers"] = [_container(one) for one in mappings(spec["initContainers"])]
     kept |= _part(spec, ("nodeName", "overhead", "resources", "readinessGates"))
     if apart := required_anti_affinity(spec):
-        kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: _shared(apart)}}
+        kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: shared(apart)}}
     if node := text(kept.pop("nodeName", None)):
         kept["nodeName"] = intern(node)
     else:
@@ -69,7 +67,7 @@ def _unbound(spec: Mapping[str, Any], affinity: Object) -> Object:
     return kept
 
 
-@lru_cache(maxsize=_MAX_SHARED)
+@lru_cache(maxsize=10_000)
 def _pinned(node: str) -> Object:
     """The affinity of pods that wait for this node: one object for all of them."""
     spec: Object = {}
@@ -81,13 +79,13 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
     kept = _part(status, _POD_STATUS)
     if "conditions" in status:
         conditions = (one for one in mappings(status["conditions"]) if text(one.get("type")) in _POD_CONDITIONS)
-        kept["conditions"] = _shared([_pod_condition(one) for one in conditions])
+        kept["conditions"] = shared([_pod_condition(one) for one in conditions])
     for field in _CONTAINER_STATUSES:
         if field in status:
             found = [_container_status(one) for one in mappings(status[field])]
             # Others have moments in them, of each pod its own.
             runs = all(one.get("state") is _RUNS and "lastState" not in one for one in found)
-            kept[field] = _shared(found) if runs else found
+            kept[field] = shared(found) if runs else found
     return kept
 
 
@@ -115,7 +113,7 @@ def _metadata(stored: Object, *more: str) -> Object:
     if "labels" in metadata:
         kept["labels"] = {intern(key): intern(value) for key, value in texts(metadata["labels"]).items()}
     if "ownerReferences" in metadata:
-        kept["ownerReferences"] = _shared([_part(owner, _OWNER) for owner in mappings(metadata["ownerReferences"])])
+        kept["ownerReferences"] = shared([_part(owner, _OWNER) for owner in mappings(metadata["ownerReferences"])])
     return kept
 
 
@@ -123,13 +121,6 @@ def _container(stored: Mapping[str, Any]) -> Object:
     kept = _part(stored, _CONTAINER)
     ports = [port for port in mappings(stored.get("ports")) if port.get("hostPort")]
     return {**kept, "ports": ports} if ports else kept
-
-
-def _shared(parts: list[Any]) -> list[Any]:
-    """One list for all pods that ask for the same: thousands of pods have a handful of them."""
-    if len(_SHARED) > _MAX_SHARED:
-        _SHARED.clear()
-    return _SHARED.setdefault(repr(parts), parts)
 
 
 def node(stored: Object) -> Object:

@@ -10,7 +10,8 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 from weakref import ref
 
 
@@ -115,6 +116,22 @@ def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) ->
     return f"known: {', '.join(names)}" if otherwise is None else otherwise
 
 
+_MAX_SHARED: Final = 10_000
+_SHARED: dict[str, Any] = {}
+T = TypeVar("T")
+
+
+def shared(value: T) -> T:
+    """The first value that had the same ``repr``: of what thousands of objects have in common there is a handful.
+
+    For values that nothing changes, and of which ``repr`` leaves nothing out.
+    """
+    if len(_SHARED) > _MAX_SHARED:
+        _SHARED.clear()
+    found: T = _SHARED.setdefault(repr(value), value)
+    return found
+
+
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 _DECODED: Final = 64  # of the documents that were read last, so many stay decoded
 
@@ -141,11 +158,12 @@ class PackedJson(Mapping[str, Any]):
         return content
 
     def pack(self) -> None:
-        """Keep it as text until it is read."""
+        """Keep it as text until it is read; what is no JSON stays as it is."""
         content = self._content
         if content is not None:
-            self._text = self._text or _encode(content)
-            self._content = None  # not before there is the text: another thread may read it now
+            with suppress(TypeError, ValueError, RecursionError):  # this is called as another document is read
+                self._text = self._text or _encode(content)
+                self._content = None  # not before there is the text: another thread may read it now
 
     def __getitem__(self, key: str) -> Any:
         return self._decoded()[key]

@@ -14,7 +14,7 @@ from enum import StrEnum, auto
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tf_dist.core.api.fieldpath import PackedJson, mapping
+from tf_dist.core.api.fieldpath import PackedJson, mapping, shared
 from tf_dist.core.api.gang_scheduler import GangScheduler
 
 
@@ -445,22 +445,16 @@ def priority_class(job: Job) -> str:
     return job.scheduling.priority_class or next((str(name) for name in named if name), "")
 
 
-@lru_cache(maxsize=4096)
-def _shared(value: Any) -> Any:
-    """The first value that was equal: the jobs of a sweep, and most of a team's, have the same policies."""
-    return value
-
-
 def compact_job(job: Job) -> Job:
     """The same job as thousands of them are kept: templates packed, and one object for policies that are equal."""
-    specs = (replace(spec, template=PackedJson(spec.template), rules=_shared(spec.rules)) for spec in job.replica_specs)
+    specs = (replace(spec, template=PackedJson(spec.template), rules=shared(spec.rules)) for spec in job.replica_specs)
     return replace(
         job,
         replica_specs=tuple(specs),
-        rules=_shared(job.rules),
-        success=_shared(job.success),
-        running_types=_shared(job.running_types),
-        run_policy=_shared(job.run_policy),
-        scheduling=_shared(job.scheduling),
+        rules=shared(job.rules),
+        success=shared(job.success),
+        running_types=shared(job.running_types),
+        run_policy=shared(job.run_policy),
+        scheduling=shared(job.scheduling),
         fallbacks=tuple(map(compact_job, job.fallbacks)),
     )

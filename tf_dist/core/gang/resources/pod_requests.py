@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import replica_bounds, start_counts
-from tf_dist.core.api.fieldpath import mapping, mappings, number, text
+from tf_dist.core.api.fieldpath import mapping, mappings, number, shared, text
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import TASK_PRIORITY
@@ -132,23 +132,12 @@ def pod_sets(
     """
     priorities = {spec.type: _pod_priority(job, spec, classes) for spec in job.replica_specs}
     start = start_counts(job, priorities)
-    return _shared(
+    return shared(
         tuple(
             pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type], priorities[spec.type])
             for spec, sizes in admitted_specs(job)
         )
     )
-
-
-_MAX_SHARED: Final = 1_000
-_SHARED: dict[str, tuple[PodSet, ...]] = {}
-
-
-def _shared(members: tuple[PodSet, ...]) -> tuple[PodSet, ...]:
-    """One object for all jobs that ask for the same: thousands of jobs ask for a handful of things."""
-    if len(_SHARED) >= _MAX_SHARED:
-        _SHARED.clear()
-    return _SHARED.setdefault(repr(members), members)
 
 
 def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityClass]) -> int:
