@@ -70,7 +70,7 @@ def cluster_site() -> Iterator[Site]:
             kubeconfig = Path(scratch, "kubeconfig")
             write_private_json(embedded.kubeconfig(), kubeconfig)
             # The cluster's own driver follows the last of its kinds: what begins from now on is not its thread.
-            until(lambda: "informer-priorityclasses" in {thread.name for thread in threading.enumerate()}, 60)
+            until(lambda: "informer-namespaces" in {thread.name for thread in threading.enumerate()}, 60)
             yield Site(embedded, str(kubeconfig))
 
 
