@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any
 
-from tests.controller.harness import tfjob
+from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.cluster.client.indexer import Indexer, object_key
 from tf_dist.controller.driver_settings import JobRef
@@ -47,3 +48,20 @@ def test_an_object_that_is_marked_as_deleted_stays_what_it_is_kept_as() -> None:
     assert isinstance(marked, StoredDocument)
     assert marked["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:00Z"
     assert marked["spec"] == stored["spec"]
+
+
+def test_a_pass_that_writes_nothing_decodes_no_document() -> None:
+    world = World()
+    world.submit(tfjob())
+    world.settle()
+    world.driver.informers.start()
+    try:
+        assert world.driver.informers.wait_synced(30)
+        world.settle()
+        [stored] = [stored for _, stored in world.driver.informers.jobs()]
+        assert isinstance(stored, StoredDocument)
+        stored.pack()
+        world.driver.step()
+        assert not any(isinstance(part, dict) and "spec" in part for part in gc.get_referents(stored))
+    finally:
+        world.driver.informers.stop()

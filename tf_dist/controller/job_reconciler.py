@@ -45,6 +45,7 @@ from tf_dist.core.api.context import (
     Update,
     WriteStatus,
 )
+from tf_dist.core.api.fieldpath import LazyMapping
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.pods import PodView, pod_views
 from tf_dist.core.api.status import Status
@@ -448,7 +449,7 @@ class JobReconciler:
         served = None if scheduler is None else self._informers.served(scheduler)
         observed = Observed(
             now=now,
-            stored_status=stored_status(stored),
+            stored_status=LazyMapping(lambda: stored_status(stored)),  # looked at where the status is written
             pods=pods,
             departed=gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),

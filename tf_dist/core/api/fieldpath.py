@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 from weakref import ref
@@ -130,6 +130,30 @@ def shared(value: T) -> T:
         _SHARED.clear()
     found: T = _SHARED.setdefault(repr(value), value)
     return found
+
+
+class LazyMapping(Mapping[str, Any]):
+    """A mapping that ``make`` makes when it is looked at first: what most readers pass by costs nothing."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made: Mapping[str, Any] | None = None
+
+    def _content(self) -> Mapping[str, Any]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content())
+
+    def __len__(self) -> int:
+        return len(self._content())
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
