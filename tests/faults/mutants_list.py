@@ -146,8 +146,8 @@ MUTANTS: Final = (
     Mutant(
         "takeover-without-looking-for-pods",
         "controller/job_reconciler.py",
-        "            self._informers.confirm(ref, known.uid)\n        key",
-        "        key",
+        "            self._informers.confirm(ref, known.uid)\n        seen",
+        "        seen",
         "pods that the last driver made are taken for pods that were taken away",
     ),
     Mutant(

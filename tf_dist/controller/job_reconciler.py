@@ -25,7 +25,7 @@ from tf_dist.cluster.api_errors import is_invalid_object
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.driver_settings import DriverContext, JobRef
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.informers.driver_informers import DriverInformers, JobPods
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.key_pairs import generate_key_pair
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
@@ -47,7 +47,7 @@ from tf_dist.core.api.context import (
 )
 from tf_dist.core.api.fieldpath import LazyMapping
 from tf_dist.core.api.job import Document
-from tf_dist.core.api.pods import PodView, pod_views
+from tf_dist.core.api.pods import pod_views
 from tf_dist.core.api.status import Status
 from tf_dist.core.api.status_codec import (
     FIELD,
@@ -363,11 +363,10 @@ class JobReconciler:
         if self._has_other_driver(known) and not known.status.finished:
             _LOG.info("took over job=%s from=%s driver=%s", ref, known.driver, self._leadership.ref)
             self._informers.confirm(ref, known.uid)
-        key = names.owned_by_key(ref.namespace, known.uid)
-        gone = self._informers.deleted_pods.of(key)
-        plan = self.plan(known, verdict, last_error=None if again else "", gone=gone)
+        seen = self._informers.pods_with_gone(ref.namespace, known.uid)
+        plan = self.plan(known, verdict, seen=seen, last_error=None if again else "")
         self._executor.apply(ref, known.stored, plan)
-        self._informers.deleted_pods.forget(key, gone)
+        self._informers.deleted_pods.forget(names.owned_by_key(ref.namespace, known.uid), seen.gone)
         self._job_index.remember(ref, known, plan.status)
         self._record(known, plan.status)
         return plan
@@ -428,13 +427,16 @@ class JobReconciler:
         known: JobEntry,
         verdict: Verdict | None = None,
         *,
+        seen: JobPods | None = None,
         driver: str | None = None,
         last_error: str | None = None,
         rejected: bool = False,
         invalid_pod: bool = False,
-        gone: tuple[PodView, ...] = (),
     ) -> Plan:
-        """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read."""
+        """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read.
+
+        ``seen``: its pods, if they were looked at already.
+        """
         now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
         if known.problem is not None:
             raise known.problem
@@ -442,7 +444,8 @@ class JobReconciler:
             if reading.refused is None:
                 raise RuntimeError("neither a job nor a reason why not")
             return plan_for_invalid_spec(stored, known.status, reading.refused, now)
-        pods = pod_views(job, self._informers.pods(known.ref.namespace, known.uid))
+        seen = seen or self._informers.pods_with_gone(known.ref.namespace, known.uid)
+        pods = pod_views(job, seen.present)
         gang = known.gang if driver is None else None
         scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, gang))
         # Asked before its objects are: they are followed from then on.
@@ -451,7 +454,7 @@ class JobReconciler:
             now=now,
             stored_status=LazyMapping(lambda: stored_status(stored)),  # looked at where the status is written
             pods=pods,
-            departed=gone,
+            departed=seen.gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
             recovery_timeout=self._informers.recovery_timeout(chosen_job(job, known.status).scheduling.queue),
             objects=self._informers.objects(known.ref.namespace, known.uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,33 @@ def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
     changes = cache.replace([item("kept", 4), item("more", 5)], 6)
     assert sorted(one["metadata"]["name"] for one in cache.items()) == ["kept", "more", "new"]
     assert [(change.old is not None, change.new is not None) for change in changes] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda cache: cache.remove(item("a", 3)),
+        lambda cache: cache.discard(("", "a"), "a"),
+        lambda cache: cache.put(item("a", 3, uid="another")),
+        lambda cache: cache.replace([], 3),
+        lambda cache: cache.replace([item("a", 3, uid="another")], 3),
+        lambda cache: cache.replace_group("g", [], 3),
+    ],
+    ids=["removed", "discarded", "made anew", "lacking in a list", "made anew in a list", "lacking in its group"],
+)
+def test_an_object_that_leaves_is_announced_while_it_can_still_be_read(drop: Callable[[Indexer], object]) -> None:
+    def leaves(stored: dict[str, Any]) -> None:
+        announced.append((stored, cache.get(object_key(stored)), cache.group("g")))
+
+    announced: list[object] = []
+    cache = Indexer(group_of, leaves=leaves)
+    cache.put(item("a", 1, group="g"))
+    cache.put(item("a", 2, group="g"))
+    cache.mark_deleting(("", "a"), "a", "2027-01-15T08:00:00Z")
+    assert announced == [], "it was only changed"
+    last = cache.get(("", "a"))
+    drop(cache)
+    assert announced == [(last, last, [last])]
 
 
 def test_a_server_that_was_set_back_and_has_overtaken_us_since_is_believed() -> None:

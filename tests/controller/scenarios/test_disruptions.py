@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.controller.harness import World, container, replica, running, tfjob
+from tests.controller.harness import World, container, disturbed, replica, running, tfjob
 from tf_dist.cluster.api import (
     NODES,
     POD_DISRUPTION_BUDGETS,
@@ -18,12 +19,13 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.core.api.pods import pod_view
 from tf_dist.core.api.status import OutcomeKind, outcome_kind
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
 from tf_dist.core.dialects import read
+from tf_dist.errors import Unavailable
 
 N2 = "n2"
 LIMIT = "tf-dist.dev/max-disruptions"
@@ -316,6 +318,53 @@ def test_a_pod_that_is_deleted_at_once_after_its_condition_was_set_is_known_by_i
         world.driver.informers.stop()
     found = world.status("drained")
     assert (found["disruptions"], found["failure"]["node"]) == ({"DeletionByPodGC": 1}, "n1")
+
+
+def mark_and_delete(world: World, *pods: str) -> None:
+    """As the garbage collector of pods does; the driver has seen the marks, and not yet that the pods are gone."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+    for pod in pods:
+        world.set_status(pod, {**running(), "conditions": [condition]})
+    world.settle()
+    for pod in pods:
+        world.evict(pod)
+
+
+def test_a_pass_that_comes_while_a_list_is_taken_in_knows_every_pod_that_is_gone() -> None:
+    """A list after an interrupted watch shows that several are gone, which is then said of one after the other."""
+    world, due = begun(TFJOBS, v1("Never")), list[Callable[[], int]]()
+
+    def on_change(_: JobRef) -> None:
+        if due:
+            due.pop()()
+
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, on_change=on_change)
+    mark_and_delete(world, "drained-worker-0", "drained-worker-1", "drained-worker-2")
+    due.append(world.driver.step)
+    world.driver.informers.refresh()
+    assert not due
+    found = world.status("drained")
+    assert (found["disruptions"], found["failure"].get("node")) == ({"DeletionByPodGC": 3}, "n1")
+
+
+def test_a_job_that_is_reported_as_stalled_knows_its_pods_that_are_gone() -> None:
+    """The report may be the first status that the server takes, and then it has the answer to the disruption."""
+    world, left = begun(TFJOBS, v1("Never")), [3]
+
+    def refuse(verb: str, resource: Resource, *_: Any, **how: Any) -> None:
+        if (verb, resource, how.get("subresource")) == ("replace", TFJOBS, "status") and left[0]:
+            left[0] -= 1
+            raise Unavailable("the server is down")
+
+    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    mark_and_delete(world, "drained-worker-1")
+    assert left == [3], "what is only meant to happen to a pod is worth no status"
+    for _ in range(3):
+        world.driver.step()
+        world.clock.now += 20
+    found = world.status("drained")
+    assert left == [0]
+    assert (found["disruptions"], found["failure"].get("node")) == ({"DeletionByPodGC": 1}, "n1")
 
 
 def test_people_see_disruptions_apart_from_restarts() -> None:

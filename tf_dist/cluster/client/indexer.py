@@ -45,10 +45,16 @@ class Indexer:
 
     ``followed`` is the version up to which every change has been taken in: an answer that is no newer says nothing new,
     and what it shows may be gone by now. ``answered`` is the newest version that the answer to a write had.
+    ``leaves`` is called, under the lock, with each object that is about to be dropped, or replaced by another of its
+    name. It can still be read here then: who reads the objects first, and what ``leaves`` has kept after that, misses
+    none.
     """
 
-    def __init__(self, index: Callable[[Object], str] = lambda _: "") -> None:
+    def __init__(
+        self, index: Callable[[Object], str] = lambda _: "", *, leaves: Callable[[Object], None] = lambda _: None
+    ) -> None:
         self._index = index
+        self._leaves = leaves
         self._objects: dict[ObjectKey, Object] = {}
         self._groups: dict[str, dict[ObjectKey, None]] = {}  # by the order in which they came
         self._lock = threading.RLock()
@@ -161,12 +167,15 @@ class Indexer:
 
     def _set(self, key: ObjectKey, old: Object | None, new: Object) -> None:
         if old is not None:
+            if old["metadata"].get("uid") != new["metadata"].get("uid"):
+                self._leaves(old)
             self._leave_group(key, old)
         self._objects[key] = new
         if group := self._index(new):
             self._groups.setdefault(group, {})[key] = None
 
     def _drop(self, key: ObjectKey, old: Object) -> Change:
+        self._leaves(old)
         del self._objects[key]
         self._leave_group(key, old)
         return Change(old, None)

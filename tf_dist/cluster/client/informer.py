@@ -55,8 +55,9 @@ class Informer:
     """Follows ``resource`` in a thread.
 
     ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Indexer``; ``changed`` is
-    called with every change, from the informer's thread or from the one that calls ``put``; ``restarted`` with the
-    kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted`` after every list;
+    called with every change, from the informer's thread or from the one that calls ``put``; ``leaves`` see ``Indexer``;
+    ``restarted`` with the kind and the cause when a watch did not end as agreed (``problem`` says more);
+    ``relisted`` after every list;
     ``set_back`` after one that shows that the server was set back (a backup was restored): watches of other kinds may
     have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many failures.
     ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
@@ -75,6 +76,7 @@ class Informer:
         fields: str = "",
         keep: Callable[[Object], Object] = lambda stored: stored,
         index: Callable[[Object], str] = lambda _: "",
+        leaves: Callable[[Object], None] = lambda _: None,
         restarted: Callable[[str, str], None] = lambda *_: None,
         relisted: Callable[[], None] = lambda: None,
         set_back: Callable[[], None] = lambda: None,
@@ -87,13 +89,14 @@ class Informer:
         self._scope = {"namespace": namespace, "labels": labels, "fields": fields}
         self._keep = keep
         self._changed = changed
+        self._leaves = leaves
         self._restarted = restarted
         self._relisted = relisted
         self._set_back = set_back
         self._runtime = runtime
         self._pause = pause or partial(jittered_backoff, uniform=runtime.uniform)
         self._optional = optional
-        self.cache = Indexer(index)
+        self.cache = Indexer(index, leaves=self._is_leaving)
         self.problem: ClusterError | None = None
         self.absent = False  # the server does not serve the kind: that nothing is cached then says nothing else
         self.hidden: Forbidden | None = None  # why an optional kind may not be seen
@@ -422,10 +425,15 @@ class Informer:
         return True
 
     def _tell(self, change: Change | None) -> None:
-        if change is None:
-            return
+        if change is not None:
+            self._call(self._changed, *change)
+
+    def _is_leaving(self, stored: Object) -> None:
+        self._call(self._leaves, stored)
+
+    def _call(self, handler: Callable[..., None], *about: Object | None) -> None:
         try:
-            self._changed(change.old, change.new)
+            handler(*about)
         except Exception:
             _LOG.exception("change handler failed: resource=%s", self.resource.label)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import (
     NODES,
@@ -50,7 +50,7 @@ class DeletedPods:
         self._lock = threading.Lock()
 
     def add(self, pod: Object) -> None:
-        """A pod is gone."""
+        """A pod is about to leave the cache."""
         job, view = names.owner_key(pod), pod_view(pod)
         if not job or view is None:
             return
@@ -62,10 +62,15 @@ class DeletedPods:
                 oldest = next(iter(self._pods))
                 self._drop(oldest, next(iter(self._pods[oldest])))
 
-    def of(self, job: str) -> tuple[PodView, ...]:
-        """Those of a job, by its ``names.owned_by_key``."""
+    def of(self, job: str, present: Iterable[Object]) -> tuple[PodView, ...]:
+        """Those of a job, by its ``names.owned_by_key``, that are not among ``present``, its pods as just read.
+
+        A pod that has left after that is still present to this pass; the next one finds it here.
+        """
         with self._lock:
-            return tuple(pod for _, pod in sorted(self._pods.get(job, {}).items()))
+            gone = [pod for _, pod in sorted(self._pods.get(job, {}).items())]
+        there = {pod["metadata"].get("uid") for pod in present} if gone else ()
+        return tuple(pod for pod in gone if pod.uid not in there)
 
     def forget(self, job: str, pods: tuple[PodView, ...]) -> None:
         """A pass has taken these into account."""
@@ -79,6 +84,13 @@ class DeletedPods:
         self._count -= 1
         if not self._pods[job]:
             del self._pods[job]
+
+
+class JobPods(NamedTuple):
+    """The pods of a job at one moment: those that are there, and the last version of those that are gone."""
+
+    present: list[Object]
+    gone: tuple[PodView, ...]
 
 
 _LOG = logging.getLogger(__name__)
@@ -285,6 +297,11 @@ class DriverInformers:
     def pods(self, namespace: str, uid: str) -> list[Object]:
         """The pods of a job."""
         return self._reflectors[PODS].cache.group(names.owned_by_key(namespace, uid))
+
+    def pods_with_gone(self, namespace: str, uid: str) -> JobPods:
+        """The pods of a job, and those that are gone as far as they are remembered; none is missed on its way out."""
+        present = self.pods(namespace, uid)
+        return JobPods(present, self.deleted_pods.of(names.owned_by_key(namespace, uid), present))
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
         """What is new for admission: of these jobs, the nodes, all pods, and the rules.

@@ -82,7 +82,8 @@ def _may_list(cluster: Cluster, kind: Resource, *, refusable: bool) -> bool:
 class ScopedInformers:
     """Informers of everything that can be seen under one ``scope``.
 
-    ``on_change``, ``on_capacity_freed``: see ``DriverInformers``; ``on_pod_deleted`` is called with each deleted pod.
+    ``on_change``, ``on_capacity_freed``: see ``DriverInformers``; ``on_pod_deleted`` is called with each deleted pod
+    before it leaves the cache.
     """
 
     def __init__(
@@ -123,7 +124,13 @@ class ScopedInformers:
                 kind, self._owned_changed, keep, namespace, labels=names.JOB_UID, index=by_owner
             )
         kinds[PODS] = self._reflector(
-            PODS, self._pod_changed, transforms.pod, pods_of, labels=pods_with, index=by_owner
+            PODS,
+            self._pod_changed,
+            transforms.pod,
+            pods_of,
+            labels=pods_with,
+            index=by_owner,
+            leaves=self._on_pod_deleted,
         )
         # Without the right to see them, or where they are not served, there are none of what is optional.
         optional = partial(self._reflector, optional=True)
@@ -166,6 +173,7 @@ class ScopedInformers:
         *,
         labels: str = "",
         index: Callable[[Object], str] = lambda _: "",
+        leaves: Callable[[Object], None] = lambda _: None,
         optional: bool = False,
     ) -> Informer:
         return Informer(
@@ -176,6 +184,7 @@ class ScopedInformers:
             labels=labels,
             keep=keep,
             index=index,
+            leaves=leaves,
             restarted=self._context.recorder.watch_restarted,
             set_back=partial(self._set_back, kind),
             optional=optional,
@@ -266,8 +275,6 @@ class ScopedInformers:
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         with self._seeing:
             self._snapshots.change(old, new)
-        if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
-            self._on_pod_deleted(old)
         self._owner_changed(new or old)
         if not _occupies_node(new) and (old is None or _occupies_node(old)):
             self._on_capacity_freed()
