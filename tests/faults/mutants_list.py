@@ -33,7 +33,7 @@ MUTANTS: Final = (
     Mutant(
         "node-bell",
         "controller/informers/scoped_informers.py",
-        "if not transforms.same_capacity(old, new):",
+        "if not transforms.same_but_version(old, new):",
         "if old is None:",
         "a gang waits though its node is ready again",
     ),

@@ -24,6 +24,7 @@ from tf_dist.cluster.api import (
     SERVICES,
     TFJOBS,
     VOLCANO_JOBS,
+    Object,
     Resource,
 )
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
@@ -62,6 +63,37 @@ def test_a_job_is_looked_at_when_a_service_of_it_goes() -> None:
     driver.informers.refresh()
     changed.clear()
     world.memory.delete(SERVICES, "default", "mnist-worker-0")
+    driver.informers.refresh()
+    assert changed == [JobRef(TFJOBS, "default", "mnist")]
+
+
+def _version(stored: Object) -> str:
+    return str(stored["metadata"]["resourceVersion"])
+
+
+def test_a_job_is_looked_at_only_for_what_a_decision_looks_at_in_its_pods() -> None:
+    """Labels of other tools, managed fields, conditions of sidecars: most of what changes in a large cluster."""
+    world, changed = World(), list[JobRef]()
+    world.submit(tfjob())
+    world.settle()
+    world.run_pods()
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, on_change=changed.append)
+    driver.informers.refresh()
+    changed.clear()
+
+    world.memory.patch(PODS, "default", "mnist-worker-0", {"metadata": {"annotations": {"seen-by": "a-mesh"}}})
+    mesh = {"type": "example.com/mesh", "status": "True"}
+    status = world.pods()["mnist-worker-1"]["status"]
+    world.set_status("mnist-worker-1", {**status, "conditions": [*status["conditions"], mesh]})
+    world.memory.patch(SERVICES, "default", "mnist-worker-0", {"metadata": {"annotations": {"seen-by": "a-mesh"}}})
+    driver.informers.refresh()
+    assert changed == []
+    kept = {
+        pod["metadata"]["resourceVersion"] for pod in driver.informers.pods("default", world.job()["metadata"]["uid"])
+    }
+    assert kept == {pod["metadata"]["resourceVersion"] for pod in world.pods().values()}
+
+    world.set_status("mnist-worker-1", {**status, "conditions": [{"type": "Ready", "status": "False"}]})
     driver.informers.refresh()
     assert changed == [JobRef(TFJOBS, "default", "mnist")]
 

@@ -1,7 +1,8 @@
 """All informers of a driver, kept right when rights and served kinds change; pods that were deleted lately.
 
-A pod may get its condition and be deleted between two passes (the garbage collector of pods does that). This is a help
-for words only: a driver that starts anew knows nothing of it, and decides the same.
+A pod may get its condition and be deleted between two passes (the garbage collector of pods does that). What it showed
+last is remembered until a pass has taken it into account: why it went, its node, and the restarts of its containers,
+which count towards the back-off limit. A driver that starts in between knows of none of it, and counts a deleted pod.
 """
 
 from __future__ import annotations

@@ -270,9 +270,13 @@ class ScopedInformers:
             self._on_change(JobRef.of(kind, there))
 
     def _owned_changed(self, old: Object | None, new: Object | None) -> None:
+        if transforms.same_but_version(old, new):
+            return
         self._owner_changed(new or old)
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        if transforms.same_but_version(old, new):
+            return
         with self._seeing:
             self._snapshots.change(old, new)
         self._owner_changed(new or old)
@@ -294,7 +298,7 @@ class ScopedInformers:
         if there is not None:
             with self._seeing:
                 self._snapshots.put_node(there["metadata"]["name"], new)
-        if not transforms.same_capacity(old, new):
+        if not transforms.same_but_version(old, new):
             self._on_capacity_freed()
         if old is not None and unready_node(old) != unready_node(new):
             name = old["metadata"]["name"]

@@ -200,14 +200,14 @@ def _rule_parts(stored: Object) -> Object:
     return {key: value for key, value in stored.items() if key not in ("metadata", "status")}
 
 
-def same_capacity(old: Object | None, new: Object | None) -> bool:
-    """Whether two versions of a node leave the same room."""
+def same_but_version(old: Object | None, new: Object | None) -> bool:
+    """Whether two versions of an object are alike in all that is kept of it, so that nothing else follows from one."""
     return old is not None and new is not None and _but_version(old) == _but_version(new)
 
 
-def _but_version(stored: Object) -> tuple[Any, ...]:
+def _but_version(stored: Object) -> Object:
     metadata = {key: value for key, value in stored["metadata"].items() if key != "resourceVersion"}
-    return metadata, stored["spec"], stored["status"]
+    return {**stored, "metadata": metadata}
 
 
 def _part(whole: Mapping[str, Any], keys: tuple[str, ...]) -> Object:
