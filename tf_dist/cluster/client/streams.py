@@ -15,12 +15,40 @@ from tf_dist.cluster.api_errors import RequestInfo, error_from_status
 from tf_dist.errors import Unavailable
 
 _CHUNK = 256 * 1024
+_MANAGED_FIELDS = b',"managedFields":['
+# What follows them in objects of built-in kinds, whose members come in a fixed order, and in those of others, sorted.
+_AFTER_MANAGED_FIELDS = (b']},"spec":', b'],"name":')
+
+
+def decode_json(data: bytes) -> Any:
+    """What is written as JSON, without managed fields, of which no caller wants to know; ValueError, RecursionError.
+
+    They are half of a pod and more, and decoding is most of what following the cluster costs.
+    """
+    return json.loads(_without_managed_fields(data))
+
+
+def _without_managed_fields(data: bytes) -> bytes:
+    """The text without them, where they are easily found: as an API server writes, and with no bracket in them.
+
+    A quotation mark within a string has a backslash before it: so what is looked for is never part of one.
+    """
+    kept, begun = [], 0
+    at = data.find(_MANAGED_FIELDS)
+    while at >= 0:
+        inside = at + len(_MANAGED_FIELDS)
+        end = data.find(b"]", inside)
+        if data.startswith(_AFTER_MANAGED_FIELDS, end) and data.find(b"[", inside, end) < 0:
+            kept.append(data[begun:at])
+            begun = end + 1
+        at = data.find(_MANAGED_FIELDS, inside)
+    return b"".join((*kept, data[begun:])) if kept else data
 
 
 def parse_body(data: bytes) -> Any:
-    """A body as JSON; text as the message of a Status; None if there is none."""
+    """A body as JSON (see ``decode_json``); text as the message of a Status; None if there is none."""
     try:
-        return json.loads(data)
+        return decode_json(data)
     except (ValueError, RecursionError):
         return {"message": data.decode(errors="replace").strip()} if data.strip() else None
 
@@ -128,7 +156,7 @@ class WatchEventStream(Stream[WatchEvent]):
 
     def _event(self, text: bytes) -> dict[str, Any]:
         try:
-            event = json.loads(text)
+            event = decode_json(text)
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict) or not {"type", "object"} <= event.keys():

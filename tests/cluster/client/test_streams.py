@@ -1,0 +1,99 @@
+"""Managed fields are left out before the rest is decoded, and nothing else ever is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tf_dist.cluster.client.streams import decode_json, parse_body
+
+# What a text may hold that looks like the places that are looked for.
+_TRAPS = (
+    '],"name":"x"',
+    ']},"spec":{',
+    ',"managedFields":[',
+    "}]",
+    "[",
+    'x"],',
+    "\\",
+    '\\",\\"managedFields\\":[',
+)
+_TEXTS = st.one_of(st.sampled_from(_TRAPS), st.text(max_size=5))
+_VALUES = st.recursive(
+    st.one_of(_TEXTS, st.none(), st.booleans(), st.integers(-9, 9)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.one_of(_TEXTS, st.sampled_from(("name", "spec", "managedFields"))), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+_ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {"apiVersion": st.just("v1"), "fieldsV1": st.dictionaries(_TEXTS, st.just({}), max_size=2), "manager": _TEXTS}
+    ),
+    max_size=2,
+)
+
+
+def _built_in(identity: dict[str, Any], fields: Any, spec: Any) -> dict[str, Any]:
+    """In the order in which an API server writes the members of its own kinds."""
+    return {"kind": "Pod", "metadata": {**identity, "managedFields": fields}, "spec": spec, "status": {}}
+
+
+def _custom(identity: dict[str, Any], fields: Any, spec: Any) -> dict[str, Any]:
+    """Sorted, as those of all others are."""
+    metadata = {"creationTimestamp": "2027", "managedFields": fields, "name": "x", **identity}
+    return {"kind": "TFJob", "metadata": metadata, "spec": spec}
+
+
+def _without(value: Any) -> Any:
+    """Without the managed fields of any object in it that are lists."""
+    if isinstance(value, list):
+        return [_without(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    listed = isinstance(value.get("managedFields"), list)
+    return {key: _without(one) for key, one in value.items() if not (key == "managedFields" and listed)}
+
+
+def _written(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+@given(
+    st.sampled_from((_built_in, _custom)),
+    st.dictionaries(_TEXTS, _TEXTS, max_size=2),
+    st.one_of(_ENTRIES, _VALUES),
+    _VALUES,
+    st.booleans(),
+)
+@example(_custom, {}, [{"names": [{}], "name": 1}], 1, False)
+@example(_custom, {"uid": 'a","managedFields":['}, [{"manager": "m"}], {"x": ["],"]}, True)
+def test_only_managed_fields_are_left_out(
+    order: Any, identity: dict[str, Any], fields: Any, spec: Any, listed: bool
+) -> None:
+    stored = order(identity, fields, spec)
+    whole = {"kind": "List", "items": [stored, stored]} if listed else stored
+    decoded = decode_json(_written(whole))
+    # Those that are not easily found may be there still.
+    assert _without(decoded) == _without(whole)
+    assert decode_json(json.dumps(whole).encode()) == whole, "not as an API server writes"
+
+
+@pytest.mark.parametrize("order", [_built_in, _custom])
+def test_those_that_an_api_server_writes_are_left_out(order: Any) -> None:
+    fields = [{"manager": "kubelet", "fieldsV1": {"f:status": {'k:{"type":"Ready"}': {".": {}}}}}] * 2
+    stored = order({"uid": "u"}, fields, {"containers": [{"name": "x"}]})
+    pages = {"kind": "List", "items": [stored] * 3}
+    assert decode_json(_written(pages)) == _without(pages) != pages
+
+
+def test_what_is_no_json_is_the_message_of_an_error() -> None:
+    assert parse_body(b'{"metadata":{"uid":"u","managedFields":[') == {
+        "message": '{"metadata":{"uid":"u","managedFields":['
+    }
+    assert parse_body(b"") is None
