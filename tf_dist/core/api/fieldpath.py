@@ -1,4 +1,4 @@
-"""Unstructured documents: field paths, tolerant access to fields, documents kept as JSON text, suggestions for names.
+"""Documents and values: field paths, tolerant access to fields, documents kept as JSON text, suggestions for names.
 
 A key with dots or brackets of its own is quoted, in brackets or not (``labels."app.io/name"``), or its dots are
 escaped (``labels.app\\.io/name``).
@@ -11,8 +11,12 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ref
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def mapping(value: object) -> Mapping[str, Any]:
@@ -119,6 +123,7 @@ def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) ->
 _MAX_SHARED: Final = 10_000
 _SHARED: dict[str, Any] = {}
 T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
 
 
 def shared(value: T) -> T:
@@ -130,6 +135,13 @@ def shared(value: T) -> T:
         _SHARED.clear()
     found: T = _SHARED.setdefault(repr(value), value)
     return found
+
+
+def updated(value: D, **fields: Any) -> D:
+    """A dataclass with these fields; the very object where they are so already, as in most passes over most jobs."""
+    if all(getattr(value, name) == new for name, new in fields.items()):
+        return value
+    return replace(value, **fields)
 
 
 class LazyMapping(Mapping[str, Any]):

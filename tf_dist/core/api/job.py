@@ -160,6 +160,12 @@ def replica_id(type_: str, index: int) -> ReplicaId:
     return ReplicaId(type_, index)
 
 
+@lru_cache(maxsize=256)
+def _replica_ids(type_: str, count: int) -> tuple[ReplicaId, ...]:
+    """A pass over a job names its replicas several times."""
+    return tuple(replica_id(type_, index) for index in range(count))
+
+
 def stored_index(written: str) -> int:
     """The number of a replica; ValueError."""
     if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
@@ -273,7 +279,7 @@ class ReplicaSpec:
     @property
     def ids(self) -> tuple[ReplicaId, ...]:
         """The replicas, by index."""
-        return tuple(replica_id(self.type, index) for index in range(self.replicas))
+        return _replica_ids(self.type, self.replicas)
 
 
 class TFConfigStyle(StrEnum):

@@ -14,7 +14,7 @@ from typing import Any, Final, overload
 
 from tf_dist.core.api.assignment import chosen_job, granted_job
 from tf_dist.core.api.context import Observed, ReconcileContext
-from tf_dist.core.api.fieldpath import mappings, number
+from tf_dist.core.api.fieldpath import mappings, number, updated
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pod_events import classify_pods
 from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView
@@ -85,7 +85,7 @@ def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: R
         return status
     # The message of a refusal stays as long as the spec does: else drivers of two releases would exchange it for ever.
     same = status.refused is not None and status.refused == refused
-    following = replace(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
+    following = updated(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
     before = status.accepted
     if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
         return following

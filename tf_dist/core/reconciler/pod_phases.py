@@ -12,6 +12,7 @@ from typing import Final
 
 from tf_dist.core.api.assignment import room_text, startable_replicas
 from tf_dist.core.api.context import ReconcileContext
+from tf_dist.core.api.fieldpath import updated
 from tf_dist.core.api.job import Event
 from tf_dist.core.api.lifecycle_policy import policy_timeouts
 from tf_dist.core.api.pod_events import (
@@ -48,7 +49,7 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     if _runs(s):
         if phase is not Phase.RUNNING:
             return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
-        return replace(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
+        return updated(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
     held = _pending_reason(s)
     if phase is Phase.RESTARTING:
         reason, message = held or (_PODS_PENDING, "the new pods have not started yet")

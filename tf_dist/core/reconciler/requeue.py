@@ -38,6 +38,7 @@ from tf_dist.core.api.assignment import (
     startable_replicas,
 )
 from tf_dist.core.api.context import ReconcileContext
+from tf_dist.core.api.fieldpath import updated
 from tf_dist.core.api.job import Action, Event, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.api.names import short_hash
@@ -75,14 +76,15 @@ def resize(s: ReconcileContext) -> Status | None:
     after = bounded_counts(job, place.sizes)
     room = bounded_counts(job, place.granted)
     placement = placement_within(job, place.placement, room)
-    place = replace(place, sizes=after, started=room if room != after else {}, placement=placement)
+    place = updated(place, sizes=after, started=room if room != after else {}, placement=placement)
     changed = any(before.get(type_) != count for type_, count in after.items())
     if changed or place.granted != admission.granted:
         place = replace(place, resized=s.now)
+    if place is admission or place == admission:
+        return None
     if not changed:
         status = replace(s.status, admission=place)
-        said = admitted_text(job, status) if status.reason == "Admitted" else status.message
-        return None if place == admission else replace(status, message=said)
+        return replace(status, message=admitted_text(job, status)) if status.reason == "Admitted" else status
     return with_size(
         s, place, before, why or f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
     )

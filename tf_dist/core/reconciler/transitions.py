@@ -30,6 +30,7 @@ from tf_dist.core.api.assignment import (
     replica_counts,
 )
 from tf_dist.core.api.context import ReconcileContext, matching_replicas
+from tf_dist.core.api.fieldpath import updated
 from tf_dist.core.api.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import (
     END_PHASES,
@@ -400,7 +401,8 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
             s = replace(s, observed=replace(s.observed, verdict=None))
         s = with_status(s, following)
     after = _without_removed(s) if s.observed.verdict_only else _record(s)
-    return replace(s, status=before if after == before else after)
+    after = before if after is before or after == before else after
+    return s if after is s.status else replace(s, status=after)
 
 
 def next_transition_at(s: ReconcileContext) -> float | None:
@@ -417,7 +419,7 @@ def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> 
         if s.status.phase not in rule.phases or (only_verdict and _left_to_own_driver(rule, waits)):
             continue
         following = rule.apply(s)
-        if following is None or following == s.status:
+        if following is None or following is s.status or following == s.status:
             continue
         if following.phase is not s.status.phase and following.phase not in rule.leads_to:
             raise ValueError(f"{rule.name} leads to {following.phase}, which its row does not name")
@@ -447,7 +449,7 @@ def _record(s: ReconcileContext) -> Status:
     # A pod that was being deleted when it was first observed (scaled away, and wanted again) is no disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
     live = status.phase in LIVE
-    remembered = replace(
+    remembered = updated(
         status,
         observed_replicas=_existing(s, status.observed_replicas | staying if live else status.observed_replicas),
         succeeded=facts.succeeded,
@@ -456,8 +458,8 @@ def _record(s: ReconcileContext) -> Status:
         admission=_admission(s),
     )
     if remembered.admission is not status.admission:
-        remembered = replace(remembered, requeues=0, not_before=0.0)
-    return track_completeness(replace(s, status=remembered))
+        remembered = updated(remembered, requeues=0, not_before=0.0)
+    return track_completeness(s if remembered is status else replace(s, status=remembered))
 
 
 def _still_excluded(s: ReconcileContext) -> Mapping[str, float]:
