@@ -24,10 +24,10 @@ from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers
-from tf_dist.controller.job_reconciler import NameConflict, PlanExecutor
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.plan_executor import NameConflict, PlanExecutor
 from tf_dist.core.api import names
 from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
 from tf_dist.core.api.status import Status

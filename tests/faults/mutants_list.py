@@ -196,21 +196,21 @@ MUTANTS: Final = (
     # What is done
     Mutant(
         "conflict-is-gone",
-        "controller/job_reconciler.py",
+        "controller/plan_executor.py",
         "            if self._is_there(resource, namespace, name, uid):\n                raise\n",
         "",
         "a pod whose deletion was refused is forgotten, and runs beside its successors",
     ),
     Mutant(
         "strangers-object-is-ours",
-        "controller/job_reconciler.py",
+        "controller/plan_executor.py",
         'if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):',
         "if owners:",
         "a pod of another owner under the name of ours is taken for it, and ours is never made",
     ),
     Mutant(
         "status-without-version",
-        "controller/job_reconciler.py",
+        "controller/plan_executor.py",
         'body = {**stored, "status": status}',
         'body = {**self._cluster.get(ref.resource, ref.namespace, ref.name), "status": status}',
         "a driver writes over what another has written since",

@@ -25,12 +25,13 @@ from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdm
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.job_reconciler import JobReconciler, PlanExecutor
+from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
 from tf_dist.controller.leases.lease import LeaseRef, pending_admissions_lease
 from tf_dist.controller.observability import metrics_recorder
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import DriverStats, MetricsRecorder
+from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.takeover import TakeoverPolicy
 from tf_dist.controller.worker_pool import WorkerPool
 from tf_dist.core.api.assignment import Admit, Verdict, Wait

@@ -1,340 +1,39 @@
-"""Reconciliation of one job: its observed state, the plan of the core, and the execution of the plan."""
+"""Reconciliation of one job: its observed state, and the plan of the core, which the plan executor carries out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
-from itertools import groupby
-from typing import Final
 
-from tf_dist.cluster.api import (
-    CONFIG_MAPS,
-    NETWORK_POLICIES,
-    POD_DISRUPTION_BUDGETS,
-    PODS,
-    SECRETS,
-    SERVICES,
-    VOLCANO_COMMANDS,
-    Object,
-    Resource,
-)
-from tf_dist.cluster.api_errors import is_invalid_object
-from tf_dist.cluster.client.retries import fenced_by
-from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers.driver_informers import DriverInformers, JobPods
 from tf_dist.controller.job_index import JobEntry, JobIndex
-from tf_dist.controller.key_pairs import generate_key_pair
-from tf_dist.controller.leases.leadership import Leadership, LeadershipLost
-from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.leases.leadership import Leadership
+from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Verdict, chosen_job, expected_job
 from tf_dist.core.api.context import (
     Action,
-    Create,
-    Delete,
-    DeleteJob,
     EmitEvent,
-    EnsureKeys,
     Observed,
-    PatchJob,
     Plan,
-    Update,
     WriteStatus,
 )
 from tf_dist.core.api.fieldpath import LazyMapping
-from tf_dist.core.api.job import Document
 from tf_dist.core.api.pods import pod_views
 from tf_dist.core.api.status import Status
 from tf_dist.core.api.status_codec import (
-    FIELD,
     NEWER_FORMAT,
     NewerStatusFormat,
-    has_embedded_memory,
     stored_status,
-    with_embedded_memory,
 )
-from tf_dist.core.integrations.dispatch import integration_of, kind_key
-from tf_dist.core.podbuilder.ssh_plugin import lacks_keys, with_key_pair
+from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.job_context import with_default_scheduler
-from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
 from tf_dist.core.reconciler.reconcile import reconcile
-from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
-_KINDS: Final = {
-    resource.kind: resource
-    for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, VOLCANO_COMMANDS)
-}
-
-
-_FormerPods = Callable[[str], list[Object]]
-
-
-class NameConflict(ClusterError):
-    """An object of that name is there and is not the job's."""
-
-
-class InvalidPod(Rejected):
-    """The API server refuses a pod for what it is: no later try will do better."""
-
-
-class StatusPruned(ClusterError):
-    """The status was stored without the job's memory, so that nothing may be done for the job."""
-
-
-def _creates_pod(action: Action) -> bool:
-    return isinstance(action, Create) and action.body["kind"] == PODS.kind
-
-
-class PlanExecutor:
-    """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
-
-    ``remaining``: for how many seconds the right to act surely still holds; it is asked before every attempt of a
-    request, and bounds how long one takes.
-    """
-
-    def __init__(
-        self,
-        context: DriverContext,
-        informers: DriverInformers,
-        events: EventRecorder,
-        *,
-        may_act: Callable[[], bool],
-        remaining: Callable[[], float],
-    ) -> None:
-        self._cluster, self._clock, self._recorder = context.cluster, context.clock, context.recorder
-        self._informers = informers
-        self._events = events
-        self._may_act = may_act
-        self._remaining = remaining
-        # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
-        self._pruning: set[Resource] = set()
-        self._runtime = context.runtime
-        self._creators: Executor | None = None
-        self._side_by_side: SlowStart | None = None
-
-    def start(self, threads: int) -> None:
-        """Create the pods of a job side by side from now on, so many of all jobs at a time."""
-        self._creators = self._runtime.pool(threads, "pod-creator")
-        self._side_by_side = SlowStart(self._runtime, self._creators, threads)
-
-    def stop(self) -> None:
-        """End the threads, once no plan is executed any more."""
-        if self._creators is not None:
-            self._creators.shutdown(wait=True, cancel_futures=True)
-
-    def apply(self, ref: JobRef, stored: Object, plan: Plan) -> None:
-        """Execute ``plan`` for the job ``stored``.
-
-        Raises Conflict when the job has changed since it was seen (look again), NotFound when it or its namespace is
-        gone, LeadershipLost when leadership has ended, NameConflict, and any other error of the cluster; what was done
-        until then stands.
-        """
-        events: list[EmitEvent] = []
-        former = self._former_pods(ref)
-        try:
-            for pods, actions in groupby(plan.actions, _creates_pod):
-                tasks = [partial(self._act, ref, stored, action, events, former) for action in actions]
-                if pods and self._side_by_side is not None:
-                    self._side_by_side.run(tasks)
-                else:
-                    for task in tasks:
-                        task()
-        finally:
-            # Last, so that no pod waits for one; and all together, so that many of a kind are one.
-            self._events.emit(ref.resource, ref.namespace, stored, *combined_events(events))
-
-    def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent], former: _FormerPods) -> None:
-        """Execute an action; what there is to say about the object that it makes or deletes is added to ``events``."""
-        # Between two writes this process may have slept for an hour.
-        if not self._may_act():
-            raise LeadershipLost(f"{ref}: no longer driven from here")
-        if isinstance(action, EmitEvent):
-            events.append(action)
-            return
-        told = action if isinstance(action, Create | Delete) else None
-        version = str(stored.get("apiVersion"))
-        try:
-            with fenced_by(partial(self._permission, ref)):
-                done = self._execute(ref, stored, action, former)
-        except Exception as error:
-            self._recorder.acted(type(action).__name__, type(error).__name__)
-            if told is not None and isinstance(error, ClusterError):
-                events += filter(None, (object_event(version, told, error),))
-            raise
-        self._recorder.acted(type(action).__name__, "ok")
-        if told is not None and done:
-            events += filter(None, (object_event(version, told),))
-
-    def _permission(self, ref: JobRef) -> float:
-        seconds = self._remaining()
-        if seconds <= 0:
-            raise LeadershipLost(f"{ref}: no longer driven from here")
-        return seconds
-
-    def _execute(self, ref: JobRef, stored: Object, action: Action, former: _FormerPods) -> bool:
-        """Whether something was done: what is there, or gone, already is not."""
-        match action:
-            case WriteStatus():
-                self._write_status(ref, stored, action.status)
-            case Create():
-                return self._create(ref, stored, action.body, former)
-            case EnsureKeys():
-                self._ensure_keys(ref, stored, action.body)
-            case Update():
-                self._update(ref, action)
-            case Delete():
-                return self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
-            case PatchJob():
-                written = self._cluster.patch(ref.resource, ref.namespace, ref.name, action.patch)
-                self._informers.wrote(ref.resource, written)
-            case DeleteJob():
-                self._delete(ref.resource, ref.namespace, ref.name, stored["metadata"]["uid"])
-        return True
-
-    # The status
-
-    def _write_status(self, ref: JobRef, stored: Object, status: Document) -> None:
-        """Write the status unless the job has changed since it was read.
-
-        Nothing that depends on its memory is done before the server has answered that it keeps it.
-        """
-        if has_embedded_memory(stored.get("status")):
-            self._pruning.add(ref.resource)
-        known = ref.resource in self._pruning
-        written = self._replace_status(
-            ref, stored, with_embedded_memory(status, ref.resource.kind) if known else status
-        )
-        if FIELD in (written.get("status") or {}):
-            self._pruning.discard(ref.resource)
-        elif not known:
-            self._pruning.add(ref.resource)
-            written = self._replace_status(ref, written, with_embedded_memory(status, ref.resource.kind))
-        self._informers.wrote(ref.resource, written)
-        if FIELD not in stored_status(written):
-            raise StatusPruned(
-                f"the definition of {ref.resource.plural}.{ref.resource.group} keeps nothing of what tf-dist remembers",
-                hint="install tf-dist's definition: tf-dist install --check shows how",
-            )
-
-    def _replace_status(self, ref: JobRef, stored: Object, status: Document) -> Object:
-        body = {**stored, "status": status}
-        return self._cluster.replace(ref.resource, ref.namespace, ref.name, body, subresource="status")
-
-    # What a job owns
-
-    def _kind(self, name: str) -> Resource:
-        """The kind of that name; one of a gang scheduler has its group in it."""
-        return _KINDS.get(name) or self._informers.schedulers.resource(name)
-
-    def _update(self, ref: JobRef, action: Update) -> None:
-        kind = self._kind(action.kind)
-        written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=action.subresource)
-        self._informers.wrote(kind, written)
-
-    def _create(self, ref: JobRef, stored: Object, body: Object, former_pods: _FormerPods) -> bool:
-        resource = self._kind(kind_key(body))
-        created = True
-        if resource == PODS and (selector := selector_of_former_pods(stored, body)):
-            former = former_pod(body, former_pods(selector))
-            if former is not None:
-                self._informers.wrote(resource, self._adopt(resource, ref, former, body))
-                return False
-        try:
-            there = self._cluster.create(resource, ref.namespace, body)
-        except AlreadyExists:
-            there = self._adopt(
-                resource, ref, self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"]), body
-            )
-            created = False
-        except Rejected as error:
-            if resource == PODS and is_invalid_object(error):
-                raise InvalidPod(str(error), hint=error.hint) from error
-            raise
-        self._informers.wrote(resource, there)
-        return created
-
-    def _former_pods(self, ref: JobRef) -> _FormerPods:
-        """The pods that another operator has made already, under names that are not derived: listed once for a plan."""
-        lock, found = self._runtime.lock(), dict[str, list[Object]]()
-
-        def listed(selector: str) -> list[Object]:
-            with lock:
-                if selector not in found:
-                    found[selector] = list(self._cluster.list(PODS, ref.namespace, labels=selector).items)
-                return found[selector]
-
-        return listed
-
-    def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
-        """Secrets are not followed: who may list them may read all of them."""
-        name, uid = body["metadata"]["name"], stored["metadata"]["uid"]
-        try:
-            self._own(SECRETS, ref, name, uid)
-        except NotFound:
-            try:
-                filled = with_key_pair(body, generate_key_pair()) if lacks_keys(body) else body
-                self._cluster.create(SECRETS, ref.namespace, filled)
-            except AlreadyExists:
-                self._own(SECRETS, ref, name, uid)
-
-    def _adopt(self, resource: Resource, ref: JobRef, there: Object, body: Object) -> Object:
-        """An object that the job controls without our labels, as a training-operator before us made it: it gets them.
-
-        From then on it is followed, counted and deleted as one of ours.
-        """
-        if names.owner_key(there) or not names.owner_key(body):
-            return there
-        name, metadata = there["metadata"]["name"], there["metadata"]
-        if "deletionTimestamp" in metadata:
-            raise NameConflict(f"{resource.kind} {ref.namespace}/{name} of the controller before is being deleted")
-        _LOG.info("adopted object of previous controller: kind=%s object=%s/%s", resource.kind, ref.namespace, name)
-        patch = {"metadata": {"uid": metadata["uid"], "labels": body["metadata"]["labels"]}}
-        return self._cluster.patch(resource, ref.namespace, name, patch)
-
-    def _own(self, resource: Resource, ref: JobRef, name: str, uid: str) -> Object:
-        """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""
-        there = self._cluster.get(resource, ref.namespace, name)
-        owners = there["metadata"].get("ownerReferences") or ()
-        if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
-            return there
-        owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no controller"
-        raise NameConflict(
-            f"{resource.kind} {ref.namespace}/{name} exists already and belongs to {owner}, not to this job",
-            hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
-        )
-
-    def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
-        try:
-            self._cluster.delete(resource, namespace, name, uid=uid)
-        except NotFound:
-            self._gone(resource, namespace, name, uid)
-        except Conflict:
-            if self._is_there(resource, namespace, name, uid):
-                raise
-            self._gone(resource, namespace, name, uid)
-        else:
-            self._informers.deleted(resource, namespace, name, uid, self._clock())
-            return True
-        return False
-
-    def _is_there(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:
-        """Whether a refused deletion was about this very object: the fence is not the only reason for a conflict."""
-        try:
-            return bool(self._cluster.get(resource, namespace, name)["metadata"]["uid"] == uid)
-        except NotFound:
-            return False
-
-    def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        _LOG.debug("object is gone already: kind=%s object=%s/%s", resource.kind, namespace, name)
-        self._informers.gone(resource, namespace, name, uid)
 
 
 class JobReconciler:

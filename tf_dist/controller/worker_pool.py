@@ -14,11 +14,12 @@ from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobEntry
-from tf_dist.controller.job_reconciler import InvalidPod, JobReconciler
+from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_recorder import WorkQueueStats
+from tf_dist.controller.plan_executor import InvalidPod
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.api.context import EmitEvent, Plan
 from tf_dist.core.api.status import STALLED
