@@ -40,7 +40,7 @@ def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:
     assert world.settle().wake_at is None
     world.verdict = Admit()
     plan = world.settle()
-    assert plan.wake_at == pytest.approx(world.now + 100)
+    assert plan.wake_at == pytest.approx(world.now + 100, rel=0, abs=1e-3)
     world.now = plan.wake_at - 0.001
     assert not world.look().actions
     world.now = plan.wake_at
@@ -124,7 +124,7 @@ def test_a_job_that_has_its_place_and_does_not_run_in_time_gives_it_up(reason: s
     waits(world, "worker-0", reason)
     world.settle()
     due = world.look().wake_at
-    assert due == pytest.approx(world.now + 600)
+    assert due == pytest.approx(world.now + 600, rel=0, abs=1e-3)
     world.now = due or 0.0
     world.settle()
     assert ended(world) == (Phase.FAILED, "StartTimeout")

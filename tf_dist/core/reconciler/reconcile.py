@@ -20,7 +20,7 @@ from typing import Any, Final
 from tf_dist.core.api.assignment import Wait
 from tf_dist.core.api.context import Action, DeleteJob, Observed, PatchJob, Plan, ReconcileContext, WriteStatus
 from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import LIVE, RUNNING, Status
+from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, Status
 from tf_dist.core.api.status_codec import ADOPTED, load_status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import retry_at
@@ -34,6 +34,9 @@ from tf_dist.core.reconciler.transitions import apply_transitions, next_transiti
 # Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
 STATUS_WRITE_INTERVAL: Final = 10.0
 COMPLETION_WRITE_INTERVAL: Final = 1.0
+# The same when pods have been created and nothing else is new: most jobs have more to say before that (an image that is
+# pulled, a start), and who looks at the job sees its pods.
+CREATION_WRITE_INTERVAL: Final = 60.0
 # Seconds for each gang whose turn comes before, when only the words differ in which a job says why it waits: at each
 # resync all of them do, as they name what is free now. So 100,000 waiting jobs cost some 20 writes a second in all,
 # and those that are next are as up to date as others.
@@ -109,7 +112,19 @@ def _status_write_at(stored: Status, s: ReconcileContext) -> float | None:
     )
     if after != replace(numbers, succeeded=after.succeeded):
         return 0.0
-    return round_time(reported + (STATUS_WRITE_INTERVAL if after == numbers else COMPLETION_WRITE_INTERVAL))
+    if after != numbers:
+        return round_time(reported + COMPLETION_WRITE_INTERVAL)
+    return round_time(reported + (CREATION_WRITE_INTERVAL if _only_created(stored, after) else STATUS_WRITE_INTERVAL))
+
+
+def _only_created(stored: Status, after: Status) -> bool:
+    """Whether a status differs from the stored one only in pods that have been created and have not started."""
+    seen = replace(stored, counts=after.counts, observed_replicas=after.observed_replicas, reported=after.reported)
+    before, now = (
+        {type_: begun for type_, counts in status.counts.items() if (begun := replace(counts, pending=0)) != NO_PODS}
+        for status in (stored, after)
+    )
+    return after == seen and before == now
 
 
 def _completed(stored: Status, after: Status) -> dict[str, Any]:
