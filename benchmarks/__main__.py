@@ -24,7 +24,7 @@ from benchmarks import (
     control_plane,
     deciding,
     driver,
-    memory,
+    large_cluster,
     placement,
     processes,
     simulations,
@@ -39,7 +39,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 MODULES = (  # which register their benchmarks
     driver,
     deciding,
-    memory,
+    large_cluster,
     placement,
     admission,
     store,

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from tf_dist.core.api.job import RunPolicy
+from tests.core.builders import replicas
+from tf_dist.core.api.job import MAX_REPLICAS, RunPolicy
 
 
 def test_pauses_before_restarts_are_the_kubelets() -> None:
     backoff = RunPolicy().backoff
     assert [backoff.delay(count) for count in range(1, 9)] == [0, 10, 20, 40, 80, 160, 300, 300]
+
+
+def test_the_replicas_of_jobs_of_usual_sizes_are_named_once_and_those_of_huge_ones_are_not_kept() -> None:
+    """Each of a few hundred jobs of another huge size would stay in memory with all its replicas, for ever."""
+    usual, huge = replicas("Worker", 8), replicas("Worker", MAX_REPLICAS)
+    assert usual.ids is replicas("Worker", 8).ids
+    assert huge.ids is not huge.ids
+    assert [str(one) for one in usual.ids] == [f"worker-{index}" for index in range(8)]
+    assert len(huge.ids) == MAX_REPLICAS

@@ -56,10 +56,10 @@ class Informer:
 
     ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Indexer``; ``changed`` is
     called with every change, from the informer's thread or from the one that calls ``put``; ``leaves`` see ``Indexer``;
-    ``restarted`` with the kind and the cause when a watch did not end as agreed (``problem`` says more);
-    ``relisted`` after every list;
-    ``set_back`` after one that shows that the server was set back (a backup was restored): watches of other kinds may
-    have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many failures.
+    ``restarted`` with the kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted``
+    after every list; ``set_back`` after one that shows that the server was set back (a backup was restored): watches of
+    other kinds may have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many
+    failures.
     ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
 
     A kind that is not served, or may not be seen, is asked for again and again: its definition, or the right, may come.

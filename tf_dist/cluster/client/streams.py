@@ -21,9 +21,9 @@ _AFTER_MANAGED_FIELDS = (b']},"spec":', b'],"name":')
 
 
 def decode_json(data: bytes) -> Any:
-    """What is written as JSON, without managed fields, of which no caller wants to know; ValueError, RecursionError.
+    """What is written as JSON, without managed fields, wherever they stand; ValueError, RecursionError.
 
-    They are half of a pod and more, and decoding is most of what following the cluster costs.
+    No caller looks at them, they are up to half of a pod, and decoding is most of what following the cluster costs.
     """
     return json.loads(_without_managed_fields(data))
 

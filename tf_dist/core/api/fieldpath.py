@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -144,7 +145,25 @@ def updated(value: D, **fields: Any) -> D:
     return replace(value, **fields)
 
 
-class LazyMapping(Mapping[str, Any]):
+class _Deferred(Mapping[str, Any]):
+    """A mapping whose content is there once it is looked at."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _decoded(self) -> Mapping[str, Any]: ...
+
+    def __getitem__(self, key: str) -> Any:
+        return self._decoded()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded())
+
+    def __len__(self) -> int:
+        return len(self._decoded())
+
+
+class LazyMapping(_Deferred):
     """A mapping that ``make`` makes when it is looked at first: what most readers pass by costs nothing."""
 
     __slots__ = ("_made", "_make")
@@ -153,26 +172,17 @@ class LazyMapping(Mapping[str, Any]):
         self._make = make
         self._made: Mapping[str, Any] | None = None
 
-    def _content(self) -> Mapping[str, Any]:
+    def _decoded(self) -> Mapping[str, Any]:
         if self._made is None:
             self._made = self._make()
         return self._made
-
-    def __getitem__(self, key: str) -> Any:
-        return self._content()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._content())
-
-    def __len__(self) -> int:
-        return len(self._content())
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 _DECODED: Final = 64  # of the documents that were read last, so many stay decoded
 
 
-class PackedJson(Mapping[str, Any]):
+class PackedJson(_Deferred):
     """A JSON object that nothing changes; a copy is a plain dict. Thread-safe.
 
     It is kept as text while it is not read: a garbage collection walks every mapping and list of a document, of which
@@ -200,15 +210,6 @@ class PackedJson(Mapping[str, Any]):
             with suppress(TypeError, ValueError, RecursionError):  # this is called as another document is read
                 self._text = self._text or _encode(content)
                 self._content = None  # not before there is the text: another thread may read it now
-
-    def __getitem__(self, key: str) -> Any:
-        return self._decoded()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._decoded())
-
-    def __len__(self) -> int:
-        return len(self._decoded())
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         return dict, (dict(self),)

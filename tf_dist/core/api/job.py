@@ -160,10 +160,14 @@ def replica_id(type_: str, index: int) -> ReplicaId:
     return ReplicaId(type_, index)
 
 
-@lru_cache(maxsize=256)
+_FEW: Final = 512  # replicas of a type; more of them are too much to keep for each number that a job may name
+
+
 def _replica_ids(type_: str, count: int) -> tuple[ReplicaId, ...]:
-    """A pass over a job names its replicas several times."""
     return tuple(replica_id(type_, index) for index in range(count))
+
+
+_kept_replica_ids: Final = lru_cache(maxsize=256)(_replica_ids)  # a pass over a job asks for them several times
 
 
 def stored_index(written: str) -> int:
@@ -279,7 +283,8 @@ class ReplicaSpec:
     @property
     def ids(self) -> tuple[ReplicaId, ...]:
         """The replicas, by index."""
-        return _replica_ids(self.type, self.replicas)
+        make = _kept_replica_ids if self.replicas <= _FEW else _replica_ids
+        return make(self.type, self.replicas)
 
 
 class TFConfigStyle(StrEnum):

@@ -80,7 +80,7 @@ def resize(s: ReconcileContext) -> Status | None:
     changed = any(before.get(type_) != count for type_, count in after.items())
     if changed or place.granted != admission.granted:
         place = replace(place, resized=s.now)
-    if place is admission or place == admission:
+    if place == admission:
         return None
     if not changed:
         status = replace(s.status, admission=place)

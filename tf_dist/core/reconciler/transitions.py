@@ -401,8 +401,7 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
             s = replace(s, observed=replace(s.observed, verdict=None))
         s = with_status(s, following)
     after = _without_removed(s) if s.observed.verdict_only else _record(s)
-    after = before if after is before or after == before else after
-    return s if after is s.status else replace(s, status=after)
+    return updated(s, status=before if after == before else after)
 
 
 def next_transition_at(s: ReconcileContext) -> float | None:
@@ -419,7 +418,7 @@ def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> 
         if s.status.phase not in rule.phases or (only_verdict and _left_to_own_driver(rule, waits)):
             continue
         following = rule.apply(s)
-        if following is None or following is s.status or following == s.status:
+        if following is None or following == s.status:
             continue
         if following.phase is not s.status.phase and following.phase not in rule.leads_to:
             raise ValueError(f"{rule.name} leads to {following.phase}, which its row does not name")
@@ -459,7 +458,7 @@ def _record(s: ReconcileContext) -> Status:
     )
     if remembered.admission is not status.admission:
         remembered = updated(remembered, requeues=0, not_before=0.0)
-    return track_completeness(s if remembered is status else replace(s, status=remembered))
+    return track_completeness(updated(s, status=remembered))
 
 
 def _still_excluded(s: ReconcileContext) -> Mapping[str, float]:

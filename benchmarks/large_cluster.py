@@ -300,10 +300,10 @@ def _process(*code: str) -> Iterator[subprocess.Popen[str]]:
 
 def measured() -> dict[str, float]:
     """What the driver's process said."""
-    with _process("from benchmarks.memory import serve; serve()") as server:
+    with _process("from benchmarks.large_cluster import serve; serve()") as server:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
-        with _process("import sys; from benchmarks.memory import drive; drive(sys.argv[1])", url) as driver:
+        with _process("import sys; from benchmarks.large_cluster import drive; drive(sys.argv[1])", url) as driver:
             assert driver.stdout is not None
             figures: dict[str, float] = json.loads(driver.stdout.readline())
             return figures
