@@ -57,13 +57,14 @@ class Bench:
         self.left: Callable[[], float] = lambda: math.inf
         cluster: Cluster = disturbed(self.memory, self._asked)
         context = DriverContext(cluster=cluster, clock=self.world.clock, recorder=self.results)
-        self.informers = DriverInformers(context, on_change=lambda _: None, on_capacity_freed=lambda: None)
+        self.informers = DriverInformers(context, on_change=lambda *_: None, on_capacity_freed=lambda: None)
         self.job = self.world.submit(tfjob())
         self.uid = str(self.job["metadata"]["uid"])
         self.applier = PlanExecutor(
             context,
             self.informers,
             EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock, permission=self._leading_for),
+            wrote=lambda *_: None,
             may_act=lambda: self.may_act(),
             remaining=lambda: self.left(),
         )

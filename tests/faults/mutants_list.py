@@ -60,9 +60,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "key-added-meanwhile-is-dropped",
-        "controller/worker_pool.py",
-        "            self._again.add(ref)\n",
-        "",
+        "cluster/client/workqueue.py",
+        "                self._noticed[key].add(version)\n",
+        "                pass\n",
         "what happens to a job while it is looked at goes unnoticed",
     ),
     Mutant(

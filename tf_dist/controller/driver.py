@@ -16,7 +16,7 @@ from typing import Final
 
 from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.cluster.client.retries import fenced_by
-from tf_dist.cluster.client.workqueue import ResyncSchedule, WorkQueue
+from tf_dist.cluster.client.workqueue import InProgress, ResyncSchedule, WorkQueue
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import AdmissionLeader
@@ -157,8 +157,14 @@ class Driver:
             own=self._pending_admissions(cluster, self._settings.admissions),
             common=self._pending_admissions(cluster, pending_admissions_lease(self._settings.system_namespace)),
         )
+        self._in_progress: InProgress[JobRef] = InProgress()
         self._executor = executor = PlanExecutor(
-            context, self.informers, events, may_act=self._may_act, remaining=self._remaining
+            context,
+            self.informers,
+            events,
+            wrote=self._in_progress.wrote,
+            may_act=self._may_act,
+            remaining=self._remaining,
         )
         self._reconciler = JobReconciler(context, self.informers, self._job_index, executor, self._leadership)
         self._takeover = TakeoverPolicy(context, self._leadership, self._reconciler, self._queue)
@@ -169,8 +175,10 @@ class Driver:
             self._queue,
             self.informers,
             events,
+            self._in_progress,
             lookup=self._lookup,
             delivers=self._delivers,
+            requeue=self._requeue,
             on_leadership_lost=self._resync_all,
         )
         self.liveness = Liveness()
@@ -323,11 +331,17 @@ class Driver:
 
     # Notifications
 
-    def _enqueue(self, ref: JobRef) -> None:
+    def _enqueue(self, ref: JobRef, version: str) -> None:
         self._on_change(ref)
-        known = self._job_index.get(ref)
-        if known is not None and known.stored is self.informers.job(ref) and self._worker_pool.look_again(ref):
-            return  # a change of its objects, most often one that this pass over it has made
+        if self._in_progress.notice(ref, version):
+            # Most often what this very pass has written. Admission is to know it though the pass goes on for long.
+            known = self._job_index.get(ref)
+            if known is not None and known.stored is not self.informers.job(ref):
+                self._refresh_entry(ref)
+            return
+        self._requeue(ref)
+
+    def _requeue(self, ref: JobRef) -> None:
         with self._lock:
             if ref in self._dirty:
                 return  # it is in the queue, and will be read after this
@@ -405,8 +419,8 @@ class Driver:
             self._takeover.track_cleanup(ref, self._refresh_entry(ref))
 
     def _refresh_entry(self, ref: JobRef) -> JobEntry | None:
-        stored, before = self.informers.job(ref), self._job_index.get(ref)
-        after = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
+        before = self._job_index.get(ref)
+        after = self._read_entry(ref)
         if after is None:
             self._job_index.forget(ref)
             self._worker_pool.forget(ref)
@@ -417,6 +431,14 @@ class Driver:
         if changed or (after is not None and self._admission.outdated(after)):
             self._capacity_changed()
         return after
+
+    def _read_entry(self, ref: JobRef) -> JobEntry | None:
+        """The entry of a job; of the version that is stored at the end, whatever other threads read meanwhile."""
+        while True:
+            stored = self.informers.job(ref)
+            entry = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
+            if entry is None or self.informers.job(ref) is stored:
+                return entry
 
     def _lookup(self, ref: JobRef) -> tuple[JobEntry | None, bool]:
         known = self._refresh_entry(ref)

@@ -80,8 +80,15 @@ def _creates_pod(action: Action) -> bool:
     return isinstance(action, Create) and action.body["kind"] == PODS.kind
 
 
+def _version(stored: Object) -> str:
+    return str(stored["metadata"].get("resourceVersion") or "")
+
+
 class PlanExecutor:
     """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
+
+    ``wrote`` is called with a job and the resourceVersion of each object that was written as planned, so that nothing
+    new is known of it.
 
     ``remaining``: for how many seconds the right to act surely still holds; it is asked before every attempt of a
     request, and bounds how long one takes.
@@ -93,12 +100,14 @@ class PlanExecutor:
         informers: DriverInformers,
         events: EventRecorder,
         *,
+        wrote: Callable[[JobRef, str], None],
         may_act: Callable[[], bool],
         remaining: Callable[[], float],
     ) -> None:
         self._cluster, self._clock, self._recorder = context.cluster, context.clock, context.recorder
         self._informers = informers
         self._events = events
+        self._wrote = wrote
         self._may_act = may_act
         self._remaining = remaining
         # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
@@ -204,6 +213,7 @@ class PlanExecutor:
         elif not known:
             self._pruning.add(ref.resource)
             written = self._replace_status(ref, written, with_embedded_memory(status, ref.resource.kind))
+        self._wrote(ref, _version(written))
         self._informers.wrote(ref.resource, written)
         if FIELD not in stored_status(written):
             raise StatusPruned(
@@ -245,6 +255,8 @@ class PlanExecutor:
             if resource == PODS and is_invalid_object(error):
                 raise InvalidPod(str(error), hint=error.hint) from error
             raise
+        if created:
+            self._wrote(ref, _version(there))
         self._informers.wrote(resource, there)
         return created
 

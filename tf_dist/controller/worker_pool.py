@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from typing import Final
 
 from tf_dist.cluster.api_errors import AdmissionDenied
-from tf_dist.cluster.client.workqueue import PriorityQueue, WorkQueue
+from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, WorkQueue
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.driver_informers import DriverInformers
@@ -37,7 +37,8 @@ class WorkerPool:
     """Reconciles single jobs.
 
     ``lookup`` returns the entry of a job as it is now, and whether this driver drives it; ``delivers``: whether this
-    driver writes a verdict into a job even though it does not drive it. ``on_leadership_lost`` is called when a write
+    driver writes a verdict into a job even though it does not drive it. ``requeue`` is called with a job after a pass in
+    which something has happened to it that the pass did not do itself. ``on_leadership_lost`` is called when a write
     was refused because leadership had ended. ``start`` starts the workers; before that, and without, a pass is made in
     the caller's thread.
     """
@@ -50,9 +51,11 @@ class WorkerPool:
         queue: WorkQueue[JobRef],
         informers: DriverInformers,
         events: EventRecorder,
+        in_progress: InProgress[JobRef],
         *,
         lookup: Callable[[JobRef], tuple[JobEntry | None, bool]],
         delivers: Callable[[JobEntry, Verdict], bool],
+        requeue: Callable[[JobRef], None],
         on_leadership_lost: Callable[[], None],
     ) -> None:
         self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
@@ -63,13 +66,13 @@ class WorkerPool:
         self._events = events
         self._lookup = lookup
         self._delivers = delivers
+        self._requeue = requeue
         self._on_leadership_lost = on_leadership_lost
         self._runtime = context.runtime
         self._lock = self._runtime.lock()
         self._waiting: PriorityQueue[JobRef] = PriorityQueue()  # for a worker, since a moment of ``monotonic``
-        self._running: dict[JobRef, float] = {}
+        self._in_progress = in_progress
         self._workers = 0
-        self._again: set[JobRef] = set()
         # What was logged last of a job whose passes fail, and of which job: once, and not for each attempt.
         self._last_errors: dict[JobRef, tuple[str, str]] = {}
         self._pool: Executor | None = None
@@ -97,7 +100,7 @@ class WorkerPool:
         if self._pool is None:
             return self._reconcile_safely(ref)
         with self._lock:
-            if self.look_again(ref):
+            if self._in_progress.notice(ref):
                 return 0
             since = self._queue.ready_at(ref)
             if not self._waiting.add(ref, self._monotonic() if since is None else since, urgent=urgent):
@@ -105,29 +108,18 @@ class WorkerPool:
         self._pool.submit(self._work)
         return 0
 
-    def look_again(self, ref: JobRef) -> bool:
-        """Have a job that is being looked at looked at once more after that; False: it is not."""
-        with self._lock:
-            if ref not in self._running:
-                return False
-            self._again.add(ref)
-            return True
-
     def _work(self) -> None:
         begun = self._monotonic()
         with self._lock:
             ref, since = self._waiting.take()
-            self._running[ref] = begun
+            self._in_progress.begin(ref, begun)
         try:
             self._reconcile_safely(ref)
         finally:
-            with self._lock:
-                del self._running[ref]
-                again = ref in self._again
-                self._again.discard(ref)
+            again = self._in_progress.end(ref)
             self._recorder.worked(max(0.0, begun - since), self._monotonic() - begun)
             if again:
-                self._queue.add(ref)
+                self._requeue(ref)
 
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""
@@ -139,7 +131,7 @@ class WorkerPool:
         """How much there is to do, and how far the workers are."""
         now, due = self._monotonic(), self._queue.ready()
         with self._lock:
-            running = {str(ref): now - begun for ref, begun in self._running.items()}
+            running = {str(ref): now - begun for ref, begun in self._in_progress.since().items()}
             depth = due + len(self._waiting)
         return WorkQueueStats(depth, self._queue.adds, self._queue.retries, running, self._workers)
 

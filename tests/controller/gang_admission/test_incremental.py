@@ -281,7 +281,7 @@ class Stage(World):
     def said_anew(self) -> Said:
         """What one says that has just begun, and knows of the other driver what this one knows."""
         context = DriverContext(cluster=self.memory, clock=self.clock)
-        informers = DriverInformers(context, on_change=list, on_capacity_freed=list)
+        informers = DriverInformers(context, on_change=lambda *_: None, on_capacity_freed=list)
         informers.refresh()
         job_index = JobIndex()
         for ref, stored in informers.jobs():

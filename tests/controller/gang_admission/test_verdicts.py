@@ -45,7 +45,7 @@ class Altered(DriverInformers):
     """Caches whose changes come altered, or not at all."""
 
     def __init__(self, world: World, alter: Callable[[SnapshotChanges], SnapshotChanges]) -> None:
-        super().__init__(DriverContext(cluster=world.memory), on_change=list, on_capacity_freed=list)
+        super().__init__(DriverContext(cluster=world.memory), on_change=lambda *_: None, on_capacity_freed=list)
         self._alter = alter
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:

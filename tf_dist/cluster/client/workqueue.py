@@ -1,4 +1,4 @@
-"""Delaying, rate-limited work queue, the priority order of its workers, and the resync schedule."""
+"""Delaying, rate-limited work queue, the priority order of its workers, what they are at, and the resync schedule."""
 
 from __future__ import annotations
 
@@ -52,6 +52,48 @@ class PriorityQueue(Generic[K]):
             return self._others.popitem(last=False)
         self._in_a_row += bool(self._others)
         return self._urgent.popitem(last=False)
+
+
+class InProgress(Generic[K]):
+    """The keys that workers are at, and which versions of objects were noticed and written meanwhile. Thread-safe.
+
+    What a worker has written itself is no news to it, whether the answer or the watch shows it first.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[K, float] = {}
+        self._noticed: dict[K, set[str]] = {}
+        self._written: dict[K, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, key: K, now: float) -> None:
+        """A worker begins with ``key``."""
+        with self._lock:
+            self._since[key], self._noticed[key], self._written[key] = now, set(), set()
+
+    def notice(self, key: K, version: str = "") -> bool:
+        """Something has come to be in this resourceVersion ("": it has none of its own); False: no worker is at it."""
+        with self._lock:
+            if key in self._since:
+                self._noticed[key].add(version)
+            return key in self._since
+
+    def wrote(self, key: K, version: str) -> None:
+        """The worker has written an object, which has this resourceVersion now."""
+        with self._lock:
+            if version and key in self._since:
+                self._written[key].add(version)
+
+    def end(self, key: K) -> bool:
+        """The worker is done; whether something was noticed that it has not written."""
+        with self._lock:
+            del self._since[key]
+            return bool(self._noticed.pop(key) - self._written.pop(key))
+
+    def since(self) -> dict[K, float]:
+        """When each key was begun with."""
+        with self._lock:
+            return dict(self._since)
 
 
 # Parts of a period; the keys of one part are looked at together.

@@ -91,7 +91,7 @@ class ScopedInformers:
         context: DriverContext,
         scope: WatchScope,
         *,
-        on_change: Callable[[JobRef], None],
+        on_change: Callable[[JobRef, str], None],
         on_capacity_freed: Callable[[], None],
         on_pod_deleted: Callable[[Object], None],
     ) -> None:
@@ -267,31 +267,31 @@ class ScopedInformers:
     def _job_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
         there = new or old
         if there is not None:
-            self._on_change(JobRef.of(kind, there))
+            self._on_change(JobRef.of(kind, there), _version(new))
 
     def _owned_changed(self, old: Object | None, new: Object | None) -> None:
         if transforms.same_but_version(old, new):
             return
-        self._owner_changed(new or old)
+        self._owner_changed(new or old, _version(new))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         if transforms.same_but_version(old, new):
             return
         with self._seeing:
             self._snapshots.change(old, new)
-        self._owner_changed(new or old)
+        self._owner_changed(new or old, _version(new))
         if not _occupies_node(new) and (old is None or _occupies_node(old)):
             self._on_capacity_freed()
 
     def _command_changed(self, old: Object | None, new: Object | None) -> None:
         namespace, _, name = transforms.command_target(new or old or {"metadata": {}}).partition("/")
         if name:
-            self._on_change(JobRef(VOLCANO_JOBS, namespace, name))
+            self._on_change(JobRef(VOLCANO_JOBS, namespace, name), "")
 
-    def _owner_changed(self, owned: Object | None) -> None:
+    def _owner_changed(self, owned: Object | None, version: str = "") -> None:
         ref = JobRef.of_owner(owned) if owned is not None else None
         if ref is not None:
-            self._on_change(ref)
+            self._on_change(ref, version)
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         there = new or old
@@ -319,6 +319,11 @@ class _MemoizedByIdentity(Generic[T]):
         if self._of is None or not all(map(_are_the_same, self._of, listed)):
             self._of, self._found = listed, self._read(*listed)
         return self._found
+
+
+def _version(new: Object | None) -> str:
+    """The version of what was added or has changed; "" of what is gone."""
+    return str(new["metadata"].get("resourceVersion") or "") if new is not None else ""
 
 
 def _are_the_same(before: list[Object], now: list[Object]) -> bool:

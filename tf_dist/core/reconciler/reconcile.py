@@ -14,13 +14,14 @@ observed again in the pods.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.core.api.assignment import Wait
-from tf_dist.core.api.context import Action, DeleteJob, Observed, PatchJob, Plan, ReconcileContext, WriteStatus
+from tf_dist.core.api.context import Action, Create, DeleteJob, Observed, PatchJob, Plan, ReconcileContext, WriteStatus
 from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, Status
+from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, Phase, Status
 from tf_dist.core.api.status_codec import ADOPTED, load_status
 from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import retry_at
@@ -76,7 +77,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     actions += command_actions(before, s)
     if _expired(job, s.status, s.now):
         return Plan(s.status, (*actions, DeleteJob()))
-    return Plan(s.status, tuple(actions), s.next_of(_wake_at(s), None if written else write_at))
+    return Plan(s.status, tuple(actions), s.next_of(_wake_at(s), None if written else write_at, _seen_at(s, actions)))
 
 
 def _fills_in_spec(s: ReconcileContext) -> bool:
@@ -136,6 +137,18 @@ def _completed(stored: Status, after: Status) -> dict[str, Any]:
     if after.admission.complete is None:
         return {"admission": kept}
     return {"admission": kept, "requeues": after.requeues, "not_before": after.not_before}
+
+
+def _seen_at(s: ReconcileContext, actions: Sequence[Action]) -> float | None:
+    """When to look at what is created if nothing is heard of it before: no scheduler is at work, or no kubelet.
+
+    That it is there is no news to the driver that has created it.
+    """
+    if not any(isinstance(action, Create) for action in actions):
+        return None
+    # A job that restarts, or is scaled, says so until its new pods are counted.
+    interval = CREATION_WRITE_INTERVAL if s.status.phase is Phase.PENDING else STATUS_WRITE_INTERVAL
+    return round_time(s.now + interval)
 
 
 def _expires_at(job: Job, status: Status) -> float | None:
