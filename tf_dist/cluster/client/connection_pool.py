@@ -23,6 +23,7 @@ from weakref import WeakSet
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from tf_dist.cluster.client.read_pacer import PacedReader, ReadPacer
 from tf_dist.errors import ClusterError
 
 RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
@@ -85,6 +86,15 @@ class _Response(http.client.HTTPResponse):
         return found
 
 
+class _StreamResponse(_Response):
+    """A response that is read as it comes, at the pace that its ``connection`` has by then."""
+
+    def __init__(self, connection: _CancellableConnection, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        connection.reader = reader = PacedReader(self.fp.detach(), sock)
+        self.fp = io.BufferedReader(reader)
+
+
 class _WholeResponse(_Response):
     """A response that must end within ``seconds``."""
 
@@ -127,6 +137,7 @@ class _CancellableConnection(_Base):
 
     asked_at = math.inf
     wire: socket.socket | None = None  # ``sock`` is None while the body of a connection's last response is read
+    reader: PacedReader | None = None  # of a response that is read as it comes
     siblings: OpenConnections | None = None
 
     def connect(self) -> None:
@@ -141,7 +152,7 @@ class _CancellableConnection(_Base):
         self.asked_at = time.monotonic()
         seconds = self.siblings.response_timeout if self.siblings is not None else RESPONSE_TIMEOUT
         whole = options.get("preload_content", True)
-        self.response_class = partial(_WholeResponse, seconds) if whole else _Response  # type: ignore[assignment]
+        self.response_class = partial(_WholeResponse, seconds) if whole else partial(_StreamResponse, self)  # type: ignore[assignment]
         super().request(method, url, body, headers, **options)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
@@ -155,6 +166,13 @@ class _CancellableConnection(_Base):
         if encoding not in ("", "identity", *response.CONTENT_DECODERS):  # urllib3 would return it as it is
             raise http.client.HTTPException(f"a body packed as {encoding!r}")
         return response
+
+
+def pace(response: urllib3.BaseHTTPResponse, pacer: ReadPacer) -> None:
+    """Read the rest of a streamed response at this pace; one that is over has no connection any more."""
+    reader: PacedReader | None = getattr(response.connection, "reader", None)
+    if reader is not None:
+        reader.pace(pacer)
 
 
 class _HttpConnection(_CancellableConnection, HTTPConnection):

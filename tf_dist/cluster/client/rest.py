@@ -18,7 +18,9 @@ from urllib.parse import quote, urlencode
 from tf_dist.cluster.api import (
     ALL_LINES,
     CONFIG_MAPS,
+    NODES,
     PODS,
+    SERVICES,
     LogOptions,
     Object,
     ObjectList,
@@ -31,6 +33,7 @@ from tf_dist.cluster.api_errors import BadRequest, RequestInfo
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
 from tf_dist.cluster.client.retries import RetryPolicy
+from tf_dist.cluster.client.read_pacer import ReadPacer
 from tf_dist.cluster.client.streams import LineStream, WatchEventStream, parse_body
 from tf_dist.cluster.client.transport import (
     CONNECT_TIMEOUT,
@@ -42,6 +45,8 @@ from tf_dist.cluster.client.transport import (
 )
 from tf_dist.errors import Unavailable
 
+# Kinds of which a large cluster has so many that something changes all the time. Jobs and Leases are read at once.
+_NUMEROUS: Final = (PODS, SERVICES, NODES)
 _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
 
 
@@ -162,7 +167,8 @@ class RestCluster:
         asked = RequestInfo("watch", resource, "", namespace or "")
         request = ApiRequest("GET", collection_path(resource, namespace) + query, asked)
         response = self._caller.stream(request, min(self._stall, timeout + CONNECT_TIMEOUT))
-        return WatchEventStream(LineStream(response, asked, silence_ends=True), asked)
+        pacer = ReadPacer() if resource in _NUMEROUS else None
+        return WatchEventStream(LineStream(response, asked, silence_ends=True, pacer=pacer), asked)
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
         """The lines of a container's log."""

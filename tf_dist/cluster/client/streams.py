@@ -12,6 +12,8 @@ import urllib3
 
 from tf_dist.cluster.api import Stream, WatchEvent
 from tf_dist.cluster.api_errors import RequestInfo, error_from_status
+from tf_dist.cluster.client.connection_pool import pace
+from tf_dist.cluster.client.read_pacer import ReadPacer
 from tf_dist.errors import Unavailable
 
 _CHUNK = 256 * 1024
@@ -64,12 +66,23 @@ class LineStream(Stream[bytes]):
     """The lines of a streamed body. Iterate it in one thread; close it from any.
 
     A read that times out ends it quietly if ``silence_ends``, else it raises Unavailable as a broken one does.
+    ``pacer``: what arrives is read at its pace.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, asked: RequestInfo, *, silence_ends: bool = False) -> None:
+    def __init__(
+        self,
+        response: urllib3.BaseHTTPResponse,
+        asked: RequestInfo,
+        *,
+        silence_ends: bool = False,
+        pacer: ReadPacer | None = None,
+    ) -> None:
         self._response = response
         self._asked = asked
         self._silence_ends = silence_ends
+        self._pacer = pacer
+        if pacer is not None:
+            pace(response, pacer)
         # Reentrant: a signal handler may close what the thread that it interrupts is closing.
         self._lock = threading.RLock()
         self._reading = self._closed = self._released = False
@@ -122,6 +135,8 @@ class LineStream(Stream[bytes]):
         """End the stream: a reader that waits in another thread wakes up at once."""
         with self._lock:
             self._closed = True
+            if self._pacer is not None:
+                self._pacer.end()
             # A response must not be closed while another thread reads it: the reader closes it then.
             if not self._reading:
                 self._release()
