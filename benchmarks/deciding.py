@@ -128,7 +128,7 @@ def scene(waiting: int) -> Iterator[Scene]:
     tune_garbage_collector()
     # No resync: it has every job that waits say anew what is free now, one after the other, and there is never rest.
     settings = DriverSettings(
-        volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"), resync=_NO_RESYNC
+        volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"), resync_waiting=_NO_RESYNC
     )
     journal = Copies("waiting", waiting, vary=_in_line)
     with MemoryCluster(journal=journal, uids=journal.uids) as small:

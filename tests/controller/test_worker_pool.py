@@ -47,8 +47,38 @@ def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception
     assert len(world.pods()) == 3
 
 
+class Passes(MetricsRecorder):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reconciled(self, seconds: float) -> None:
+        self.count += 1
+
+
+def test_what_a_pass_has_written_itself_has_no_job_looked_at() -> None:
+    """Neither the status nor one of nine pods and services; what others do to them has."""
+    world, passes = World(cpu="20"), Passes()
+    driver = Driver(world.memory, recorder=passes)
+
+    def at_rest() -> bool:
+        work = driver.readings().work
+        return work.depth == 0 and not work.running
+
+    driver.start()
+    try:
+        world.submit(tfjob(workers=8))
+        until(lambda: len(world.pods()) == 9 and at_rest(), 30)
+        assert passes.count == 1
+        before = passes.count
+        world.run_pods(*world.pods())
+        until(lambda: world.status()["phase"] == "Running", 30)
+        assert passes.count > before
+    finally:
+        driver.stop()
+
+
 def test_pods_that_a_pass_makes_do_not_wake_the_loop() -> None:
-    """The pass is followed by one more, which sees them all."""
+    """Nor is it woken when they are all there: it only is when they are to be counted."""
     world, adds = World(cpu="20"), list[int]()
 
     def at_rest() -> bool:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.controller.harness import ME, OTHER, START, Hands, RunningClock, World, claimed_by, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
-from tf_dist.cluster.client.workqueue import PriorityQueue, ResyncSchedule, WorkQueue
+from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, ResyncSchedule, WorkQueue
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -253,7 +253,7 @@ def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: Wor
         clock=world.clock,
         monotonic=world.clock,
         recorder=looks,
-        settings=DriverSettings(resync=PERIOD),
+        settings=DriverSettings(resync=PERIOD, resync_waiting=PERIOD),
     )
     for number in range(60):
         world.submit(tfjob(f"job-{number}", workers=50))  # waits for ever
@@ -268,14 +268,40 @@ def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: Wor
 
 
 def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
-    settings = DriverSettings(resync=PERIOD)
+    settings = DriverSettings(resync=PERIOD, resync_waiting=PERIOD)
     driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(tfjob(workers=50))
     rest(driver)
-    assert driver._resync.pause(world.clock.now, PERIOD) < PERIOD
+    schedules = (driver._resync, driver._resync_waiting)
+    assert all(one.pause(world.clock.now, PERIOD) < PERIOD for one in schedules)
     world.memory.delete(TFJOBS, "default", "mnist")
     rest(driver)
-    assert driver._resync.pause(world.clock.now, PERIOD) == PERIOD
+    assert all(one.pause(world.clock.now, PERIOD) == PERIOD for one in schedules)
+
+
+def test_a_job_that_waits_is_looked_at_more_often_until_it_has_its_place(world: World, looks: Looks) -> None:
+    settings = DriverSettings(resync=10 * PERIOD, resync_waiting=PERIOD)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, settings=settings)
+
+    def within(seconds: float) -> int:
+        found = 0
+        for _ in range(20):
+            world.clock.now += seconds / 20
+            found += seen(driver, looks)
+        return found
+
+    world.submit(tfjob(workers=50))
+    rest(driver)
+    assert within(3 * PERIOD) == 3
+    world.memory.delete(TFJOBS, "default", "mnist")
+    world.submit(tfjob())
+    rest(driver)
+    world.run_pods()
+    rest(driver)
+    world.clock.now += PERIOD  # what is to be written later has been
+    rest(driver)
+    # Moments of the two schedules do not fall together: in so many periods of the longer one it comes as often.
+    assert within(30 * PERIOD) == 3
 
 
 def test_the_death_of_a_driver_is_a_reason_to_look_at_its_jobs_alone(world: World, looks: Looks) -> None:
@@ -413,3 +439,30 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
         until(lambda: {kind: reflector.lists for kind, reflector in reflectors.items()} == more, SECONDS)
     finally:
         driver.stop()
+
+
+@pytest.mark.parametrize(
+    ("steps", "again"),
+    [
+        ((), False),
+        ((("wrote", "5"), ("notice", "5")), False),
+        ((("notice", "5"), ("wrote", "5")), False),  # the watch was faster than the answer
+        ((("notice", "6"), ("wrote", "5")), True),
+        ((("wrote", "5"), ("notice", "5"), ("notice", "6")), True),
+        ((("wrote", "5"), ("notice", "")), True),  # gone, or a rule that has changed
+        ((("wrote", ""), ("notice", "")), True),
+    ],
+)
+def test_what_a_worker_has_written_is_no_news_to_it(steps: tuple[tuple[str, str], ...], again: bool) -> None:
+    progress = InProgress[str]()
+    assert not progress.notice("mnist", "4")  # no worker is at it: it is for the queue
+    progress.begin("mnist", 7.0)
+    progress.begin("other", 8.0)
+    assert progress.since() == {"mnist": 7.0, "other": 8.0}
+    for step, version in steps:
+        assert getattr(progress, step)("mnist", version) in (None, True)
+    assert not progress.end("other")
+    assert progress.end("mnist") is again
+    progress.wrote("mnist", "9")  # an answer that came late
+    assert not progress.notice("mnist", "9")
+    assert progress.since() == {}

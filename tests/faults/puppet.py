@@ -113,6 +113,7 @@ class Puppet:
             volcano_jobs=volcano,
             workers=workers,
             resync=_NEVER,
+            resync_waiting=_NEVER,
             admissions=admissions,
             can_lead_admission=self.reach is not Reach.ALONE,
             max_pending_admissions=intents,

@@ -190,6 +190,7 @@ class Driver:
         self._routine: set[JobRef] = set()
         self._term = self._right()
         self._resync: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync, monotonic())
+        self._resync_waiting: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync_waiting, monotonic())
         self._stopped = runtime.event()
         self._thread: threading.Thread | None = None
         context.recorder.attach(self.readings)
@@ -311,7 +312,8 @@ class Driver:
     def _longest_wait(self) -> float:
         # Nothing notifies the loop of the Leases of other drivers.
         longest = _ERROR_WAIT if self._takeover.any(self._job_index.drivers()) else _IDLE_WAIT
-        longest = self._resync.pause(self._monotonic(), longest)
+        for schedule in (self._resync, self._resync_waiting):
+            longest = schedule.pause(self._monotonic(), longest)
         return min(longest, self._admission_runner.pause(waiting=self._job_index.any_pending))
 
     def _may_act(self) -> bool:
@@ -387,7 +389,8 @@ class Driver:
             # Those that something has happened to, but not all there are when a driver begins: what happens next is
             # urgent.
             self._due.intersection_update(self._job_index)
-        self._routine.update(self._resync.due(self._monotonic()))
+        for schedule in (self._resync, self._resync_waiting):
+            self._routine.update(schedule.due(self._monotonic()))
         self._read(everything, {*self._due, *self._routine})
         died, turned = self._takeover.refresh(self._job_index.drivers())
         if turned:
@@ -427,6 +430,8 @@ class Driver:
             self._resync.discard(ref)
         elif before is None:
             self._resync.add(ref)
+        if (before is not None and before.waits) != (after is not None and after.waits):
+            (self._resync_waiting.discard if after is None or not after.waits else self._resync_waiting.add)(ref)
         changed = (before and before.admission_inputs) != (after and after.admission_inputs)
         if changed or (after is not None and self._admission.outdated(after)):
             self._capacity_changed()

@@ -73,7 +73,8 @@ class DriverSettings:
 
     ``namespace``: drive the jobs of this one only (None: of all). ``only``: drive this job and no other.
     ``volcano_jobs``: drive Volcano's Jobs, too; not where Volcano's own controller does. ``workers``: how many jobs are
-    acted for at a time. ``resync``: seconds between two looks at every job, though nothing is known to have changed.
+    acted for at a time. ``resync``: seconds between two looks at every job, though nothing is known to have changed;
+    ``resync_waiting``: at one that waits for its place, which says what is free now and how many come before it.
     ``component``: the name in the events it writes. ``admissions``: the Lease in which places are written down before
     they are given away, the same for all drivers that may succeed each other (None: this one has no successor); while
     it decides for all drivers of the cluster it is theirs (``pending_admissions_lease`` of ``system_namespace``).
@@ -89,7 +90,8 @@ class DriverSettings:
     only: JobRef | None = None
     volcano_jobs: bool = True
     workers: int = 4
-    resync: float = 300.0
+    resync: float = 3600.0
+    resync_waiting: float = 300.0
     component: str = "tf-dist"
     admissions: LeaseRef | None = None
     max_pending_admissions: int = MAX_PENDING_ADMISSIONS

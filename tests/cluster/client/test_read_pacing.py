@@ -144,7 +144,7 @@ def test_a_server_that_has_ended_the_stream_is_not_waited_for() -> None:
 
 
 def test_events_of_pods_that_never_cease_are_all_delivered_in_order() -> None:
-    """As a client reads them: twenty wake-ups are free, then it reads five times a second."""
+    """As a client reads them: twenty wake-ups are free, then it reads twice a second."""
     versions = [str(number) for number in range(1, 101)]
     events = [{"type": "ADDED", "object": {"kind": "Pod", "metadata": {"resourceVersion": one}}} for one in versions]
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -25,7 +25,7 @@ class ReadPacer:
     """
 
     def __init__(
-        self, *, interval: float = 0.2, burst: int = 20, monotonic: Callable[[], float] = time.monotonic
+        self, *, interval: float = 0.5, burst: int = 20, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._interval, self._burst = interval, burst
         self._monotonic = monotonic
