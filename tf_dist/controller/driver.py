@@ -148,7 +148,7 @@ class Driver:
         self._job_index = JobIndex(self._settings)
         self._admission = GangAdmission(context, self.informers)
         admission_leader = admission_leader or Standalone()
-        admission_leader.listen(self._capacity_changed)
+        admission_leader.listen(self._admission_leader_changed)
         self._admission_runner = AdmissionRunner(
             context,
             admission_leader,
@@ -351,6 +351,11 @@ class Driver:
         self._queue.add(ref)
 
     def _capacity_changed(self) -> None:
+        # The next decision takes in all that has changed before it begins: it is asked for once.
+        if self._admission.want():
+            self._queue.wake()
+
+    def _admission_leader_changed(self) -> None:
         self._admission.want()
         self._queue.wake()
 

@@ -69,9 +69,10 @@ class GangAdmission:
 
     # When it is asked
 
-    def want(self) -> None:
-        """There may be more room, or other jobs, than at the last decision."""
-        self.wanted = True
+    def want(self) -> bool:
+        """There may be more room, or other jobs, than at the last decision; whether that is new."""
+        before, self.wanted = self.wanted, True
+        return not before
 
     def clock_stepped(self) -> None:
         """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""

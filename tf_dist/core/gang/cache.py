@@ -247,15 +247,15 @@ class SchedulerCache:
         self._tally(entry, -1)
         same = (gang.members, gang.locality, gang.problem) == (before.members, before.locality, before.problem)
         request, problem, held = self._counted(gang, entry if same else None)
-        if (
-            held != entry.held
-            or _ordering_key(gang) != _ordering_key(before)
-            or request is not entry.request
-            or entry.releasing
-        ):
+        if held != entry.held or gang.queue != before.queue or request is not entry.request or entry.releasing:
             self._leave(entry)
             entry.update(gang, request, problem)
             self._enter(entry, held)
+        elif _ordering_key(gang) != _ordering_key(before):
+            self.state += 1
+            self._unlist(entry)
+            entry.update(gang, request, problem)
+            self._list(entry)
         else:
             entry.update(gang, request, problem)
         self._tally(entry, 1)
@@ -325,19 +325,23 @@ class SchedulerCache:
 
     def _enter(self, entry: WorkloadInfo, held: Usage) -> None:
         entry.held = held
-        gang = entry.gang
         if held is not usage.NO_USAGE:
             self.state += bool(held.quota or entry.runs)
             self.quotas.take(entry.queue, held.quota)
             if self.assumed_pods is not None:
                 self.assumed_pods.grant(held.assumed, held.unassigned)
-            if held.terminating:
-                self.departing[entry.uid] = entry
+        self._list(entry)
+
+    def _list(self, entry: WorkloadInfo) -> None:
+        """Enter it in the lists and orders that it belongs to."""
+        gang = entry.gang
+        if entry.held.terminating:
+            self.departing[entry.uid] = entry
         if entry.runs:
             self.running[entry.uid] = entry
             for order, turn in self._turns(entry):
                 insort(order.setdefault(entry.queue, []), turn)
-            self.ends.put(gang, held.pods)
+            self.ends.put(gang, entry.held.pods)
             insort(self.moves, (entry.moved, entry.uid))
             elastic, partial = usage.resizable(gang, entry.request)
             if elastic:
