@@ -313,9 +313,10 @@ class Wire:
         stale: deque[Any] | None = None,
     ) -> tuple[Any, Fault | None]:
         """One try, and the fault that strikes what comes after it."""
-        limit = min(self._timeout, fence_seconds_left())
         simulation, network = self._simulation, self._network
+        # A process that is stopped here asks its fence when it goes on: between that and sending there is no time.
         simulation.breathe()
+        limit = min(self._timeout, fence_seconds_left())
         call = Call(asked.verb, asked.plural, asked.namespace, name)
         fault = network.strike(call)
         if self._server.away:
