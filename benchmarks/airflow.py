@@ -24,6 +24,7 @@ JOBS: Final = 1_000
 SECONDS: Final = 20.0
 _PATIENCE: Final = 900.0
 _ROUNDS: Final = 20
+_RUNS: Final = 3
 _PROVIDER = "the Kubernetes provider's"
 _POD_OPERATOR = "importing KubernetesPodOperator"
 _BARE = "call_soon_threadsafe(event.set)"
@@ -137,21 +138,24 @@ def _theirs() -> tuple[dict[str, Any] | None, str]:
     lacks=_no_airflow,
 )
 def triggerer() -> dict[str, Measured]:
-    """One run each, one after the other: 1,000 of our triggers, and 1,000 of the Kubernetes provider's for a pod."""
-    mine = _triggerer("ours")
-    assert mine["end"]["ended"] == JOBS, mine["end"]
+    """Three runs of 1,000 of our triggers, as the longest of all pauses varies most, then one of 1,000 of the
+    Kubernetes provider's for a pod."""
+    runs = [_triggerer("ours") for _ in range(_RUNS)]
+    assert all(mine["end"]["ended"] == JOBS for mine in runs), [mine["end"] for mine in runs]
+    mine = runs[-1]
     other, lost = _theirs()
     told = f"all {JOBS} in {mine['end']['seconds']:.1f} s."
 
     def beside(value: Callable[[dict[str, Any]], float], note: str = "") -> Measured:
-        return Measured(value(mine), {_PROVIDER: value(other)} if other else None, f"{note} {lost}".strip())
+        found = [value(mine) for mine in runs]
+        return Measured(found, {_PROVIDER: value(other)} if other else None, f"{note} {lost}".strip())
 
     return {
         "airflow.requests": beside(lambda of: of["requests"], f"{mine['watches']} kinds watched, each once."),
         "airflow.cpu": beside(lambda of: 100 * of["cpu"]),
         "airflow.memory": beside(lambda of: of["memory"]),
         "airflow.stall": beside(lambda of: max(of["stall"], of["end"]["stall"]), f"idle {mine['stall']:.3f} s."),
-        "airflow.end": Measured(1000 * mine["end"]["cpu"] / JOBS, note=told),
+        "airflow.end": Measured([1000 * mine["end"]["cpu"] / JOBS for mine in runs], note=told),
     }
 
 
