@@ -56,3 +56,11 @@ def test_no_bomb_goes_off(user: str, tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_only_cluster_errors_leave_the_reader(tmp_path: Path, data: st.DataObject) -> None:
     reads(tmp_path / "config", data.draw(disfigured(config())))
+
+
+def test_a_folder_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="is a folder, not a kubeconfig") as caught:
+        client_config.load_config(str(tmp_path))
+    assert caught.value.hint == "name the file in --kubeconfig"
+    with pytest.raises(ClusterError, match="there is no kubeconfig"):
+        client_config.load_config(str(tmp_path / "config"))

@@ -181,6 +181,23 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert len(caught.value.problems) == 3
 
 
+@pytest.mark.parametrize(
+    ("ways", "message"),
+    [
+        ({"json": ["spec=x"]}, "spec: 'x' is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ({"json": ["spec.a=[NaN]"]}, "spec.a: '[NaN]' is not JSON: NaN is none of its values"),
+        ({"json": ["a=" + "[" * 100_000]}, "a: it is nested too deeply"),
+        ({"scalars": ["spec.a=[1]"]}, "spec.a: '[1]' is more than one number, word or quoted text"),
+        ({"scalars": ["spec.a=!!int x"]}, "spec.a: '!!int x' is more than one number, word or quoted text"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_told_with_its_path(ways: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(InvalidJob) as caught:
+        parse_overrides(**ways)
+    (problem,) = caught.value.problems
+    assert problem.message == message
+
+
 def test_a_key_like_another_may_be_meant() -> None:
     template = {"containers": [{"readinessProbe": {}}]}
     found = apply_overrides(

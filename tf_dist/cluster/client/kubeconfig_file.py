@@ -37,6 +37,8 @@ def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.env
     """
     if kubeconfig:
         path = Path(kubeconfig).expanduser()
+        if path.is_dir():
+            raise ClusterError(f"{kubeconfig} is a folder, not a kubeconfig", hint="name the file in --kubeconfig")
         if not path.is_file():
             raise ClusterError(f"there is no kubeconfig {kubeconfig}", hint="check --kubeconfig")
         return (path.absolute(),)

@@ -101,14 +101,16 @@ def parse_overrides(
     problems: list[Problem] = []
     for option, texts, value_of in ways:
         for text in texts:
+            where = ""
             try:
                 path, value = _split(text)
-                overrides.append(Override(parse_field_path(path), value_of(value)))
+                parsed, where = parse_field_path(path), f"{path}: "
+                overrides.append(Override(parsed, value_of(value)))
             except _Structure as error:
-                problems.append(Problem(option, str(error), _WAYS))
+                problems.append(Problem(option, f"{where}{error}", _WAYS))
             except ValueError as error:
                 hint = f"write {option} {_EXAMPLES[option]}"
-                problems.append(Problem(option, " ".join(str(error).split()), hint))
+                problems.append(Problem(option, where + " ".join(str(error).split()), hint))
     if problems:
         raise InvalidJob(problems)
     return tuple(overrides)
@@ -157,11 +159,13 @@ def _json(text: str) -> Any:
     try:
         return json_text.loads(text, parse_constant=_refuse)
     except RecursionError:
-        raise ValueError("is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{shorten_text(text)} is not JSON: {error}") from None
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"JSON has no {constant}")
+    raise ValueError(f"{constant} is none of its values")
 
 
 def is_single_line(text: str) -> bool:
