@@ -362,7 +362,9 @@ def test_while_admissions_cannot_be_recorded_the_other_jobs_are_not_reconciled(w
     world.memory.create(LEASES, "default", {"metadata": {"name": "admissions"}, "spec": {}})
     driver = Driver(
         disturbed(world.memory, fails),
-        settings=DriverSettings(admissions=LeaseRef("default", "admissions"), resync=1e6, resync_waiting=1e6, other_schedulers=False),
+        settings=DriverSettings(
+            admissions=LeaseRef("default", "admissions"), resync=1e6, resync_waiting=1e6, other_schedulers=False
+        ),
         recorder=passes,
         clock=fast,
         monotonic=fast,  # its pauses after failures end sooner

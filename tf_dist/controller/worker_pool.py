@@ -37,8 +37,8 @@ class WorkerPool:
     """Reconciles single jobs.
 
     ``lookup`` returns the entry of a job as it is now, and whether this driver drives it; ``delivers``: whether this
-    driver writes a verdict into a job even though it does not drive it. ``requeue`` is called with a job after a pass in
-    which something has happened to it that the pass did not do itself. ``on_leadership_lost`` is called when a write
+    driver writes a verdict into a job even though it does not drive it. ``requeue`` is called with a job to which
+    something has happened during a pass that the pass did not do itself. ``on_leadership_lost`` is called when a write
     was refused because leadership had ended. ``start`` starts the workers; before that, and without, a pass is made in
     the caller's thread.
     """

@@ -111,6 +111,7 @@ def test_options_reach_what_is_printed(tf_dist: Program) -> None:
         (("--metrics-from", "a"), "--metrics-from: says who may scrape"),
         (("--image", "a b"), "--image: 'a b' is no image"),
         (("--image", "a@sha256:12"), "--image"),
+        (("--image", ""), "--image: '' is no image"),
         (("--image-pull-policy", "never"), "--image-pull-policy"),
         (("--image-pull-secret", "A"), "--image-pull-secret: 'A' is no name"),
         (("--requests", "cpu=much"), "--requests: 'cpu=much' is no amount"),

@@ -118,7 +118,7 @@ def test_a_connection_that_cannot_be_asked_is_read_as_it_comes() -> None:
     """As urllib3's for TLS through a proxy that is spoken to in TLS: what is decrypted already does not show."""
     pacer, (client, server) = Noted(3600.0), socket.socketpair()
     with closing(client), closing(server):
-        reader = PacedReader(cast(io.RawIOBase, client.makefile("rb", buffering=0)), cast(socket.socket, object()))
+        reader = PacedReader(cast(io.RawIOBase, client.makefile("rb", buffering=0)), object())
         reader.pace(pacer)
         server.sendall(b"some")
         assert reader.read(100) == b"some"

@@ -30,7 +30,9 @@ def install(
     system_namespace: Annotated[
         str, typer.Option("--system-namespace", metavar="NS", help="Where all drivers of the cluster meet.")
     ] = "tf-dist-system",
-    image: Annotated[str, typer.Option("--image", help="The controller's image (default: tf-dist:VERSION).")] = "",
+    image: Annotated[
+        str | None, typer.Option("--image", help="The controller's image (default: tf-dist:VERSION).")
+    ] = None,
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Controllers; one of them drives.")] = 2,
     namespace: Annotated[
         _Texts, typer.Option("--namespace", "-n", metavar="NS", help="Drive jobs of these namespaces only.")
@@ -163,7 +165,7 @@ def install(
     settings = InstallOptions(
         into=into,
         system_namespace=system_namespace,
-        image=image or IMAGE,
+        image=IMAGE if image is None else image,
         image_pull_policy=image_pull_policy.value if image_pull_policy else "",
         image_pull_secrets=tuple(dict.fromkeys(image_pull_secret or ())),
         replicas=replicas,
@@ -219,7 +221,7 @@ def install(
     if check:
         _answer(found)
     _warn(found)
-    if settings.controller and not image and not crds_only:
+    if settings.controller and image is None and not crds_only:
         _warn_of_image()
     if folder is None:
         _print(settings)

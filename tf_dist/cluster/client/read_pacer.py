@@ -59,7 +59,7 @@ class PacedReader(io.RawIOBase):
     Then all that has arrived is taken from the socket at once, and not in the small parts in which it is asked for.
     """
 
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+    def __init__(self, raw: io.RawIOBase, sock: object) -> None:
         self._raw, self._sock = raw, sock
         self._pacer: ReadPacer | None = None
         self._block = bytearray()

@@ -32,8 +32,8 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.api_errors import BadRequest, RequestInfo
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
-from tf_dist.cluster.client.retries import RetryPolicy
 from tf_dist.cluster.client.read_pacer import ReadPacer
+from tf_dist.cluster.client.retries import RetryPolicy
 from tf_dist.cluster.client.streams import LineStream, WatchEventStream, parse_body
 from tf_dist.cluster.client.transport import (
     CONNECT_TIMEOUT,

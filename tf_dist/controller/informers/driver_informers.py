@@ -104,9 +104,10 @@ class DriverInformers:
     """Informers of every kind a driver needs.
 
     ``on_change`` is called with a job that has changed, or whose objects have, and with the resourceVersion of what has
-    ("": it is gone, or something else is new for the job); ``on_capacity_freed`` when capacity may have become free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Which kinds are
-    served, and how far the rights reach, is checked again and again: ``generation`` counts how often everything was
-    listed anew because rights had changed.
+    ("": it is gone, or something else is new for the job); ``on_capacity_freed`` when capacity may have become free.
+    With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Which kinds are served, and how
+    far the rights reach, is checked again and again: ``generation`` counts how often everything was listed anew because
+    rights had changed.
     """
 
     def __init__(
