@@ -230,7 +230,7 @@ def drive(url: str) -> None:
     tune_garbage_collector()
     looked = Looked()
     settings = DriverSettings(volcano_jobs=False, workers=16)
-    with RestCluster(url) as cluster:
+    with RestCluster(url, paced=True) as cluster:
         driver = Driver(cluster, leadership=Standalone("bench"), settings=settings, recorder=looked)
         began = time.monotonic()
         driver.start()

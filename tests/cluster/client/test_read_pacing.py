@@ -144,7 +144,7 @@ def test_a_server_that_has_ended_the_stream_is_not_waited_for() -> None:
 
 
 def test_events_of_pods_that_never_cease_are_all_delivered_in_order() -> None:
-    """As a client reads them: twenty wake-ups are free, then it reads twice a second."""
+    """As a controller's client reads them: twenty wake-ups are free, then it reads twice a second."""
     versions = [str(number) for number in range(1, 101)]
     events = [{"type": "ADDED", "object": {"kind": "Pod", "metadata": {"resourceVersion": one}}} for one in versions]
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -161,7 +161,7 @@ def test_events_of_pods_that_never_cease_are_all_delivered_in_order() -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with RestCluster(f"http://127.0.0.1:{listener.getsockname()[1]}", retries=0) as cluster:
+        with RestCluster(f"http://127.0.0.1:{listener.getsockname()[1]}", retries=0, paced=True) as cluster:
             found = [event.object["metadata"]["resourceVersion"] for event in cluster.watch(PODS)]
         thread.join(60)
     assert found == versions

@@ -108,7 +108,7 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
     stopping = threading.Event()
     with (
         Signals() as signals,
-        place.cluster(connections=2 * settings.driver.workers + 8, called=recorder.called) as cluster,
+        place.cluster(connections=2 * settings.driver.workers + 8, called=recorder.called, paced=True) as cluster,
         # A heartbeat comes again by itself, and must not wait behind anything.
         place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT, called=recorder.called) as leases,
         Manager(cluster, settings, recorder=recorder, lease_cluster=leases),

@@ -50,6 +50,7 @@ class KubeContext:
         timeout: float = 30.0,
         connections: int = 16,
         called: Callable[[str, str, int, float], None] | None = None,
+        paced: bool = False,
     ) -> RestCluster:
         """A client; the arguments are ``RestCluster``'s. ClusterError when certificates cannot be read."""
         from tf_dist.cluster.client.rest import RestCluster
@@ -67,6 +68,7 @@ class KubeContext:
             connections=connections,
             called=called,
             addresses_path=_addresses_path(self.trust),
+            paced=paced,
         )
 
 

@@ -59,7 +59,8 @@ class RestCluster:
     between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once a minute.
     ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream, however
     it drips. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for ("": there are
-    none).
+    none). ``paced``: streams of changes of pods, services and nodes are read some at a time (``ReadPacer``), which is
+    for a process that follows a large cluster, and has nothing that must not be held up by many changes in a row.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class RestCluster:
         called: RequestObserver | None = None,
         sleep: Callable[[float], object] | None = None,
         addresses_path: str = "",
+        paced: bool = False,
     ) -> None:
         self._addresses_path = addresses_path
+        self._paced = _NUMEROUS if paced else ()
         if credentials is None:
             fixed = Credential({"Authorization": f"Bearer {token}"} if token else {})
             credentials = RefreshingCredentials(lambda: fixed)
@@ -167,7 +170,7 @@ class RestCluster:
         asked = RequestInfo("watch", resource, "", namespace or "")
         request = ApiRequest("GET", collection_path(resource, namespace) + query, asked)
         response = self._caller.stream(request, min(self._stall, timeout + CONNECT_TIMEOUT))
-        pacer = ReadPacer() if resource in _NUMEROUS else None
+        pacer = ReadPacer() if resource in self._paced else None
         return WatchEventStream(LineStream(response, asked, silence_ends=True, pacer=pacer), asked)
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
