@@ -14,6 +14,7 @@ from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.core.api import names
 
 pytestmark = pytest.mark.cluster
 
@@ -23,10 +24,13 @@ def test_a_drained_node_spends_no_restart(
 ) -> None:
     driver = Driver(admin, settings=DriverSettings(volcano_jobs=False))
     document = short(tfjob(workers=2, ps=1, backoffLimit=0))
-    life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, document))
+    stored = admin.create(TFJOBS, namespace, document)
+    life = Life(admin, driver, room, TFJOBS, stored)
     life.until(lambda: life.memory().get("phase") == "Running")
     node = f"node-{namespace}"
-    drain = threading.Thread(target=kubectl, args=("drain", node, "--force", "--ignore-daemonsets"), daemon=True)
+    # Its node alone has room: pods of what other tests have installed may have come there, with volumes of their own.
+    mine = f"--pod-selector={names.JOB_UID}={stored['metadata']['uid']}"
+    drain = threading.Thread(target=kubectl, args=("drain", node, "--force", "--ignore-daemonsets", mine), daemon=True)
     drain.start()
     life.until(lambda: sum(life.memory().get("disruptions", {}).values()) == 3 and not drain.is_alive())
     kubectl("uncordon", node)
