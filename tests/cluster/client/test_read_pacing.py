@@ -19,6 +19,7 @@ from tests.cluster.client.secure import Authority
 from tests.waiting import until
 from tf_dist.cluster.api import PODS
 from tf_dist.cluster.api_errors import RequestInfo
+from tf_dist.cluster.client.auth import cluster_tls_context
 from tf_dist.cluster.client.connection_pool import open_pool
 from tf_dist.cluster.client.read_pacer import PacedReader, ReadPacer
 from tf_dist.cluster.client.rest import RestCluster
@@ -67,7 +68,7 @@ def following(pacer: ReadPacer, tls: Path | None = None) -> Iterator[tuple[LineS
         scheme = "http" if tls is None else "https"
         if tls is not None:
             authority = Authority.create(tls)
-            context = ssl.create_default_context(cafile=authority.path("ca.crt"))
+            context = cluster_tls_context({"certificate-authority": authority.path("ca.crt")})
             serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             serving.load_cert_chain(authority.path("server.crt"), authority.path("server.key"))
         accepted: list[socket.socket] = []
@@ -82,7 +83,7 @@ def following(pacer: ReadPacer, tls: Path | None = None) -> Iterator[tuple[LineS
         thread = threading.Thread(target=serve)
         thread.start()
         with closing(open_pool(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", context, "", "", 1)) as pool:
-            response = pool.urlopen("GET", "/", preload_content=False)
+            response = pool.urlopen("GET", "/", preload_content=False, retries=False)
             thread.join(60)
             with closing(accepted[0]), LineStream(response, RequestInfo("watch", PODS), pacer=pacer) as stream:
                 yield stream, accepted[0]
