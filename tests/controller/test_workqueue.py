@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.controller.harness import ME, OTHER, START, Hands, RunningClock, World, claimed_by, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
-from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, ResyncSchedule, WorkQueue
+from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, ResyncSchedule, TokenBucket, WorkQueue
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -445,17 +445,17 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
     ("steps", "again"),
     [
         ((), False),
-        ((("wrote", "5"), ("notice", "5")), False),
-        ((("notice", "5"), ("wrote", "5")), False),  # the watch was faster than the answer
-        ((("notice", "6"), ("wrote", "5")), True),
-        ((("wrote", "5"), ("notice", "5"), ("notice", "6")), True),
-        ((("wrote", "5"), ("notice", "")), True),  # gone, or a rule that has changed
-        ((("wrote", ""), ("notice", "")), True),
+        ((("wrote", 5), ("notice", 5)), False),
+        ((("notice", 5), ("wrote", 5)), False),  # the watch was faster than the answer
+        ((("notice", 6), ("wrote", 5)), True),
+        ((("wrote", 5), ("notice", 5), ("notice", 6)), True),
+        ((("wrote", 5), ("notice", 0)), True),  # gone, or a rule that has changed
+        ((("wrote", 0), ("notice", 0)), True),
     ],
 )
-def test_what_a_worker_has_written_is_no_news_to_it(steps: tuple[tuple[str, str], ...], again: bool) -> None:
+def test_what_a_worker_has_written_is_no_news_to_it(steps: tuple[tuple[str, int], ...], again: bool) -> None:
     progress = InProgress[str]()
-    assert not progress.notice("mnist", "4")  # no worker is at it: it is for the queue
+    assert not progress.notice("mnist", 4)  # no worker is at it: it is for the queue
     progress.begin("mnist", 7.0)
     progress.begin("other", 8.0)
     assert progress.since() == {"mnist": 7.0, "other": 8.0}
@@ -463,6 +463,20 @@ def test_what_a_worker_has_written_is_no_news_to_it(steps: tuple[tuple[str, str]
         assert getattr(progress, step)("mnist", version) in (None, True)
     assert not progress.end("other")
     assert progress.end("mnist") is again
-    progress.wrote("mnist", "9")  # an answer that came late
-    assert not progress.notice("mnist", "9")
+    progress.wrote("mnist", 9)  # an answer that came late
+    assert not progress.notice("mnist", 9)
     assert progress.since() == {}
+
+
+def test_a_bucket_allows_a_burst_and_then_one_an_interval() -> None:
+    bucket = TokenBucket(interval=0.5, burst=3)
+    for _ in range(3):
+        assert bucket.due() <= 100.0
+        bucket.take(100.0)
+    assert bucket.due() == 100.5
+    bucket.take(100.5)
+    assert bucket.due() == 101.0
+    for _ in range(3):  # what was not used for long does not add up
+        assert bucket.due() <= 200.0
+        bucket.take(200.0)
+    assert bucket.due() == 200.5

@@ -333,7 +333,7 @@ class Driver:
 
     # Notifications
 
-    def _enqueue(self, ref: JobRef, version: str) -> None:
+    def _enqueue(self, ref: JobRef, version: int) -> None:
         self._on_change(ref)
         if self._in_progress.notice(ref, version):
             # Most often what this very pass has written. Admission is to know it though the pass goes on for long.
@@ -435,15 +435,16 @@ class Driver:
             self._resync.discard(ref)
         elif before is None:
             self._resync.add(ref)
-        if (before is not None and before.waits) != (after is not None and after.waits):
-            (self._resync_waiting.discard if after is None or not after.waits else self._resync_waiting.add)(ref)
+        waits = after is not None and after.waits
+        if waits != (before is not None and before.waits):
+            (self._resync_waiting.add if waits else self._resync_waiting.discard)(ref)
         changed = (before and before.admission_inputs) != (after and after.admission_inputs)
         if changed or (after is not None and self._admission.outdated(after)):
             self._capacity_changed()
         return after
 
     def _read_entry(self, ref: JobRef) -> JobEntry | None:
-        """The entry of a job; of the version that is stored at the end, whatever other threads read meanwhile."""
+        """Read a job into the index, again if another thread has cached a newer version in the meantime."""
         while True:
             stored = self.informers.job(ref)
             entry = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)

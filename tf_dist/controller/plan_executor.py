@@ -21,6 +21,7 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.api_errors import is_invalid_object
+from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.concurrency import SlowStart
 from tf_dist.controller.driver_settings import DriverContext, JobRef
@@ -80,18 +81,12 @@ def _creates_pod(action: Action) -> bool:
     return isinstance(action, Create) and action.body["kind"] == PODS.kind
 
 
-def _version(stored: Object) -> str:
-    return str(stored["metadata"].get("resourceVersion") or "")
-
-
 class PlanExecutor:
     """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
 
-    ``wrote`` is called with a job and the resourceVersion of each object that was written as planned, so that nothing
-    new is known of it.
-
-    ``remaining``: for how many seconds the right to act surely still holds; it is asked before every attempt of a
-    request, and bounds how long one takes.
+    ``wrote`` is called with a job and the version of each object that was written just as planned: no pass has to look
+    at it. ``remaining``: for how many seconds the right to act surely still holds; it is asked before every attempt of
+    a request, and bounds how long one takes.
     """
 
     def __init__(
@@ -100,7 +95,7 @@ class PlanExecutor:
         informers: DriverInformers,
         events: EventRecorder,
         *,
-        wrote: Callable[[JobRef, str], None],
+        wrote: Callable[[JobRef, int], None],
         may_act: Callable[[], bool],
         remaining: Callable[[], float],
     ) -> None:
@@ -213,7 +208,7 @@ class PlanExecutor:
         elif not known:
             self._pruning.add(ref.resource)
             written = self._replace_status(ref, written, with_embedded_memory(status, ref.resource.kind))
-        self._wrote(ref, _version(written))
+        self._wrote(ref, resource_version_of(written))
         self._informers.wrote(ref.resource, written)
         if FIELD not in stored_status(written):
             raise StatusPruned(
@@ -256,7 +251,7 @@ class PlanExecutor:
                 raise InvalidPod(str(error), hint=error.hint) from error
             raise
         if created:
-            self._wrote(ref, _version(there))
+            self._wrote(ref, resource_version_of(there))
         self._informers.wrote(resource, there)
         return created
 

@@ -119,11 +119,22 @@ def test_a_connection_that_cannot_be_asked_is_read_as_it_comes() -> None:
     """As urllib3's for TLS through a proxy that is spoken to in TLS: what is decrypted already does not show."""
     pacer, (client, server) = Noted(3600.0), socket.socketpair()
     with closing(client), closing(server):
-        reader = PacedReader(cast(io.RawIOBase, client.makefile("rb", buffering=0)), object())
+        reader = PacedReader()
+        reader.open(cast(io.RawIOBase, client.makefile("rb", buffering=0)), object())
         reader.pace(pacer)
         server.sendall(b"some")
         assert reader.read(100) == b"some"
         assert pacer.asked == 0
+
+
+def test_a_stream_that_is_closed_gives_its_memory_back_though_its_connection_is_kept() -> None:
+    with following(Noted(0.0)) as (stream, server):
+        server.sendall(chunk(b"first\n"))
+        assert next(stream) == b"first\n"
+        reader = stream._response.connection.reader  # type: ignore[union-attr]
+        assert len(reader._block) > 100_000
+    assert reader.closed
+    assert len(reader._block) == 0
 
 
 def test_closing_ends_a_pause_at_once() -> None:

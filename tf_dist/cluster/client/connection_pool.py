@@ -87,11 +87,11 @@ class _Response(http.client.HTTPResponse):
 
 
 class _StreamResponse(_Response):
-    """A response that is read as it comes, at the pace that its ``connection`` has by then."""
+    """A response that is read as it comes, by ``reader``."""
 
-    def __init__(self, connection: _CancellableConnection, sock: socket.socket, *args: Any, **options: Any) -> None:
+    def __init__(self, reader: PacedReader, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        connection.reader = reader = PacedReader(self.fp.detach(), sock)
+        reader.open(self.fp.detach(), sock)
         self.fp = io.BufferedReader(reader)
 
 
@@ -151,8 +151,9 @@ class _CancellableConnection(_Base):
     ) -> None:
         self.asked_at = time.monotonic()
         seconds = self.siblings.response_timeout if self.siblings is not None else RESPONSE_TIMEOUT
-        whole = options.get("preload_content", True)
-        self.response_class = partial(_WholeResponse, seconds) if whole else partial(_StreamResponse, self)  # type: ignore[assignment]
+        self.reader = None if options.get("preload_content", True) else PacedReader()
+        kind = partial(_StreamResponse, self.reader) if self.reader else partial(_WholeResponse, seconds)
+        self.response_class = kind  # type: ignore[assignment]
         super().request(method, url, body, headers, **options)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]

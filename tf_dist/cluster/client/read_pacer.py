@@ -7,7 +7,6 @@ as for one in a row of them. With 100 changes of pods a second that is most of w
 from __future__ import annotations
 
 import io
-import math
 import socket
 import threading
 import time
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from urllib3.util import wait_for_read
+
+from tf_dist.cluster.client.workqueue import TokenBucket
 
 
 class ReadPacer:
@@ -27,17 +28,15 @@ class ReadPacer:
     def __init__(
         self, *, interval: float = 0.5, burst: int = 20, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._interval, self._burst = interval, burst
+        self._wake_ups = TokenBucket(interval=interval, burst=burst)
         self._monotonic = monotonic
-        self._spent_until = -math.inf
         self._ended = threading.Event()
 
     def pause(self) -> float:
         """Seconds, before a wake-up that counts as one."""
         now = self._monotonic()
-        self._spent_until = max(self._spent_until, now - (self._burst - 1) * self._interval)
-        pause = max(0.0, self._spent_until - now)
-        self._spent_until += self._interval
+        pause = max(0.0, self._wake_ups.due() - now)
+        self._wake_ups.take(now)
         return pause
 
     def rest(self) -> None:
@@ -54,16 +53,21 @@ _BLOCK: Final = 256 * 1024
 
 
 class PacedReader(io.RawIOBase):
-    """What a socket's reader reads; once there is a ``pacer``, with its rests wherever nothing has arrived.
+    """Reads what a socket's reader does, from ``open`` on; with a pacer it rests wherever nothing has arrived.
 
     Then all that has arrived is taken from the socket at once, and not in the small parts in which it is asked for.
     """
 
-    def __init__(self, raw: io.RawIOBase, sock: object) -> None:
-        self._raw, self._sock = raw, sock
+    def __init__(self) -> None:
+        self._raw = io.RawIOBase()
+        self._sock: object = None
         self._pacer: ReadPacer | None = None
         self._block = bytearray()
         self._unread = memoryview(self._block)
+
+    def open(self, raw: io.RawIOBase, sock: object) -> None:
+        """Read from ``raw``, the reader of ``sock``."""
+        self._raw, self._sock = raw, sock
 
     def pace(self, pacer: ReadPacer) -> None:
         """Read at this pace from now on."""
@@ -99,6 +103,7 @@ class PacedReader(io.RawIOBase):
             return True  # it was closed, as the read will say
 
     def close(self) -> None:
-        """Close the socket's reader."""
+        """Close the socket's reader, and let go of what was not read: a connection outlives its streams."""
         self._raw.close()
+        self._block, self._unread = bytearray(), memoryview(b"")
         super().close()

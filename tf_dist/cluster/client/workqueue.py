@@ -1,4 +1,4 @@
-"""Delaying, rate-limited work queue, the priority order of its workers, what they are at, and the resync schedule."""
+"""Delaying, rate-limited work queue, the order and the progress of its workers, the resync schedule, token buckets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,25 @@ K = TypeVar("K", bound=Hashable)
 # So many urgent keys are taken for one of the others that wait beside them: a driver that always has something urgent
 # to do still comes to everything.
 _URGENT_PER_ROUTINE: Final = 10
+
+
+class TokenBucket:
+    """Allows ``burst`` at once, then one every ``interval`` seconds. Not thread-safe.
+
+    All moments: seconds of one clock that only goes forward.
+    """
+
+    def __init__(self, *, interval: float, burst: int) -> None:
+        self._interval, self._burst = interval, burst
+        self._paid_until = -math.inf  # when all so far would be over, at one in an interval
+
+    def due(self) -> float:
+        """From when on the next is allowed; -inf: at once."""
+        return self._paid_until - (self._burst - 1) * self._interval
+
+    def take(self, now: float) -> None:
+        """Take a token, whether there is one or not."""
+        self._paid_until = max(self._paid_until, now) + self._interval
 
 
 class PriorityQueue(Generic[K]):
@@ -57,13 +76,14 @@ class PriorityQueue(Generic[K]):
 class InProgress(Generic[K]):
     """The keys that workers are at, and which versions of objects were noticed and written meanwhile. Thread-safe.
 
-    What a worker has written itself is no news to it, whether the answer or the watch shows it first.
+    What a worker has written itself is no news to it, whether the answer or the watch shows it first. Versions are
+    resourceVersions as numbers (``resource_version_of``); 0 is none.
     """
 
     def __init__(self) -> None:
         self._since: dict[K, float] = {}
-        self._noticed: dict[K, set[str]] = {}
-        self._written: dict[K, set[str]] = {}
+        self._noticed: dict[K, set[int]] = {}
+        self._written: dict[K, set[int]] = {}
         self._lock = threading.Lock()
 
     def begin(self, key: K, now: float) -> None:
@@ -71,15 +91,15 @@ class InProgress(Generic[K]):
         with self._lock:
             self._since[key], self._noticed[key], self._written[key] = now, set(), set()
 
-    def notice(self, key: K, version: str = "") -> bool:
-        """Something has come to be in this resourceVersion ("": it has none of its own); False: no worker is at it."""
+    def notice(self, key: K, version: int = 0) -> bool:
+        """An object has this version now (0: it is gone, or something else is new); False: no worker is at the key."""
         with self._lock:
             if key in self._since:
                 self._noticed[key].add(version)
             return key in self._since
 
-    def wrote(self, key: K, version: str) -> None:
-        """The worker has written an object, which has this resourceVersion now."""
+    def wrote(self, key: K, version: int) -> None:
+        """The worker has written an object, which has this version now."""
         with self._lock:
             if version and key in self._since:
                 self._written[key].add(version)

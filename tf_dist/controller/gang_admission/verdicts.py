@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from tf_dist.cluster.client.workqueue import TokenBucket
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
 from tf_dist.controller.informers.driver_informers import DriverInformers
@@ -51,7 +52,7 @@ class GangAdmission:
         self._generation = informers.generation
         self._rested = float("-inf")
         self._recheck_at = math.inf
-        self._paid_until = float("-inf")  # when all decisions so far would be over, at one in ``_EVERY``
+        self._decisions = TokenBucket(interval=_EVERY, burst=_BURST)
         self.wanted = True
 
     def _begin(self) -> None:
@@ -187,8 +188,8 @@ class GangAdmission:
 
     def _rest_from(self, begun: float) -> None:
         end = self._monotonic()
-        self._paid_until = max(self._paid_until, begun) + _EVERY
-        rest = max(_REST_FACTOR * (end - begun), self._paid_until - (_BURST - 1) * _EVERY - end)
+        self._decisions.take(begun)
+        rest = max(_REST_FACTOR * (end - begun), self._decisions.due() - end)
         self._rested = end + min(_MAX_REST, rest)
 
     def _take(self, changes: JobChanges) -> None:

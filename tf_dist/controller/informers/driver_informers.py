@@ -103,8 +103,8 @@ _PROBE_RIGHTS_IN_USE_EVERY: Final = 5.0
 class DriverInformers:
     """Informers of every kind a driver needs.
 
-    ``on_change`` is called with a job that has changed, or whose objects have, and with the resourceVersion of what has
-    ("": it is gone, or something else is new for the job); ``on_capacity_freed`` when capacity may have become free.
+    ``on_change`` is called with a job that has changed, or whose objects have, and with the version of what has
+    (0: it is gone, or something else is new for the job); ``on_capacity_freed`` when capacity may have become free.
     With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Which kinds are served, and how
     far the rights reach, is checked again and again: ``generation`` counts how often everything was listed anew because
     rights had changed.
@@ -114,7 +114,7 @@ class DriverInformers:
         self,
         context: DriverContext,
         *,
-        on_change: Callable[[JobRef, str], None],
+        on_change: Callable[[JobRef, int], None],
         on_capacity_freed: Callable[[], None],
     ) -> None:
         self._context = context
@@ -127,7 +127,7 @@ class DriverInformers:
         self._probe_at = 0.0
         self.generation = 0
         self.deleted_pods = DeletedPods()
-        self.schedulers = IntegrationInformers(context, on_change=lambda ref: on_change(ref, ""))
+        self.schedulers = IntegrationInformers(context, on_change=lambda ref: on_change(ref, 0))
         self.followed = False
 
     # Their life

@@ -29,6 +29,7 @@ from tf_dist.cluster.api import (
     Resource,
     has_ended,
 )
+from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
 from tf_dist.controller.informers import transforms
@@ -91,7 +92,7 @@ class ScopedInformers:
         context: DriverContext,
         scope: WatchScope,
         *,
-        on_change: Callable[[JobRef, str], None],
+        on_change: Callable[[JobRef, int], None],
         on_capacity_freed: Callable[[], None],
         on_pod_deleted: Callable[[Object], None],
     ) -> None:
@@ -286,9 +287,9 @@ class ScopedInformers:
     def _command_changed(self, old: Object | None, new: Object | None) -> None:
         namespace, _, name = transforms.command_target(new or old or {"metadata": {}}).partition("/")
         if name:
-            self._on_change(JobRef(VOLCANO_JOBS, namespace, name), "")
+            self._on_change(JobRef(VOLCANO_JOBS, namespace, name), 0)
 
-    def _owner_changed(self, owned: Object | None, version: str = "") -> None:
+    def _owner_changed(self, owned: Object | None, version: int = 0) -> None:
         ref = JobRef.of_owner(owned) if owned is not None else None
         if ref is not None:
             self._on_change(ref, version)
@@ -321,9 +322,9 @@ class _MemoizedByIdentity(Generic[T]):
         return self._found
 
 
-def _version(new: Object | None) -> str:
-    """The version of what was added or has changed; "" of what is gone."""
-    return str(new["metadata"].get("resourceVersion") or "") if new is not None else ""
+def _version(new: Object | None) -> int:
+    """The version of what was added or has changed; 0 of what is gone."""
+    return 0 if new is None else resource_version_of(new)
 
 
 def _are_the_same(before: list[Object], now: list[Object]) -> bool:

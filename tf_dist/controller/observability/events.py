@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.cluster.client.retries import fenced_by
+from tf_dist.cluster.client.workqueue import TokenBucket
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api.context import EmitEvent
@@ -149,14 +150,13 @@ class EventRecorder:
         self._runtime = runtime
         self._permission = permission
         self._queue = queue
-        self._burst, self._per_second = burst, per_second
         # As plain tuples of numbers, which no garbage collection walks: there are thousands, for an hour each.
         self._series: OrderedDict[str, tuple[int, float, float | None, bool]] = OrderedDict()
         self._lock = threading.Lock()
         self._important: deque[_PendingWrite] = deque()
         self._routine: deque[_PendingWrite] = deque()
         self._wakeup = runtime.condition()
-        self._paid_until = -math.inf  # when all writes so far would be over at ``per_second``
+        self._writes = TokenBucket(interval=1 / per_second, burst=burst)
         self._pacing = False  # the thread waits for its next turn to write, and not for an event
         self._closes_at = math.inf
         self._thread: threading.Thread | None = None
@@ -234,7 +234,7 @@ class EventRecorder:
             while True:
                 now = self._monotonic()
                 closing = self._closes_at < math.inf
-                due = self._paid_until - self._burst / self._per_second
+                due = self._writes.due()
                 self._pacing = due > now and not closing
                 if not self._pacing:
                     due = self._earliest(now)
@@ -243,7 +243,7 @@ class EventRecorder:
                         self._recorder.acted(_ACTION, _DROPPED)
                     return None
                 if due <= now:
-                    self._paid_until = max(self._paid_until, now) + 1 / self._per_second
+                    self._writes.take(now)
                     return _take(self._important, now) or _take(self._routine, now)
                 self._wakeup.wait(due - now if due < math.inf else None)
 
