@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -210,6 +212,60 @@ def test_a_group_follows_its_members() -> None:
     assert len(cache) == 3
     cache.discard(("", "d"), "d")
     assert cache.group("x") == []
+
+
+def test_a_reader_waits_for_no_writer() -> None:
+    """An event loop reads: a writer that was stopped in the middle, while others run, must not stop it."""
+
+    def leaves(_: dict[str, Any]) -> None:
+        writing.set()
+        read.wait(30)
+
+    writing, read = threading.Event(), threading.Event()
+    cache = Indexer(group_of, leaves=leaves)
+    cache.put(item("a", 1, group="x"))
+    writer = threading.Thread(target=cache.remove, args=(item("a", 2),))
+    writer.start()
+    assert writing.wait(30)
+    found = [cache.group("x"), cache.items(), [cache.get(("", "a"))]]
+    assert writer.is_alive()
+    read.set()
+    writer.join()
+    assert found == [[item("a", 1, group="x")]] * 3
+
+
+def test_an_object_that_changes_is_never_missing_while_it_is_read(fast_switches: None) -> None:
+    cache = Indexer(group_of)
+    names = [f"{number:02}" for number in range(20)]
+    cache.replace([item(name, 1, group="x") for name in names], 1)
+
+    def write() -> None:
+        for version in range(2, 400):
+            listed = [item(name, version, group="x") for name in names]
+            match version % 3:
+                case 0:
+                    cache.replace(listed, version)
+                case 1:
+                    cache.replace([item(name, 1, group="x") for name in names], 1, set_back=True)
+                case 2:
+                    for one in listed:
+                        cache.put(one)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while writer.is_alive():
+        assert [one["metadata"]["name"] for one in cache.group("x")] == names
+        assert [one["metadata"]["name"] for one in cache.items()] == names
+    writer.join()
+
+
+@pytest.fixture
+def fast_switches() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @st.composite

@@ -43,6 +43,10 @@ def parse_resource_version(version: object) -> int:
 class Indexer:
     """Thread-safe. ``index`` names the group of an object ("": none). An older version never replaces a newer.
 
+    Reading takes no lock: a writer may hold it while it waits for its turn to run itself, behind all other threads, and
+    an event loop reads here. What a reader gets of a group is what it was at one moment; an object that is only changed
+    is never missing from it.
+
     ``followed`` is the version up to which every change has been taken in: an answer that is no newer says nothing new,
     and what it shows may be gone by now. ``answered`` is the newest version that the answer to a write had.
     ``leaves`` is called, under the lock, with each object that is about to be dropped, or replaced by another of its
@@ -56,7 +60,7 @@ class Indexer:
         self._index = index
         self._leaves = leaves
         self._objects: dict[ObjectKey, Object] = {}
-        self._groups: dict[str, dict[ObjectKey, None]] = {}  # by the order in which they came
+        self._groups: dict[str, dict[ObjectKey, Object]] = {}  # in the order in which they came
         self._lock = threading.RLock()
         self.followed = self.answered = 0
 
@@ -69,13 +73,12 @@ class Indexer:
 
     def items(self) -> list[Object]:
         """Every object."""
-        with self._lock:
-            return list(self._objects.values())
+        return list(self._objects.values())  # one step of the interpreter: nothing is written meanwhile
 
     def group(self, name: str) -> list[Object]:
         """The objects of one group of the index."""
-        with self._lock:
-            return [self._objects[key] for key in self._groups.get(name, ())]
+        members = self._groups.get(name)
+        return [] if members is None else list(members.values())
 
     def put(self, stored: Object) -> Change | None:
         """Keep an object; None when this version, or a newer one, is known."""
@@ -135,13 +138,15 @@ class Indexer:
         """
         with self._lock:
             present = {object_key(stored): stored for stored in listed}
-            changes = self._drop_lost(self._objects, {} if set_back else present, math.inf if set_back else version)
+            newest = math.inf if set_back else version
+            changes = self._drop_lost(self._objects, present, newest)
             for key, stored in present.items():
                 old = self._objects.get(key)
                 if old is None:
                     continue
-                overtaken = 0 < resource_version_of(stored) < resource_version_of(old) <= version
-                if overtaken or (doubted and resource_version_of(stored) == resource_version_of(old) and stored != old):
+                before, after = resource_version_of(old), resource_version_of(stored)
+                another = (set_back or doubted) and before == after and stored != old
+                if another or 0 < after < before <= newest:
                     self._set(key, old, stored)
                     changes.append(Change(old, stored))
             changes += [change for stored in present.values() if (change := self.put(stored)) is not None]
@@ -153,8 +158,7 @@ class Indexer:
         """Take over a list of one group, made at ``version``, beside what is followed."""
         with self._lock:
             present = {object_key(stored): stored for stored in listed}
-            known = {key: self._objects[key] for key in self._groups.get(group, ())}
-            changes = self._drop_lost(known, present, version)
+            changes = self._drop_lost(self._groups.get(group, {}), present, version)
             return changes + [
                 change for stored in present.values() if (change := self.put_response(stored)) is not None
             ]
@@ -166,22 +170,22 @@ class Indexer:
         return [self._drop(key, old) for key, old in lost]
 
     def _set(self, key: ObjectKey, old: Object | None, new: Object) -> None:
-        if old is not None:
-            if old["metadata"].get("uid") != new["metadata"].get("uid"):
-                self._leaves(old)
-            self._leave_group(key, old)
+        if old is not None and old["metadata"].get("uid") != new["metadata"].get("uid"):
+            self._leaves(old)
         self._objects[key] = new
-        if group := self._index(new):
-            self._groups.setdefault(group, {})[key] = None
+        group = self._index(new)
+        if group:
+            self._groups.setdefault(group, {})[key] = new
+        if old is not None and (before := self._index(old)) != group:
+            self._leave_group(before, key)
 
     def _drop(self, key: ObjectKey, old: Object) -> Change:
         self._leaves(old)
         del self._objects[key]
-        self._leave_group(key, old)
+        self._leave_group(self._index(old), key)
         return Change(old, None)
 
-    def _leave_group(self, key: ObjectKey, old: Object) -> None:
-        group = self._index(old)
+    def _leave_group(self, group: str, key: ObjectKey) -> None:
         if members := self._groups.get(group):
             members.pop(key, None)
             if not members:
