@@ -10,10 +10,10 @@ BIN := .venv/bin
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt .ci/install
 	@test -n "$(PYTHON)" || { echo "tf-dist needs Python 3.11 or later: install it, or say make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[airflow,argo,dev,tensorflow]'
+	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[airflow,argo,dev,tensorflow]'
 	@touch $@
 
 install: .venv/installed ## Make .venv with everything in it
@@ -66,7 +66,7 @@ lint: .venv/installed ## Style, types and import rules
 check: lint test ## All that has to pass
 
 .venv/docs-installed: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 docs: .venv/docs-installed ## Build the documentation: site/index.html

@@ -110,9 +110,17 @@ def _cordon(cluster: Cluster, *, cordoned: bool) -> None:
 )
 def admitted() -> Measured:
     """The peer uncordons the nodes and writes the same statuses over the same ones, and as many events."""
-    ours, peers = in_turn(_decided, lambda of: _write_alike(of.events), pairs=3)
+    spent: list[float] = []
+
+    def written(of: _Decided) -> float:
+        rate, cpu = _write_alike(of.events)
+        spent.append(cpu)
+        return rate
+
+    ours, peers = in_turn(_decided, written, pairs=3)
     cpu, events = statistics.median(one.cpu for one in ours), ours[-1].events
-    note = f"The controller: {cpu:.1f} ms of CPU time a job; {events} events within the time measured. "
+    note = f"The controller: {cpu:.1f} ms of CPU time a job, the peer {statistics.median(spent):.1f}; "
+    note += f"{events} events within the time measured. "
     note += "The peer follows the same kinds and writes over the same statuses; both in turn."
     return Measured([one.rate for one in ours], {_BARE: peers}, note)
 
@@ -147,8 +155,10 @@ def _admission_rate(cluster: Cluster, seen: _Seen, write: Callable[[], object] =
     return JOBS / (max(seen.at.values()) - begun)
 
 
-def _write_alike(events: int) -> float:
-    """With as many events as the controller wrote in its time; it writes most of them later, so that jobs go first."""
+def _write_alike(events: int) -> tuple[float, float]:
+    """Jobs a second, and milliseconds of CPU time a job, with as many events as the controller wrote in its time; it
+    writes most of them later, so that jobs go first.
+    """
     with (
         prepared() as cluster,
         followed(cluster),
@@ -167,7 +177,9 @@ def _write_alike(events: int) -> float:
 
         write(lambda _: _WAITS, Peer(cluster, jobs=JOBS, events=0))()
         admit = write(partial(placed, workers=2), Peer(cluster, jobs=JOBS, events=events))
-        return _admission_rate(cluster, seen, admit)
+        begun = time.process_time()
+        rate = _admission_rate(cluster, seen, admit)
+        return rate, (time.process_time() - begun) / JOBS * 1e3
 
 
 def _observed(verdict: Verdict) -> Observed:

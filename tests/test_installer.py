@@ -1,0 +1,51 @@
+"""``.ci/install``: what make and CI install with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / ".ci" / "install"
+
+
+def installers(**environment: str) -> list[str]:
+    """What is run, one after the other, to install a package that is there already, so that no index is asked."""
+    pip = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    found = subprocess.run(
+        ["sh", "-x", SCRIPT, sys.executable, "--no-deps", "--dry-run", "pyyaml"],
+        env=pip | {"PIP_CONFIG_FILE": os.devnull, "UV_OFFLINE": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    lines = [line for line in found.stderr.splitlines() if " install " in line and line.endswith(" pyyaml")]
+    return ["uv" if " -m uv " in line else "pip" for line in lines if "with_uv" not in line]
+
+
+def test_uv_installs_where_pip_is_not_told_from_where() -> None:
+    pytest.importorskip("uv", reason="an environment that pip has made by itself; make install brings uv")
+    assert installers() == ["uv"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"PIP_INDEX_URL": "http://127.0.0.1:1/simple"},
+        {"PIP_EXTRA_INDEX_URL": "http://127.0.0.1:1/simple"},
+        {"PIP_NO_INDEX": "1"},
+        {"PIP_PROXY": "http://127.0.0.1:1"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_pip_installs_where_it_is_told_from_where_as_uv_does_not_read_that(setting: dict[str, str]) -> None:
+    assert installers(**setting) == ["pip"]
+
+
+def test_pip_installs_where_uv_cannot() -> None:
+    pytest.importorskip("uv", reason="an environment that pip has made by itself; make install brings uv")
+    assert installers(UV_CONFIG_FILE="/nowhere/uv.toml") == ["uv", "pip"]
