@@ -187,6 +187,26 @@ def test_the_table(tf_dist: Program) -> None:
     assert (found.returncode, found.stdout, found.stderr) == (0, PLAN, "")
 
 
+@pytest.mark.parametrize(("replicas", "shown"), [(20, 20), (21, 3), (2_000, 3)])
+def test_the_table_has_examples_of_many_replicas(tf_dist: Program, replicas: int, shown: int) -> None:
+    """Each TF_CONFIG of 2,000 replicas has 2,000 addresses: all of them are 140 MB."""
+    file = tf_dist.write("job.yaml", sized(tf_dist))
+    found = tf_dist("plan", file, "--set", f"spec.tfReplicaSpecs.Worker.replicas={replicas}")
+    lines = found.stdout.splitlines()
+    for begin in ("Pod ", "Service ", "worker-"):
+        assert sum(line.startswith(begin) for line in lines) == shown
+    note = f"and {replicas - shown} more of Worker like these: -o yaml has them all"
+    assert [line for line in lines if line.startswith("and ")] == [note] * (shown < replicas)
+    assert f"gang: at least {replicas} of {replicas} pods" in found.stdout
+
+
+def test_yaml_has_all_replicas(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", sized(tf_dist))
+    found = tf_dist("plan", file, "-o", "yaml", "--set", "spec.tfReplicaSpecs.Worker.replicas=21")
+    objects = list(yaml.safe_load_all(found.stdout))
+    assert [one["kind"] for one in objects] == ["Service"] * 21 + ["Pod"] * 21
+
+
 @pytest.mark.parametrize("example", ["tfjob.yaml", "tfjob-v1alpha1.yaml", "volcano-job.yaml"])
 def test_yaml_is_a_stream_of_objects_without_owner(tf_dist: Program, example: str) -> None:
     found = tf_dist("plan", str(DIGITS / example), "-o", "yaml")

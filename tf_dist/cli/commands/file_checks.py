@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,12 +12,15 @@ from tf_dist.cli import options, output
 from tf_dist.client import exit_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tf_dist.client.job_files import JobFiles, LoadedJob
     from tf_dist.client.yaml_files import FileProblem, YamlDocument
-    from tf_dist.core.api.job import Dialect, Job
+    from tf_dist.core.api.job import Dialect, Job, ReplicaId
     from tf_dist.errors import Problem
+
+_MOST_SHOWN: Final = 20  # replicas of a type that a table shows one by one; of more it shows so many examples
+_EXAMPLES: Final = 3
 
 
 def validate(
@@ -119,7 +122,7 @@ def plan(
     if form is options.DataFormat.TABLE:
         _show_plan(job, companions)
     else:
-        objects = [*companions, *planned(job)]
+        objects = [*companions, *planned(job, job.replicas)]
         output.data(form.value, objects if form is options.DataFormat.YAML else _plan_report(job, objects))
 
 
@@ -136,15 +139,15 @@ def _placeholder(job: Job) -> Job:
     return replace(job, uid=f"planned-{job.key.name}"[:63].rstrip("-."))
 
 
-def planned(job: Job) -> list[dict[str, Any]]:
-    """Every object of the first attempt, without the owner that is not there yet."""
+def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
+    """Every object of the first attempt, of pods those of ``replicas``, without the owner that is not there yet."""
     from tf_dist.core.api.status import Attempts
     from tf_dist.core.integrations import dispatch
     from tf_dist.core.podbuilder import replica_pod, services
     from tf_dist.core.podbuilder.tf_config import cluster_hosts
 
     attempt, s, hosts = Attempts(), dispatch.planned_context(job), cluster_hosts(job)
-    pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica), hosts) for replica in job.replicas}
+    pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica), hosts) for replica in replicas}
     for replica, body in pods.items():
         dispatch.decorate_pod(s, replica, body)
     return [_ownerless(body) for body in (*dispatch.wanted_objects(s), *services.build_objects(job), *pods.values())]
@@ -162,7 +165,7 @@ def unsupported_security(job: Job) -> list[str]:
 
     here = node_features(isolated=sys.platform == "linux", enforced=("memory", "cpu"))  # the best that may be
     found: dict[str, None] = {}
-    for replica in job.replicas:
+    for replica in (spec.ids[0] for spec in job.replica_specs if spec.replicas):  # the others are alike
         pod = replica_pod.build_pod(job, replica, Attempts().label(replica))
         for container in [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]:
             where = f"on this machine, container {container['name']}"
@@ -180,16 +183,16 @@ def _ownerless(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "metadata": metadata}
 
 
-def _configs(job: Job) -> dict[str, str]:
+def _configs(job: Job, replicas: Sequence[ReplicaId]) -> dict[str, str]:
     from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 
     hosts = cluster_hosts(job)
-    found = {str(replica): build_tf_config(job, replica, hosts) for replica in job.replicas}
+    found = {str(replica): build_tf_config(job, replica, hosts) for replica in replicas}
     return {replica: text for replica, text in found.items() if text is not None}
 
 
 def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
-    configs = {replica: json.loads(text) for replica, text in _configs(job).items()}
+    configs = {replica: json.loads(text) for replica, text in _configs(job, job.replicas).items()}
     return {
         "job": {"apiVersion": job.dialect.value, "kind": job.dialect.kind, "name": job.key.name}
         | {"namespace": job.key.namespace},
@@ -209,15 +212,31 @@ def requests_text(job: Job) -> dict[str, str]:
     return {resource: format_quantity(value, resource) for resource, value in sorted(total.items())}
 
 
+def _shown_replicas(job: Job) -> list[ReplicaId]:
+    """The replicas that a table shows. Where there are many, each TF_CONFIG has the addresses of all of them."""
+    return [
+        replica
+        for spec in job.replica_specs
+        for replica in spec.ids[: spec.replicas if spec.replicas <= _MOST_SHOWN else _EXAMPLES]
+    ]
+
+
 def _show_plan(job: Job, companions: list[dict[str, Any]]) -> None:
+    from tf_dist.client.log_follower import replica_of
+
     needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(job).items())
     output.line(f"{output.styled(f'{job.dialect.kind} {job.key}', 'bold')} ({job.dialect.value})")
     gang = f"at least {job.scheduling.min_available} of {len(job.replicas)} pods start together"
     output.line(f"gang: {gang}; it needs {needs}")
     output.line()
-    rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in (*companions, *planned(job))]
+    shown = _shown_replicas(job)
+    bodies = [*companions, *(body for body in planned(job, shown) if replica_of(body) in (None, *shown))]
+    rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in bodies]
     output.table(("KIND", "NAME", "DETAIL"), rows)
-    for replica, text in _configs(job).items():
+    for spec in job.replica_specs:
+        if left := spec.replicas - sum(replica.type == spec.type for replica in shown):
+            output.line(f"and {left} more of {spec.name} like these: -o yaml has them all")
+    for replica, text in _configs(job, shown).items():
         output.line()
         output.line(f"{output.styled(replica, 'bold')} TF_CONFIG")
         output.line(f"  {text}")
