@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -147,19 +148,17 @@ def triggerer() -> dict[str, Measured]:
     other, lost = _theirs()
     told = f"all {JOBS} in {mine['end']['seconds']:.1f} s."
 
-    def beside(value: Callable[[dict[str, Any]], float], note: str = "", **peers: float) -> Measured:
+    def beside(value: Callable[[dict[str, Any]], float], note: str = "") -> Measured:
         found = [value(mine) for mine in runs]
-        return Measured(found, peers | ({_PROVIDER: value(other)} if other else {}), f"{note} {lost}".strip())
+        return Measured(found, {_PROVIDER: value(other)} if other else {}, f"{note} {lost}".strip())
 
+    stall = beside(lambda of: max(of["stall"], of["end"]["stall"]), f"idle {mine['stall']:.3f} s.")
+    collection = max(mine["collection"] for mine in runs)
     return {
         "airflow.requests": beside(lambda of: of["requests"], f"{mine['watches']} kinds watched, each once."),
         "airflow.cpu": beside(lambda of: 100 * of["cpu"]),
         "airflow.memory": beside(lambda of: of["memory"]),
-        "airflow.stall": beside(
-            lambda of: max(of["stall"], of["end"]["stall"]),
-            f"idle {mine['stall']:.3f} s.",
-            **{_COLLECTION: max(mine["collection"] for mine in runs)},
-        ),
+        "airflow.stall": replace(stall, peers={**(stall.peers or {}), _COLLECTION: collection}),
         "airflow.end": Measured([1000 * mine["end"]["cpu"] / JOBS for mine in runs], note=told),
     }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +51,21 @@ def test_pip_installs_where_it_is_told_from_where_as_uv_does_not_read_that(setti
 def test_pip_installs_where_uv_cannot() -> None:
     pytest.importorskip("uv", reason="an environment that pip has made by itself; make install brings uv")
     assert installers(UV_CONFIG_FILE="/nowhere/uv.toml") == ["uv", "pip"]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_ctrl_c_while_uv_installs_ends_the_installation(shell: str, tmp_path: Path) -> None:
+    """uv catches the signal and exits by itself, after which a shell would go on."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    stand_in, calls = tmp_path / "python", tmp_path / "calls"
+    stand_in.write_text(
+        f"""#!/bin/sh
+echo "$*" >>'{calls}'
+[ "$2" != uv ] || {{ trap '' INT; kill -INT 0; exit 130; }}
+"""
+    )
+    stand_in.chmod(0o755)
+    done = subprocess.run([shell, SCRIPT, stand_in, "pyyaml"], start_new_session=True, timeout=60)
+    assert done.returncode in (130, -signal.SIGINT)
+    assert [line.split()[1] for line in calls.read_text().splitlines() if line.endswith(" pyyaml")] == ["uv"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tf_dist.core.api.job import Dialect, Job, ReplicaId
     from tf_dist.errors import Problem
 
-_MOST_SHOWN: Final = 20  # replicas of a type that a table shows one by one; of more it shows so many examples
-_EXAMPLES: Final = 3
+_MOST_SHOWN: Final = 20  # replicas of a type that a table shows one by one
+_EXAMPLES: Final = 3  # those that it shows of a type that has more
 
 
 def validate(
@@ -140,7 +140,8 @@ def _placeholder(job: Job) -> Job:
 
 
 def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
-    """Every object of the first attempt, of pods those of ``replicas``, without the owner that is not there yet."""
+    """Every object of the first attempt but those of other ``replicas``, without the owner that is not there yet."""
+    from tf_dist.client.log_follower import replica_of
     from tf_dist.core.api.status import Attempts
     from tf_dist.core.integrations import dispatch
     from tf_dist.core.podbuilder import replica_pod, services
@@ -150,7 +151,9 @@ def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
     pods = {replica: replica_pod.build_pod(job, replica, attempt.label(replica), hosts) for replica in replicas}
     for replica, body in pods.items():
         dispatch.decorate_pod(s, replica, body)
-    return [_ownerless(body) for body in (*dispatch.wanted_objects(s), *services.build_objects(job), *pods.values())]
+    chosen = {None, *replicas}
+    own = [body for body in services.build_objects(job) if replica_of(body) in chosen]
+    return [_ownerless(body) for body in (*dispatch.wanted_objects(s), *own, *pods.values())]
 
 
 def unsupported_security(job: Job) -> list[str]:
@@ -222,16 +225,13 @@ def _shown_replicas(job: Job) -> list[ReplicaId]:
 
 
 def _show_plan(job: Job, companions: list[dict[str, Any]]) -> None:
-    from tf_dist.client.log_follower import replica_of
-
     needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(job).items())
     output.line(f"{output.styled(f'{job.dialect.kind} {job.key}', 'bold')} ({job.dialect.value})")
     gang = f"at least {job.scheduling.min_available} of {len(job.replicas)} pods start together"
     output.line(f"gang: {gang}; it needs {needs}")
     output.line()
     shown = _shown_replicas(job)
-    bodies = [*companions, *(body for body in planned(job, shown) if replica_of(body) in (None, *shown))]
-    rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in bodies]
+    rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in (*companions, *planned(job, shown))]
     output.table(("KIND", "NAME", "DETAIL"), rows)
     for spec in job.replica_specs:
         if left := spec.replicas - sum(replica.type == spec.type for replica in shown):
