@@ -11,7 +11,7 @@ from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Leadership
 from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Verdict, chosen_job, expected_job
+from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, chosen_job, expected_job
 from tf_dist.core.api.context import (
     Action,
     EmitEvent,
@@ -108,7 +108,13 @@ class JobReconciler:
         return known.driver not in ("", self._leadership.ref)
 
     def report_stalled(
-        self, ref: JobRef, known: JobEntry, last_error: str, *, rejected: bool = False, invalid_pod: bool = False
+        self,
+        ref: JobRef,
+        known: JobEntry,
+        last_error: str,
+        *,
+        rejected: PendingReason | None = None,
+        invalid: bool = False,
     ) -> None:
         """Write into a job what keeps it from going on, and do nothing else for it.
 
@@ -116,7 +122,7 @@ class JobReconciler:
         """
         if self._has_other_driver(known):
             return
-        plan = self.plan(known, last_error=last_error, rejected=rejected, invalid_pod=invalid_pod)
+        plan = self.plan(known, last_error=last_error, rejected=rejected, invalid=invalid)
         kinds = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
         self._executor.apply(ref, known.stored, _only_actions(plan, *kinds))
         self._record(known, plan.status)
@@ -129,8 +135,8 @@ class JobReconciler:
         seen: JobPods | None = None,
         driver: str | None = None,
         last_error: str | None = None,
-        rejected: bool = False,
-        invalid_pod: bool = False,
+        rejected: PendingReason | None = None,
+        invalid: bool = False,
     ) -> Plan:
         """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read.
 
@@ -167,7 +173,7 @@ class JobReconciler:
             gang=gang,
             last_error=last_error,
             rejected=rejected,
-            invalid_pod=invalid_pod,
+            invalid=invalid,
             # Whose job it is says how it reads it: that one may be of another release.
             accepted=reading.accepted if driver is None else None,
             refused=reading.refused if driver is None else None,

@@ -56,6 +56,8 @@ from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
+# Kinds without which no pod of a job can start.
+_NEEDED: Final = (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 _KINDS: Final = {
     resource.kind: resource
     for resource in (PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, VOLCANO_COMMANDS)
@@ -66,11 +68,15 @@ _FormerPods = Callable[[str], list[Object]]
 
 
 class NameConflict(ClusterError):
-    """An object of that name is there and is not the job's."""
+    """Another object has the name of an object of the job. ``leaving``: it is about to be deleted."""
+
+    def __init__(self, message: str, *, hint: str = "", leaving: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.leaving = leaving
 
 
-class InvalidPod(Rejected):
-    """The API server refuses a pod for what it is: no later try will do better."""
+class InvalidObject(Rejected):
+    """The API server finds an object of the job invalid: no later try will do better."""
 
 
 class StatusPruned(ClusterError):
@@ -242,13 +248,11 @@ class PlanExecutor:
         try:
             there = self._cluster.create(resource, ref.namespace, body)
         except AlreadyExists:
-            there = self._adopt(
-                resource, ref, self._own(resource, ref, body["metadata"]["name"], stored["metadata"]["uid"]), body
-            )
+            there = self._adopt(resource, ref, self._own(resource, ref, body["metadata"]["name"], stored), body)
             created = False
         except Rejected as error:
-            if resource == PODS and is_invalid_object(error):
-                raise InvalidPod(str(error), hint=error.hint) from error
+            if resource in _NEEDED and is_invalid_object(error):
+                raise InvalidObject(str(error), hint=error.hint) from error
             raise
         if created:
             self._wrote(ref, resource_version_of(there))
@@ -269,15 +273,15 @@ class PlanExecutor:
 
     def _ensure_keys(self, ref: JobRef, stored: Object, body: Object) -> None:
         """Secrets are not followed: who may list them may read all of them."""
-        name, uid = body["metadata"]["name"], stored["metadata"]["uid"]
+        name = body["metadata"]["name"]
         try:
-            self._own(SECRETS, ref, name, uid)
+            self._own(SECRETS, ref, name, stored)
         except NotFound:
             try:
                 filled = with_key_pair(body, generate_key_pair()) if lacks_keys(body) else body
                 self._cluster.create(SECRETS, ref.namespace, filled)
             except AlreadyExists:
-                self._own(SECRETS, ref, name, uid)
+                self._own(SECRETS, ref, name, stored)
 
     def _adopt(self, resource: Resource, ref: JobRef, there: Object, body: Object) -> Object:
         """An object that the job controls without our labels, as a training-operator before us made it: it gets them.
@@ -288,21 +292,32 @@ class PlanExecutor:
             return there
         name, metadata = there["metadata"]["name"], there["metadata"]
         if "deletionTimestamp" in metadata:
-            raise NameConflict(f"{resource.kind} {ref.namespace}/{name} of the controller before is being deleted")
+            raise NameConflict(
+                f"{resource.kind} {ref.namespace}/{name} of the controller before is being deleted", leaving=True
+            )
         _LOG.info("adopted object of previous controller: kind=%s object=%s/%s", resource.kind, ref.namespace, name)
         patch = {"metadata": {"uid": metadata["uid"], "labels": body["metadata"]["labels"]}}
         return self._cluster.patch(resource, ref.namespace, name, patch)
 
-    def _own(self, resource: Resource, ref: JobRef, name: str, uid: str) -> Object:
+    def _own(self, resource: Resource, ref: JobRef, name: str, stored: Object) -> Object:
         """That it exists is fine if it is the job's: an answer was lost, or the caches were older than the object."""
         there = self._cluster.get(resource, ref.namespace, name)
         owners = there["metadata"].get("ownerReferences") or ()
-        if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):
+        if any(owner.get("uid") == stored["metadata"]["uid"] and owner.get("controller") for owner in owners):
             return there
-        owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no controller"
+        # The garbage collector deletes what an earlier job of this name has left.
+        earlier = any((owner.get("kind"), owner.get("name")) == (ref.resource.kind, ref.name) for owner in owners)
+        leaving = earlier or "deletionTimestamp" in there["metadata"]
+        if earlier:
+            owner = f"an earlier {ref.resource.kind} {ref.name}"
+        else:
+            owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no controller"
         raise NameConflict(
             f"{resource.kind} {ref.namespace}/{name} exists already and belongs to {owner}, not to this job",
-            hint=f"delete it (kubectl delete {resource.plural} {name} -n {ref.namespace}) or rename the job",
+            hint="the job goes on when it is deleted"
+            if leaving
+            else f"rename the job, or ask the owner of {resource.kind} {name} to remove it",
+            leaving=leaving,
         )
 
     def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> bool:

@@ -19,8 +19,8 @@ from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_recorder import WorkQueueStats
-from tf_dist.controller.plan_executor import InvalidPod
-from tf_dist.core.api.assignment import Verdict
+from tf_dist.controller.plan_executor import InvalidObject, NameConflict
+from tf_dist.core.api.assignment import PendingReason, Verdict
 from tf_dist.core.api.context import EmitEvent, Plan
 from tf_dist.core.api.status import STALLED
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
@@ -28,8 +28,8 @@ from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled
 _LOG = logging.getLogger(__name__)
 # Failures in a row from which on the job itself reports them: most pass at once, and are worth no write.
 _STALLED_AFTER_FAILURES: Final = 3
-# And from which on a rule is not expected to let its pods in any more (about three seconds): files are applied one by
-# one, and what a pod lacks (an account, a priority class) may come a moment later.
+# And from which on a rule is not expected to let its pods in any more, or a name to become free (about three seconds):
+# files are applied one by one, and what a pod lacks (an account, a priority class) may come a moment later.
 _REJECTED_AFTER_FAILURES: Final = 6
 
 
@@ -214,17 +214,27 @@ class WorkerPool:
         message = f"{what} ({hint})" if hint else what
         failures = self._queue.failures(ref)
         if failures >= _STALLED_AFTER_FAILURES:
-            disallowed = isinstance(error, AdmissionDenied) and failures >= _REJECTED_AFTER_FAILURES
-            invalid = isinstance(error, InvalidPod)
-            self._report_stalled(ref, message, rejected=disallowed or isinstance(error, Rejected), invalid_pod=invalid)
+            rejected, invalid = _rejection(error, failures), isinstance(error, InvalidObject)
+            self._report_stalled(ref, message, rejected=rejected, invalid=invalid)
         self._events.emit(ref.resource, ref.namespace, known.stored, EmitEvent("Warning", STALLED, message))
 
-    def _report_stalled(self, ref: JobRef, message: str, *, rejected: bool, invalid_pod: bool) -> None:
+    def _report_stalled(self, ref: JobRef, message: str, *, rejected: PendingReason | None, invalid: bool) -> None:
         """Have the job itself say what keeps it from going on."""
         known, mine = self._lookup(ref)
         if known is None or not mine:
             return
         try:
-            self._reconciler.report_stalled(ref, known, message, rejected=rejected, invalid_pod=invalid_pod)
+            self._reconciler.report_stalled(ref, known, message, rejected=rejected, invalid=invalid)
         except Exception as error:
             _LOG.debug("cannot report stalled job=%s: %s", ref, error)
+
+
+def _rejection(error: Exception, failures: int) -> PendingReason | None:
+    """As which reason the gang gives its admission back after so many failures; None: another try may do better."""
+    if isinstance(error, Rejected):
+        return PendingReason.PODS_REJECTED
+    if failures < _REJECTED_AFTER_FAILURES:
+        return None
+    if isinstance(error, AdmissionDenied):
+        return PendingReason.PODS_REJECTED
+    return PendingReason.NAME_CONFLICT if isinstance(error, NameConflict) and not error.leaving else None

@@ -8,7 +8,16 @@ from typing import Any, Final
 import pytest
 
 from tests.controller.harness import World, container, disturbed, tfjob
-from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
+from tf_dist.cluster.api import (
+    PODS,
+    PRIORITY_CLASSES,
+    SERVICES,
+    TFJOBS,
+    TFJOBS_V1ALPHA1,
+    VOLCANO_JOBS,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.api_errors import AdmissionDenied, RequestInfo, error_from_status
 from tf_dist.controller.driver import Driver
 from tf_dist.core.api.status_codec import load_status
@@ -150,6 +159,61 @@ def one_worker(version: str) -> tuple[Object, Resource]:
     resource = next(one for one in (TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS) if one.api_version == version)
     metadata = {"name": "mnist", "namespace": "default"}
     return {"apiVersion": version, "kind": resource.kind, "metadata": metadata, "spec": spec}, resource
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"), [(SERVICES, "mnist-ps-0"), (SERVICES, "mnist-worker-1"), (PODS, "mnist-worker-0")]
+)
+def test_gives_admission_back_when_a_name_is_taken(world: World, resource: Resource, name: str) -> None:
+    spec: Object = {"containers": [container()]} if resource == PODS else {"ports": [{"port": 80}]}
+    body = {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec}
+    world.memory.create(resource, "default", body)
+    world.submit(tfjob("mnist"))
+    world.clock.now += 1
+    world.submit(tfjob("sound"))
+    passes(world, 10)
+    assert not world.status("mnist").get("admission"), world.describe()
+    assert world.status("mnist")["reason"] in ("NameConflict", "Backoff"), world.describe()
+    assert world.status("sound").get("admission"), world.describe()
+    told = diagnose(parse(world.job("mnist")).job, load_status(world.job("mnist")["status"]), (), world.clock.now)
+    text = " ".join(one.summary + one.resolution for one in told)
+    assert f"{resource.kind} default/{name} exists already and belongs to no controller" in text
+    assert "kubectl delete" not in text, "it is not ours to delete"
+    assert "admitted" not in text
+    assert world.memory.get(resource, "default", name)["metadata"]["labels"] == {"app": "other"}
+    world.memory.delete(TFJOBS, "default", "sound")
+    world.memory.delete(resource, "default", name)
+    passes(world, 90)
+    assert world.status("mnist").get("admission"), world.describe()
+
+
+def test_waits_for_objects_of_an_earlier_job_of_the_same_name(world: World) -> None:
+    """A finalizer keeps the garbage collector from deleting one."""
+    earlier = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "mnist", "uid": "1", "controller": True}
+    metadata = {"name": "mnist-ps-0", "ownerReferences": [earlier], "finalizers": ["example.com/slow"]}
+    world.memory.create(SERVICES, "default", {"metadata": metadata, "spec": {"ports": [{"port": 80}]}})
+    world.submit(tfjob("mnist"))
+    passes(world, 20)
+    assert world.status("mnist").get("admission"), world.describe()
+    assert "belongs to an earlier TFJob mnist" in str(world.job("mnist")["status"]["conditions"])
+    world.memory.patch(SERVICES, "default", "mnist-ps-0", {"metadata": {"finalizers": None}})
+    passes(world, 40)
+    assert len(world.pods()) == 3, world.describe()
+
+
+def test_fails_the_job_when_a_service_is_invalid(world: World) -> None:
+    invalid = answer(422, 'Service "mnist-ps-0" is invalid: metadata.name: Invalid value', "metadata.name")
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("create", SERVICES):
+            raise invalid
+
+    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob("mnist"))
+    passes(world, 5)
+    status = world.status()
+    assert (status["phase"], status["reason"]) == ("Failed", "PodsRejected"), world.describe()
+    assert 'Service "mnist-ps-0" is invalid' in str(status)
 
 
 def test_a_rule_that_refuses_pods_is_waited_for(world: World) -> None:

@@ -326,6 +326,7 @@ class PendingReason(StrEnum):
     BACKOFF = "Backoff"
     SCHEDULE_TIMEOUT = "ScheduleTimeout"
     PODS_REJECTED = "PodsRejected"
+    NAME_CONFLICT = "NameConflict"  # an object that is not the job's has the name of one of its own
     PREEMPTED = PREEMPTED
     RECOVERY_TIMEOUT = RECOVERY_TIMEOUT
     EVICTED = "Evicted"  # it lost pods, and on_eviction says that it waits again

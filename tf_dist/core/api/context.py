@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.core.api.assignment import Verdict
+from tf_dist.core.api.assignment import PendingReason, Verdict
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Document, Job, ReplicaId
 from tf_dist.core.api.lifecycle_policy import next_policy_timeout
@@ -213,8 +213,8 @@ class Observed:
     - ``gang``: the gang scheduler that this driver has for jobs which name none ("": tf-dist itself; None: the job is
       another driver's).
     - ``last_error``: why the passes before this one failed, several in a row ("": they did not; None: not known yet);
-      ``rejected``: the cluster refuses an object of the job, and would refuse it again; ``invalid_pod``: the object is
-      a pod, and no cluster would take it as it is.
+      ``rejected``: as which reason the gang gives its admission back, because trying again soon is of no use;
+      ``invalid``: the API server finds an object of the job invalid, so that no later try will do better.
     - ``accepted``: the spec that the job was parsed from (None: that of its status); ``refused``: the present one, if
       that is another.
     """
@@ -234,8 +234,8 @@ class Observed:
     served: ServedApis | None = None
     gang: str | None = None
     last_error: str | None = None
-    rejected: bool = False
-    invalid_pod: bool = False
+    rejected: PendingReason | None = None
+    invalid: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
     verdict_only: bool = False

@@ -171,6 +171,11 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
         Category.REFUSED,
         "mend the job, which then starts without a pause, or have the cluster allow it: it is tried again by itself",
     ),
+    PendingReason.NAME_CONFLICT: (
+        Level.ERROR,
+        Category.REFUSED,
+        "submit the job under another name, or ask the owner of that object to remove it: the job is then tried again",
+    ),
     PendingReason.RECOVERY_TIMEOUT: (
         Level.WARNING,
         Category.NODE_LOST,
@@ -201,6 +206,7 @@ _REQUEUED: Final = frozenset(
         PendingReason.PREEMPTED,
         PendingReason.SCHEDULE_TIMEOUT,
         PendingReason.PODS_REJECTED,
+        PendingReason.NAME_CONFLICT,
         PendingReason.RECOVERY_TIMEOUT,
     }
 )

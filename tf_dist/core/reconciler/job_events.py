@@ -40,6 +40,7 @@ _SETBACKS: Final = frozenset(
         PendingReason.EVICTED,
         PendingReason.SCHEDULE_TIMEOUT,
         PendingReason.PODS_REJECTED,
+        PendingReason.NAME_CONFLICT,
         PendingReason.RECOVERY_TIMEOUT,
         PendingReason.WAITING_FOR_LOST_NODE,
         PendingReason.UNREADABLE,

@@ -227,13 +227,19 @@ def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: 
     return requeue(s, status, PendingReason.EVICTED.value, message, fall_back=fall_back)
 
 
-def fail_invalid_pods(s: ReconcileContext) -> Status | None:
-    """The API server finds the pods of an admitted gang invalid: no time and no place will change that."""
-    if not s.observed.invalid_pod or s.status.admission is None:
+def fail_invalid_objects(s: ReconcileContext) -> Status | None:
+    """The API server finds a pod, a Service or the like of an admitted gang invalid: no later try will do better."""
+    if not s.observed.invalid or s.status.admission is None:
         return None
     reason, why = PendingReason.PODS_REJECTED.value, s.observed.last_error or ""
     failed = replace(s.status, failure=Failure(event=reason, message=why, at=s.now))
-    return failed.with_phase(Phase.FAILED, s.now, reason, f"the API server finds its pods invalid: {why}")
+    return failed.with_phase(Phase.FAILED, s.now, reason, f"the API server finds an object of the job invalid: {why}")
+
+
+_REJECTIONS: Final = {
+    PendingReason.PODS_REJECTED: "the cluster refuses pods of the gang",
+    PendingReason.NAME_CONFLICT: "the name of one of its objects is taken",
+}
 
 
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
@@ -244,9 +250,8 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
     due = unplaced_due_at(s)
     if due is None:
         return None
-    if s.observed.rejected:
-        why = f"the cluster refuses pods of the gang: {s.observed.last_error}"
-        return _released(s, PendingReason.PODS_REJECTED, why, "")
+    if s.observed.rejected is not None:
+        return _released(s, s.observed.rejected, f"{_REJECTIONS[s.observed.rejected]}: {s.observed.last_error}", "")
     if s.now < due:
         return None
     return _released(s, PendingReason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")

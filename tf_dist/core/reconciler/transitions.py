@@ -67,7 +67,7 @@ from tf_dist.core.reconciler.pod_phases import (
     start_policy_timeouts,
 )
 from tf_dist.core.reconciler.requeue import (
-    fail_invalid_pods,
+    fail_invalid_objects,
     requeue_evicted,
     requeue_incomplete,
     requeue_preempted,
@@ -353,7 +353,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
     TransitionRule(fail_over_backoff_limit, LIVE, _phases(Phase.FAILED)),
-    TransitionRule(fail_invalid_pods, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
+    TransitionRule(fail_invalid_objects, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
     # An admitted gang loses its admission, in whole or in part, or is resized.
     TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, verdict_only=_APPLY),
     TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at, _SKIP),
