@@ -65,6 +65,21 @@ def test_a_job_of_another_driver_is_left_alone_until_that_driver_is_dead(world: 
     assert len(world.pods()) == 3
 
 
+def test_leaves_a_job_alone_when_its_driver_came_back_while_the_loop_was_blocked(world: World) -> None:
+    """A worker asks between two rounds of the loop, which knows only who was dead at the last one."""
+    world.submit(claimed_by(OTHER))
+    leadership = Hands()
+    driver = driven(world, leadership)
+    settle(driver)
+    [(ref, _)] = driver.informers.jobs()
+    known = driver._job_index.get(ref)
+    leadership.dead = frozenset({OTHER})
+    driver._takeover.refresh({OTHER})
+    assert driver._takeover.drives(known)
+    leadership.dead = frozenset()
+    assert not driver._takeover.drives(known)
+
+
 def test_a_job_that_is_taken_over_goes_on_where_it_was(world: World) -> None:
     world.submit(tfjob())
     settle(driven(world, Hands(OTHER)))

@@ -478,7 +478,7 @@ class Driver:
                 with_verdict = self._admission_runner.decide(self._changes, self._delivers)
             self._admission_runner.report()
         except Exception as error:
-            return with_verdict, error
+            return [*with_verdict, *self._admission.unreported_waits()], error
         return with_verdict, None
 
     def _changes(self) -> JobChanges:

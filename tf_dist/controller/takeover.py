@@ -39,7 +39,9 @@ class TakeoverPolicy:
     def _drives(self, namespace: str, driver: str) -> bool:
         if self._settings.namespace not in (None, namespace):
             return False
-        return may_drive(driver, self._leadership.ref, self._stale, takes_over=self._leadership.takes_over)
+        # Workers ask while the loop may be blocked: a driver that was dead at the last refresh may have come back.
+        stale = self._leadership.stale() if driver in self._stale else ()
+        return may_drive(driver, self._leadership.ref, stale, takes_over=self._leadership.takes_over)
 
     def mine(self, job_index: JobIndex) -> dict[JobMetricsKey, int]:
         """How many of the jobs that this driver drives stand in which way."""

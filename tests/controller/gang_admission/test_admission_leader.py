@@ -347,6 +347,18 @@ def test_who_sees_one_namespace_leaves_the_decision_to_one_who_sees_all(world: W
     assert admitted(world) == ["a"]
 
 
+def test_decides_nothing_before_the_first_answer_about_the_leader(world: World) -> None:
+    _, arbiter, time, cluster = narrow(world)
+    held(world, "a-controller")
+    cluster.away = True
+    assert not arbiter.decides()
+    time.now += 60
+    assert not arbiter.decides()
+    cluster.away = False
+    time.now += 5
+    assert not arbiter.decides(), "the Lease is seen for the first time, and may be renewed yet"
+
+
 @pytest.mark.parametrize("leases", [True, False])
 def test_who_sees_one_namespace_decides_about_its_job_where_nobody_else_does(world: World, leases: bool) -> None:
     driver, _, _, _ = narrow(world, leases=leases)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.controller.harness import Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import TFJOBS, Resource
+from tf_dist.cluster.api import LEASES, TFJOBS, Resource
 from tf_dist.controller.driver import Driver
 from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
@@ -25,6 +25,7 @@ from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
+from tf_dist.errors import Unavailable
 
 
 def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> DriverContext:
@@ -345,6 +346,31 @@ def narrow() -> tuple[World, GangAdmission, LeasePendingAdmissions]:
     admission = GangAdmission(context(world), world.driver.informers)
     assert admission.open(1, intents)
     return world, admission, intents
+
+
+def test_reports_wait_reasons_when_admissions_cannot_be_recorded() -> None:
+    """The Lease of pending admissions cannot be written once: the reasons of that decision must not get lost."""
+
+    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("replace", LEASES) and failing:
+            failing.pop()
+            raise Unavailable("try again")
+
+    world, failing, job_index = World(cpu="4"), [], JobIndex()
+    pending = LeasePendingAdmissions(
+        disturbed(world.memory, refuse), LeaseRef("default", "admissions"), lambda *_: None
+    )
+    admission = GangAdmission(context(world), world.driver.informers)
+    assert admission.open(1, pending)
+    world.submit(tfjob("fits"))
+    world.submit(tfjob("waits"))
+    world.driver.informers.refresh()
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
+    failing.append(True)
+    with pytest.raises(Unavailable):
+        admission.decide(job_index.changes, lambda *_: True)
+    assert admission.unreported_waits() == {known["waits"].ref}
+    assert admission.unreported_waits() == set()
 
 
 def decided(world: World, admission: GangAdmission, job_index: JobIndex) -> dict[str, JobEntry]:

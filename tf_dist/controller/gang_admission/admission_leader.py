@@ -132,7 +132,7 @@ class LeaseAdmissionLeader:
         except (Forbidden, NotFound):
             return False
         except ClusterError:
-            return self._other_lives
+            return True  # An error says nothing about the holder: two leaders are worse than a late admission.
         self._seen.note(stored, self._monotonic())
         return bool(LeaseRecord.of(stored).holder) and not self._seen.expired(self._monotonic())
 

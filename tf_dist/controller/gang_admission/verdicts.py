@@ -48,6 +48,8 @@ class GangAdmission:
         # The jobs that have a part in it, and those of them that are not decided about as they are now.
         self._known: dict[str, JobEntry] = {}
         self._changed: dict[str, None] = {}
+        # Jobs with a new wait reason that ``decide`` has not returned yet.
+        self._unreported: set[JobRef] = set()
         self._begin()
         self._generation = informers.generation
         self._rested = float("-inf")
@@ -178,13 +180,18 @@ class GangAdmission:
         try:
             with self._lock:
                 self._take(changes())
-                new = self._decide()
+                self._unreported.update(self._decide())
             self._rest_from(begun)
-            return sorted({*new, *self._record_pending(delivers)}, key=str)
+            return sorted({*self._record_pending(delivers), *self.unreported_waits()}, key=str)
         except BaseException:
             self.want()
             self._rest_from(begun)
             raise
+
+    def unreported_waits(self) -> set[JobRef]:
+        """Jobs whose new wait reason no call of ``decide`` has returned, because recording admissions failed."""
+        unreported, self._unreported = self._unreported, set()
+        return unreported
 
     def _rest_from(self, begun: float) -> None:
         end = self._monotonic()
