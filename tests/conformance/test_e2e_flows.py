@@ -47,11 +47,14 @@ _NUMBERS = itertools.count(1)
 class Flow:
     """One job, from its creation to its deletion."""
 
-    def __init__(self, cluster: Cluster, resource: Resource, spec: Object) -> None:
+    def __init__(
+        self, cluster: Cluster, resource: Resource, spec: Object, annotations: dict[str, str] | None = None
+    ) -> None:
         self.cluster, self.resource = cluster, resource
         self.name = f"flow-{next(_NUMBERS)}"
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
-        cluster.create(resource, "default", {**body, "metadata": {"name": self.name}})
+        metadata = {"name": self.name, "annotations": annotations or {}}
+        cluster.create(resource, "default", {**body, "metadata": metadata})
 
     def status(self) -> Object:
         return self.cluster.get(self.resource, "default", self.name).get("status") or {}
@@ -132,17 +135,25 @@ class Flow:
         return True
 
 
-def tfjob(cluster: Cluster, ps_policy: str = "Never", *, run_policy: Object | None = None, **counts: int) -> Flow:
+def tfjob(
+    cluster: Cluster,
+    ps_policy: str = "Never",
+    *,
+    run_policy: Object | None = None,
+    annotations: dict[str, str] | None = None,
+    **counts: int,
+) -> Flow:
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "any", "command": SERVER}]}}
     specs = {key.capitalize(): {"replicas": count, "template": template} for key, count in counts.items()}
     if "Ps" in specs:
         specs["PS"] = {**specs.pop("Ps"), "restartPolicy": ps_policy}
-    return Flow(cluster, TFJOBS, {"tfReplicaSpecs": specs, "runPolicy": run_policy or {}})
+    return Flow(cluster, TFJOBS, {"tfReplicaSpecs": specs, "runPolicy": run_policy or {}}, annotations)
 
 
 def test_the_run_config_of_every_replica(cluster: Cluster) -> None:
     """estimator_runconfig_tests: all replicas agree on the cluster, and each is where its address says."""
-    flow = tfjob(cluster, chief=1, ps=2, worker=2, evaluator=1)
+    original = {names.EVALUATOR_IN_CLUSTER: "true"}
+    flow = tfjob(cluster, annotations=original, chief=1, ps=2, worker=2, evaluator=1)
     flow.await_condition("Running")
     shared = flow.addresses()
     assert {key: len(value) for key, value in shared.items()} == {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, true_conditions, world
 from tf_dist.core.api.job import ReplicaId, TFConfigStyle
+from tf_dist.core.api.names import EVALUATOR_IN_CLUSTER
 from tf_dist.core.dialects import parse
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 
@@ -30,7 +31,8 @@ def host(type_: str, namespace: str, domain: str = "", index: int = 0) -> str:
 )
 def test_cluster_spec(counts: Any, namespace: str, domain: str) -> None:
     """pod_test.go, "Test ClusterSpec": the domain behind ``svc``, and nothing for a lone replica."""
-    job = replace(parse(document(None, namespace, **counts)).job, cluster_domain=domain)
+    job = parse(document(None, namespace, **counts)).job
+    job = replace(job, cluster_domain=domain, annotations={EVALUATOR_IN_CLUSTER: "true"})
     cluster = {type_: [host(type_, namespace, domain)] for type_ in sorted(counts)}
     whole = {"cluster": cluster, "task": {"type": "worker", "index": 0}, "environment": "cloud"}
     expected = None if counts == {"worker": 1} else json.dumps(whole, separators=(",", ":"))

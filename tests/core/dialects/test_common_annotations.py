@@ -103,6 +103,7 @@ def test_what_is_wrong_with_bounds(said: dict[str, str], key: str, message: str,
         ("recovery-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
         ("admission-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
         ("startup-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
+        ("evaluator-in-cluster", "must be true or false, not the text 'soon'", 'write "true", or leave it out'),
     ],
 )
 def test_limits_that_cannot_be_read(key: str, message: str, hint: str):

@@ -1,4 +1,5 @@
-"""TF_CONFIG byte for byte: the expected strings are the originals' (reference/tfjob.md 1.6 and 2.5, volcano.md 2).
+"""TF_CONFIG byte for byte: the expected strings are the originals' (reference/tfjob.md 1.6 and 2.5, volcano.md 2), except
+for evaluators and for the chief of a sparse cluster.
 
 The program of the default parameter server, really run, with a TensorFlow that only pretends.
 """
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,12 @@ from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts, tf
 V1 = v1_job(replicas("Worker", 2), replicas("PS", 1), replicas("Chief", 1), replicas("Evaluator", 1), name="j")
 V1ALPHA1 = v1alpha1_job()
 SPARSE = v1_job(
-    replicas("PS", 2), replicas("Worker", 2), replicas("Chief", 1), name="j", tf_config=TFConfigStyle.SPARSE
+    replicas("PS", 2),
+    replicas("Worker", 2),
+    replicas("Chief", 1),
+    replicas("Evaluator", 1),
+    name="j",
+    tf_config=TFConfigStyle.SPARSE,
 )
 VOLCANO = volcano_job(
     replicas("evaluator", 1),
@@ -36,9 +43,10 @@ VOLCANO = volcano_job(
 )
 
 V1_CLUSTER = (
-    '{"chief":["j-chief-0.default.svc:2222"],"evaluator":["j-evaluator-0.default.svc:2222"],'
+    '{"chief":["j-chief-0.default.svc:2222"],'
     '"ps":["j-ps-0.default.svc:2222"],"worker":["j-worker-0.default.svc:2222","j-worker-1.default.svc:2222"]}'
 )
+V1_CLUSTER_WITH_EVALUATOR = V1_CLUSTER.replace('"ps"', '"evaluator":["j-evaluator-0.default.svc:2222"],"ps"')
 V1ALPHA1_CLUSTER = (
     '{"master":["example-master-76no-0:2222"],"ps":["example-ps-76no-0:2222","example-ps-76no-1:2222"],'
     '"worker":["example-worker-76no-0:2222"]}'
@@ -46,8 +54,16 @@ V1ALPHA1_CLUSTER = (
 VOLCANO_CLUSTER = (
     '{"ps":["tf-dist-mnist-ps-0.tf-dist-mnist:2222"],'
     '"worker":["tf-dist-mnist-worker-0.tf-dist-mnist:2222","tf-dist-mnist-worker-1.tf-dist-mnist:2222"],'
-    '"chief":["tf-dist-mnist-chief-0.tf-dist-mnist:2222"],"evaluator":["tf-dist-mnist-evaluator-0.tf-dist-mnist:2222"]}'
+    '"chief":["tf-dist-mnist-chief-0.tf-dist-mnist:2222"]}'
 )
+VOLCANO_CLUSTER_WITH_EVALUATOR = (
+    VOLCANO_CLUSTER.removesuffix("}") + ',"evaluator":["tf-dist-mnist-evaluator-0.tf-dist-mnist:2222"]}'
+)
+SPARSE_CHIEF = '"chief":["j-chief-0.default.svc:2222"]'
+
+
+def with_evaluator_everywhere(job: Job) -> Job:
+    return replace(job, annotations={"tf-dist.dev/evaluator-in-cluster": "true"})
 
 
 @pytest.mark.parametrize(
@@ -64,6 +80,16 @@ VOLCANO_CLUSTER = (
             f'{{"cluster":{V1_CLUSTER},"task":{{"type":"chief","index":0}},"environment":"cloud"}}',
         ),
         (
+            V1,
+            ReplicaId("evaluator", 0),
+            f'{{"cluster":{V1_CLUSTER_WITH_EVALUATOR},"task":{{"type":"evaluator","index":0}},"environment":"cloud"}}',
+        ),
+        (
+            with_evaluator_everywhere(V1),
+            ReplicaId("worker", 1),
+            f'{{"cluster":{V1_CLUSTER_WITH_EVALUATOR},"task":{{"type":"worker","index":1}},"environment":"cloud"}}',
+        ),
+        (
             V1ALPHA1,
             ReplicaId("ps", 1),
             f'{{"cluster":{V1ALPHA1_CLUSTER},"task":{{"type":"ps","index":1}},"environment":"cloud"}}',
@@ -71,24 +97,56 @@ VOLCANO_CLUSTER = (
         (
             SPARSE,
             ReplicaId("worker", 1),
-            '{"cluster":{"worker":{"1":"j-worker-1.default.svc:2222"},'
+            f'{{"cluster":{{{SPARSE_CHIEF},"worker":{{"1":"j-worker-1.default.svc:2222"}},'
             '"ps":["j-ps-0.default.svc:2222","j-ps-1.default.svc:2222"]},"task":{"type":"worker","index":1}}',
         ),
         (
             SPARSE,
             ReplicaId("ps", 1),
-            '{"cluster":{"worker":{},"ps":["j-ps-1.default.svc:2222"]},"task":{"type":"ps","index":1}}',
+            f'{{"cluster":{{{SPARSE_CHIEF},"worker":{{}},'
+            '"ps":["j-ps-0.default.svc:2222","j-ps-1.default.svc:2222"]},"task":{"type":"ps","index":1}}',
         ),
-        (SPARSE, ReplicaId("chief", 0), '{"cluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}}'),
+        (
+            SPARSE,
+            ReplicaId("chief", 0),
+            f'{{"cluster":{{{SPARSE_CHIEF},'
+            '"worker":{"0":"j-worker-0.default.svc:2222","1":"j-worker-1.default.svc:2222"},'
+            '"ps":["j-ps-0.default.svc:2222","j-ps-1.default.svc:2222"]},"task":{"type":"chief","index":0}}',
+        ),
+        (
+            SPARSE,
+            ReplicaId("evaluator", 0),
+            f'{{"cluster":{{{SPARSE_CHIEF},"worker":{{}},"ps":[],"evaluator":["j-evaluator-0.default.svc:2222"]}},'
+            '"task":{"type":"evaluator","index":0}}',
+        ),
         (VOLCANO, ReplicaId("ps", 0), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"ps","index":0}}}}'),
         (VOLCANO, ReplicaId("worker", 1), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"worker","index":1}}}}'),
         (VOLCANO, ReplicaId("sidekick", 0), f'{{"cluster":{VOLCANO_CLUSTER},"task":{{"type":"sidekick","index":0}}}}'),
+        (
+            VOLCANO,
+            ReplicaId("evaluator", 0),
+            f'{{"cluster":{VOLCANO_CLUSTER_WITH_EVALUATOR},"task":{{"type":"evaluator","index":0}}}}',
+        ),
+        (
+            with_evaluator_everywhere(VOLCANO),
+            ReplicaId("ps", 0),
+            f'{{"cluster":{VOLCANO_CLUSTER_WITH_EVALUATOR},"task":{{"type":"ps","index":0}}}}',
+        ),
         (volcano_job(), ReplicaId("worker", 0), None),
         (V1, ReplicaId("missing", 0), None),
     ],
 )
-def test_every_replica_is_told_what_the_original_tells_it(job: Job, replica: ReplicaId, expected: str | None) -> None:
+def test_builds_tf_config_of_every_replica(job: Job, replica: ReplicaId, expected: str | None) -> None:
     assert build_tf_config(job, replica, cluster_hosts(job)) == expected
+
+
+def test_sparse_cluster_names_the_task_that_it_is_for() -> None:
+    """TensorFlow starts a server for the task's own entry only ("Task 1 was not defined in job ps")."""
+    for replica in SPARSE.replicas:
+        config = json.loads(build_tf_config(SPARSE, replica, cluster_hosts(SPARSE)) or "")
+        listed = config["cluster"][replica.type]
+        found = listed[str(replica.index)] if isinstance(listed, dict) else listed[replica.index]
+        assert found == f"j-{replica}.default.svc:2222"
 
 
 def test_each_type_has_its_own_port() -> None:

@@ -158,6 +158,9 @@ STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"
 """Annotation you may set on a job: how long it may hold its place and not run (seconds, or ``10m``) before it fails."""
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"
 """Annotation you may set on a job: how often its pods may be taken away before it fails."""
+EVALUATOR_IN_CLUSTER: Final = "tf-dist.dev/evaluator-in-cluster"
+"""Annotation you may set on a job: ``"true"`` names evaluators in the TF_CONFIG of every replica, as the original
+operators do."""
 
 KEPT_NAME: Final = 40
 """So many characters of a v1alpha1 job's name are in the names of its pods and services."""

@@ -18,6 +18,7 @@ from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job
 from tf_dist.core.api.names import (
     ADMISSION_TIMEOUT,
+    EVALUATOR_IN_CLUSTER,
     FALLBACK,
     GANG_SCHEDULER,
     MAX_DISRUPTIONS,
@@ -100,6 +101,14 @@ def check_limits(document: Document, out: FieldErrors) -> None:
         said = value_at(document, *map(str, place))
         if isinstance(said, str) and reads(said) is None:
             out.error(place, f"{describe_value(said)} is no {what}", hint)
+
+
+def check_evaluator_in_cluster(document: Document, out: FieldErrors) -> None:
+    """An error for an annotation about evaluators that is neither true nor false."""
+    place = annotation_path(EVALUATOR_IN_CLUSTER)
+    said = value_at(document, *map(str, place))
+    if isinstance(said, str) and said not in ("true", "false"):
+        out.error(place, f"must be true or false, not {describe_value(said)}", 'write "true", or leave it out')
 
 
 def with_limits(job: Job) -> Job:

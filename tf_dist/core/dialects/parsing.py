@@ -94,6 +94,7 @@ def _check_annotations(document: Document, out: FieldErrors) -> None:
     common_annotations.check_gang_scheduler(document, out)
     common_annotations.check_queue(document, out)
     common_annotations.check_limits(document, out)
+    common_annotations.check_evaluator_in_cluster(document, out)
     common_annotations.check_disruption_policies(document, out)
 
 

@@ -67,6 +67,7 @@ _NOT_FOR_PODS: Final = frozenset(
         names.RECOVERY_TIMEOUT,
         names.STARTUP_TIMEOUT,
         names.GANG_SCHEDULER,
+        names.EVALUATOR_IN_CLUSTER,
         "tf-dist.dev/services",
     }
 )

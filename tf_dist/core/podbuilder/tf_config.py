@@ -1,6 +1,8 @@
-"""TF_CONFIG, byte for byte as the original systems write it, and the standard parameter server of v1alpha1.
+"""TF_CONFIG as the original systems write it, and the standard parameter server of v1alpha1.
 
-Key order and the absence of spaces are part of it: the originals are Go programs, and users compare strings.
+Key order and the absence of spaces are part of it: the originals are Go programs, and users compare strings. Two
+things differ on purpose, because TensorFlow 2 does not work with the original: evaluators are in the cluster of
+evaluators only, and a sparse TF_CONFIG names the chief.
 
 The operator of the seed shipped it in a ConfigMap; here it is the container's command, so that it needs no mount. It
 takes the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
@@ -50,26 +52,47 @@ def build_tf_config(job: Job, replica: ReplicaId, hosts: ClusterHosts) -> str | 
 
 
 def _dense(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
-    cluster = dict(sorted(hosts.items()))
+    cluster = {type_: hosts[type_] for type_ in sorted(hosts) if type_ in _visible_types(job, spec)}
     return {"cluster": cluster, "task": {"type": spec.type, "index": index}, "environment": "cloud"}
 
 
+def _visible_types(job: Job, spec: ReplicaSpec) -> frozenset[str]:
+    """The types in the cluster of a replica of ``spec``: evaluators only in the cluster of evaluators.
+
+    An evaluator runs no TensorFlow server, and ``ParameterServerStrategy`` waits for a server of every task that the
+    cluster names. The annotation ``tf-dist.dev/evaluator-in-cluster`` restores the original cluster.
+    """
+    everywhere = spec.role is Role.EVALUATOR or job.annotations.get(names.EVALUATOR_IN_CLUSTER) == "true"
+    return frozenset(other.type for other in job.replica_specs if everywhere or other.role is not Role.EVALUATOR)
+
+
 def _sparse(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
-    """A sparse TF_CONFIG: a worker knows the parameter servers and itself, so that others may join and leave."""
-    servers = next((other for other in job.replica_specs if other.role is Role.PS), None)
-    workers: dict[str, str] = {}
-    ps: Sequence[str] = []
-    if spec.role is Role.WORKER:
-        workers = {str(index): hosts[spec.type][index]}
-        ps = hosts[servers.type] if servers else []
-    elif spec.role is Role.PS:
-        ps = [hosts[spec.type][index]]
-    return {"cluster": {"worker": workers, "ps": ps}, "task": {"type": spec.type, "index": index}}
+    """A sparse TF_CONFIG: a worker names the chief, the parameter servers and itself, so that others join and leave.
+
+    The original names no chief, not even in the chief's own cluster, and puts parameter server 1 at index 0 of a list
+    with one entry: neither can start a TensorFlow server. Here a chief names every worker that it starts with, because
+    a coordinator connects to all of them, and a parameter server names the servers before itself.
+    """
+    by_role = {other.role: hosts[other.type] for other in job.replica_specs}
+    workers, servers = by_role.get(Role.WORKER, ()), by_role.get(Role.PS, ())
+    leaders = {role.value: listed for role, listed in by_role.items() if role.leads}
+    named: dict[Role, tuple[Sequence[int], Sequence[str]]] = {
+        Role.CHIEF: (range(len(workers)), servers),
+        Role.MASTER: (range(len(workers)), servers),
+        Role.WORKER: ((index,), servers),
+        Role.PS: ((), servers[: index + 1]),
+    }
+    indexes, ps = named.get(spec.role, ((), ()))
+    cluster = {**leaders, "worker": {str(one): workers[one] for one in indexes}, "ps": list(ps)}
+    if spec.role is Role.EVALUATOR:
+        cluster[spec.type] = hosts[spec.type]
+    return {"cluster": cluster, "task": {"type": spec.type, "index": index}}
 
 
 def _volcano(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
     """Every pod of the job knows the cluster; a task outside the roles has its own name as the type."""
-    by_role = {other.role: hosts[other.type] for other in job.replica_specs}
+    visible = _visible_types(job, spec)
+    by_role = {other.role: hosts[other.type] for other in job.replica_specs if other.type in visible}
     cluster = {role.value: by_role[role] for role in _VOLCANO_ORDER if by_role.get(role)}
     return {"cluster": cluster, "task": {"type": spec.role.value or spec.name, "index": index}}
 
