@@ -200,6 +200,16 @@ def test_the_table_has_examples_of_many_replicas(tf_dist: Program, replicas: int
     assert f"gang: at least {replicas} of {replicas} pods" in found.stdout
 
 
+def test_json_has_examples_of_many_replicas(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", sized(tf_dist))
+    found = tf_dist("plan", file, "-o", "json", "--set", "spec.tfReplicaSpecs.Worker.replicas=1500")
+    report = json.loads(found.stdout)
+    assert report["replicas"] == {"worker": {"count": 1500, "shown": 3}}
+    assert list(report["tfConfig"]) == ["worker-0", "worker-1", "worker-2"]
+    assert [one["kind"] for one in report["objects"]] == ["Service"] * 3 + ["Pod"] * 3
+    assert len(found.stdout) < 1_000_000
+
+
 def test_yaml_has_all_replicas(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", sized(tf_dist))
     found = tf_dist("plan", file, "-o", "yaml", "--set", "spec.tfReplicaSpecs.Worker.replicas=21")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from tf_dist.core.api.job import Dialect, Job, ReplicaId
     from tf_dist.errors import Problem
 
-_MOST_SHOWN: Final = 20  # replicas of a type that a table shows one by one
-_EXAMPLES: Final = 3  # those that it shows of a type that has more
+_MOST_SHOWN: Final = 20  # replicas of a type that a table and JSON show one by one
+_EXAMPLES: Final = 3  # those that they show of a type that has more
 
 
 def validate(
@@ -108,6 +109,7 @@ def plan(
     """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
 
     With -o yaml, a stream of objects that kubectl can apply. They have no owner: only a submitted job can be one.
+    Of a type with more than 20 replicas, the table and JSON show 3, and YAML all: each TF_CONFIG names every replica.
     """
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.client.job_files import load_job_files, one_job
@@ -122,8 +124,9 @@ def plan(
     if form is options.DataFormat.TABLE:
         _show_plan(job, companions)
     else:
-        objects = [*companions, *planned(job, job.replicas)]
-        output.data(form.value, objects if form is options.DataFormat.YAML else _plan_report(job, objects))
+        every = form is options.DataFormat.YAML
+        objects = [*companions, *planned(job, job.replicas if every else _shown_replicas(job))]
+        output.data(form.value, objects if every else _plan_report(job, objects))
 
 
 def _left_out(job: Job) -> Iterator[str]:
@@ -195,12 +198,15 @@ def _configs(job: Job, replicas: Sequence[ReplicaId]) -> dict[str, str]:
 
 
 def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
-    configs = {replica: json.loads(text) for replica, text in _configs(job, job.replicas).items()}
+    shown = _shown_replicas(job)
+    configs = {replica: json.loads(text) for replica, text in _configs(job, shown).items()}
+    counts = Counter(replica.type for replica in shown)
     return {
         "job": {"apiVersion": job.dialect.value, "kind": job.dialect.kind, "name": job.key.name}
         | {"namespace": job.key.namespace},
         "minAvailable": job.scheduling.min_available,
         "requests": requests_text(job),
+        "replicas": {spec.type: {"count": spec.replicas, "shown": counts[spec.type]} for spec in job.replica_specs},
         "objects": objects,
         "tfConfig": configs,
     }
@@ -216,7 +222,7 @@ def requests_text(job: Job) -> dict[str, str]:
 
 
 def _shown_replicas(job: Job) -> list[ReplicaId]:
-    """The replicas that a table shows. Where there are many, each TF_CONFIG has the addresses of all of them."""
+    """The replicas that a table and JSON show. Where there are many, each TF_CONFIG has the addresses of all."""
     return [
         replica
         for spec in job.replica_specs
