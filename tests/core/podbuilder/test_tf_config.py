@@ -1,5 +1,6 @@
-"""TF_CONFIG byte for byte: the expected strings are the originals' (reference/tfjob.md 1.6 and 2.5, volcano.md 2), except
-for evaluators and for the chief of a sparse cluster.
+"""TF_CONFIG byte for byte: the expected strings are the originals' (reference/tfjob.md 1.6 and 2.5, volcano.md 2).
+
+Exceptions are evaluators, and the chief and parameter servers of a sparse cluster.
 
 The program of the default parameter server, really run, with a TensorFlow that only pretends.
 """

@@ -13,6 +13,7 @@ from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
+from tf_dist.core.dialects.environment import check_environment
 from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
 from tf_dist.core.dialects.pod_template import check_frame, check_template
 from tf_dist.core.dialects.registry import (
@@ -53,6 +54,8 @@ def parse(document: Any, *, strict: bool = True) -> Parsed:
     out.raise_errors()
     ready = form.defaulted(document)
     job = _annotated(form.build(_valid(ready, form.model)))
+    check_environment(job, out)
+    out.raise_errors()
     _advise_tf_config(job, form.templates(document), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
@@ -86,7 +89,10 @@ def read(stored: Document) -> Job:
     form.check(model, out)
     _check_annotations(ready, out)
     out.raise_errors()
-    return _annotated(form.build(model))
+    job = _annotated(form.build(model))
+    check_environment(job, out)
+    out.raise_errors()
+    return job
 
 
 def _check_annotations(document: Document, out: FieldErrors) -> None:

@@ -1,0 +1,125 @@
+"""Jobs whose variables Linux refuses are refused before they start, at the exact bound."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.dialects import parse, read
+from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
+from tf_dist.core.podbuilder.volcano_plugins import host_file_data
+from tf_dist.errors import InvalidJob
+
+Document = dict[str, Any]
+TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "tensorflow", "image": "any"}]}}
+
+
+def v1(workers: int, *, dynamic: bool = False, **others: int) -> Document:
+    counts = {"Worker": workers, **others}
+    specs = {type_: {"replicas": count, "template": TEMPLATE} for type_, count in counts.items()}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "recommender", "namespace": "training"},
+        "spec": {"tfReplicaSpecs": specs, "enableDynamicWorker": dynamic},
+    }
+
+
+def v1alpha1(workers: int) -> Document:
+    counts = {"MASTER": 1, "PS": 3, "WORKER": workers}
+    specs = [{"tfReplicaType": type_, "replicas": count, "template": TEMPLATE} for type_, count in counts.items()]
+    return {
+        "apiVersion": "kubeflow.org/v1alpha1",
+        "kind": "TFJob",
+        "metadata": {"name": "recommender-of-the-second-floor", "namespace": "training"},
+        "spec": {"RuntimeId": "76no", "replicaSpecs": specs},
+    }
+
+
+def volcano(workers: int, plugin: str) -> Document:
+    tasks = [
+        {"name": name, "replicas": count, "template": TEMPLATE} for name, count in (("ps", 3), ("worker", workers))
+    ]
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "recommender-of-the-second-floor"},
+        "spec": {"tasks": tasks, "plugins": {plugin: [], "svc": ["--inject-hosts-env=true"]}},
+    }
+
+
+FORMS: dict[str, Callable[[int], Document]] = {
+    "v1": lambda workers: v1(workers, PS=100),
+    "v1 with chief and evaluators": lambda workers: v1(workers, Chief=1, PS=11, Evaluator=12),
+    "sparse with chief": lambda workers: v1(workers, dynamic=True, Chief=1, PS=11),
+    "sparse, many servers": lambda servers: v1(2, dynamic=True, PS=servers),
+    "v1alpha1": v1alpha1,
+    "tensorflow plugin": lambda workers: volcano(workers, "tensorflow"),
+    "svc plugin": lambda workers: volcano(workers, "env"),
+}
+
+
+def accepted(document: Document) -> bool:
+    try:
+        parse(document)
+    except InvalidJob:
+        return False
+    return True
+
+
+def longest(job: Job) -> int:
+    """The bytes of the longest variable in any container."""
+    hosts = cluster_hosts(job)
+    first_and_last = {ReplicaId(spec.type, index) for spec in job.replica_specs for index in (0, spec.replicas - 1)}
+    values = (build_tf_config(job, replica, hosts) for replica in first_and_last)
+    found = [len(f"TF_CONFIG={value}") for value in values if value is not None]
+    if job.plugins.svc:
+        found += [len(f"{key}={value}") for key, value in host_file_data(job).items() if key.endswith("_HOSTS")]
+    return max(found)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_refuses_first_job_whose_variable_exceeds_limit(form: str) -> None:
+    make = FORMS[form]
+    fits, too_many = 100, 100_000 - 200
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        fits, too_many = (middle, too_many) if accepted(make(middle)) else (fits, middle)
+    job = read(make(fits))
+    assert longest(job) <= 131_071
+    wider = make(too_many)
+    with pytest.raises(InvalidJob, match="Linux allows 131071") as refused:
+        read(wider)
+    (problem,) = refused.value.problems
+    length = int(problem.message.split(" would have ")[1].split()[0])
+    assert length > 131_071
+    assert length - longest(job) < 100  # one address more
+
+
+def test_linux_starts_program_with_longest_variable_allowed() -> None:
+    value = "x" * (131_071 - len("TF_CONFIG="))
+    assert subprocess.run(["true"], env={"TF_CONFIG": value}, check=False).returncode == 0
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["true"], env={"TF_CONFIG": value + "x"}, check=False)
+
+
+def test_names_way_out_of_too_long_tf_config() -> None:
+    with pytest.raises(InvalidJob) as refused:
+        parse(v1(5_000, PS=100))
+    (problem,) = refused.value.problems
+    assert problem.path == "spec.tfReplicaSpecs"
+    assert "TF_CONFIG would have" in problem.message
+    assert "fewer replicas" in problem.hint
+    assert "enableDynamicWorker: true" in problem.hint
+    assert accepted(v1(5_000, PS=100, dynamic=True))
+
+
+def test_counts_workers_that_elastic_job_may_grow_to() -> None:
+    document = v1(100)
+    document["metadata"]["annotations"] = {"tf-dist.dev/max-workers": "4000"}
+    assert accepted(v1(100))
+    assert not accepted(document)

@@ -1,0 +1,111 @@
+"""The limit of Linux on one environment variable, checked for the variables that name every replica of a job.
+
+Linux starts no program with a variable of more than 131,071 bytes ("argument list too long"), so every container of
+such a job would fail. The lengths are computed and not measured: stored jobs are checked in every pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import FieldPath
+from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.dialects.field_errors import FieldErrors
+
+MAX_VARIABLE: Final = 131_071
+"""The bytes of ``NAME=value``; the kernel adds a NUL (``MAX_ARG_STRLEN``)."""
+
+_REPLICAS: Final[dict[Dialect, FieldPath]] = {
+    Dialect.TFJOB_V1: ("spec", "tfReplicaSpecs"),
+    Dialect.TFJOB_V1ALPHA1: ("spec", "replicaSpecs"),
+    Dialect.VOLCANO: ("spec", "tasks"),
+}
+
+
+def check_environment(job: Job, out: FieldErrors) -> None:
+    """An error for each variable that would be too long for Linux to start a container with it."""
+    hint = "run fewer replicas, or shorten the names of the job and its namespace"
+    leads = any(spec.role.leads for spec in job.replica_specs)
+    if job.dialect is Dialect.TFJOB_V1 and job.tf_config is not TFConfigStyle.SPARSE and not leads:
+        hint += "; enableDynamicWorker: true names no other workers"
+    for variable, length in _lengths(job):
+        if length > MAX_VARIABLE:
+            message = f"{variable} would have {length} bytes with the addresses of all replicas"
+            out.error(_REPLICAS[job.dialect], f"{message}; Linux allows {MAX_VARIABLE}, so no container starts", hint)
+
+
+def _lengths(job: Job) -> Iterator[tuple[str, int]]:
+    """The variables that name every replica, each with the most bytes that it has in any container."""
+    if job.tf_config is not TFConfigStyle.NONE:
+        values = (_BY_STYLE[job.tf_config](job, viewer) for viewer in _viewers(job))
+        yield "TF_CONFIG", len("TF_CONFIG=") + max(values, default=0)
+    if job.plugins.svc and job.plugins.hosts_env:
+        for spec in job.replica_specs:
+            name = f"VC_{spec.name.upper().replace('-', '_')}_HOSTS"
+            yield name, len(name) + _hosts(job, spec) + spec.most
+
+
+def _viewers(job: Job) -> list[ReplicaSpec]:
+    """The replica specs with the longest TF_CONFIG: evaluators see all, and of a sparse one the chief does."""
+    sparse = job.tf_config is TFConfigStyle.SPARSE
+    seeing = [spec for spec in job.replica_specs if (spec.role.leads if sparse else spec.role is Role.EVALUATOR)]
+    return seeing or list(job.replica_specs)
+
+
+def _dense(job: Job, viewer: ReplicaSpec) -> int:
+    kept = {**_task(viewer, viewer.type), "environment": "cloud"}
+    return _frame(kept, [spec.type for spec in job.replica_specs]) + sum(_list(job, spec) for spec in job.replica_specs)
+
+
+def _volcano(job: Job, viewer: ReplicaSpec) -> int:
+    roles = {spec.role: spec for spec in job.replica_specs if spec.role is not Role.OTHER and spec.replicas}
+    kept = _task(viewer, viewer.role.value or viewer.name)
+    return _frame(kept, [role.value for role in roles]) + sum(_list(job, spec) for spec in roles.values())
+
+
+def _sparse(job: Job, viewer: ReplicaSpec) -> int:
+    named = [spec for spec in job.replica_specs if spec.role.leads or spec.role is Role.PS]
+    types = {"worker", "ps", *(spec.type for spec in named)}
+    length = _frame(_task(viewer, viewer.type), list(types)) + sum(_list(job, spec) for spec in named)
+    for spec in job.replica_specs:
+        if spec.role is Role.WORKER and viewer.role.leads:
+            length += _list(job, spec) + _total(spec, str) + 3 * spec.most  # with the index as key: "12":"host"
+        elif spec is viewer and spec.role is Role.WORKER:
+            length += len(f'"{spec.most - 1}":"{names.endpoint(job, spec, spec.most - 1)}"')
+    return length
+
+
+_BY_STYLE: Final[dict[TFConfigStyle, Callable[[Job, ReplicaSpec], int]]] = {
+    TFConfigStyle.V1ALPHA1: _dense,
+    TFConfigStyle.V1: _dense,
+    TFConfigStyle.SPARSE: _sparse,
+    TFConfigStyle.VOLCANO: _volcano,
+}
+
+
+def _task(viewer: ReplicaSpec, type_: str) -> dict[str, Any]:
+    return {"task": {"type": type_, "index": max(0, viewer.most - 1)}}
+
+
+def _frame(kept: dict[str, Any], types: list[str]) -> int:
+    """The length of a TF_CONFIG without any address."""
+    return len(json.dumps({"cluster": {type_: [] for type_ in types}, **kept}, separators=(",", ":")))
+
+
+def _list(job: Job, spec: ReplicaSpec) -> int:
+    """The length of a spec's addresses with their quotes, and commas between them."""
+    return _total(spec, lambda index: names.endpoint(job, spec, index)) + max(0, 3 * spec.most - 1)
+
+
+def _hosts(job: Job, spec: ReplicaSpec) -> int:
+    return _total(spec, lambda index: ".".join(names.pod_host(job, ReplicaId(spec.type, index))))
+
+
+def _total(spec: ReplicaSpec, text: Callable[[int], str]) -> int:
+    """The length of ``text`` over all replicas of a spec, whose texts differ in the digits of the index only."""
+    first, longer = len(text(0)), len(text(10)) - len(text(0))
+    more_digits = sum(max(0, spec.most - 10**digits) for digits in range(1, len(str(MAX_REPLICAS))))
+    return spec.most * first + longer * more_digits
