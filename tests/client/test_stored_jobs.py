@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import tfjob
-from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_job, without_driver
+from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_job, find_problems, job_cells, without_driver
 from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
@@ -44,6 +44,17 @@ def test_one_that_is_over_or_suspended_needs_no_driver(cluster: MemoryCluster, p
     job = stored(cluster, "a", phase=phase)
     assert driver_problems(cluster, job) == ()
     assert without_driver(cluster, [job]) is None
+
+
+def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:
+    manager = "kueue.x-k8s.io/multikueue"
+    job = StoredJob(TFJOBS, cluster.create(TFJOBS, "default", tfjob("a", managedBy=manager)))
+    (found,) = find_problems(job, [])
+    assert found.category is Category.MANAGED_ELSEWHERE
+    assert found.summary == f"{manager} is to manage the job (spec.runPolicy.managedBy), so tf-dist leaves it alone"
+    assert "submit it anew without managedBy" in found.resolution
+    assert job_cells(job)[-1] == f"managed by {manager}"
+    assert job_cells(job, wide=True)[-1] == found.summary
 
 
 @pytest.mark.parametrize(

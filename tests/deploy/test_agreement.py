@@ -182,7 +182,7 @@ ADDED: Final[dict[str, list[tuple[Path, Any]]]] = {
 READERS_OWN: Final = re.compile(
     r"is no quantity|must not be negative, not the number -1 ?|with it the job has more than|there is no task"
     r"|unknown argument|is no duration|unknown value|must start with a letter|is required and missing \(give the job a"
-    r"|replicaIndex: must be a whole number, not nothing"
+    r"|replicaIndex: must be a whole number, not nothing|so no container starts"
 )
 
 
@@ -314,7 +314,11 @@ ONE_MORE: Final[Document] = {**VOLCANO["spec"]["tasks"][0], "name": "more"}
 EDITS: Final = [
     (V1, edited("v1", (MANAGER, "kueue.x-k8s.io/multikueue")), "runPolicy.managedBy is immutable"),
     (V1, edited("v1", (MANAGER, DELETED)), ""),
-    (edited("v1", (MANAGER, "me")), edited("v1", (MANAGER, DELETED)), "runPolicy.managedBy is immutable"),
+    (
+        edited("v1", (MANAGER, "kueue.x-k8s.io/multikueue")),
+        edited("v1", (MANAGER, DELETED)),
+        "runPolicy.managedBy is immutable",
+    ),
     (edited("v1", (("spec", "runPolicy"), DELETED)), V1, ""),
     (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), "efgh")), "RuntimeId is immutable"),
     (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), "RuntimeId is immutable"),

@@ -21,6 +21,8 @@ from tf_dist.core.diagnostics.diagnose import (
     Diagnosis,
     Level,
     diagnose,
+    diagnose_managed_elsewhere,
+    diagnose_managed_elsewhere,
     diagnose_newer_format,
     diagnose_unreadable,
 )
@@ -28,7 +30,7 @@ from tf_dist.core.diagnostics.display_text import format_age, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_accepted_spec
-from tf_dist.core.reconciler.ownership import driver_of
+from tf_dist.core.reconciler.ownership import driver_of, external_manager
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 
 T = TypeVar("T")
@@ -156,6 +158,8 @@ class JobList(list[StoredJob]):
 def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
     """What there is to say about a job with these raw pods, most important first."""
     newer = diagnose_newer_format(stored_status(job.stored))
+    if manager := external_manager(job.stored):
+        return (diagnose_managed_elsewhere(manager),)
     try:
         return (*newer, *diagnose(job.job, job.status_now, pod_views(job.job, pods), now()))
     except InvalidJob as error:
@@ -368,8 +372,10 @@ def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
     ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
     since = parse_time(job.stored["metadata"].get("creationTimestamp"))
     cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(since, now())]
-    more = [str(status.total_disruptions), job.stored["apiVersion"], status.display_message]
-    return [*cells, *(more if wide else [status.display_reason])]
+    manager = external_manager(job.stored)
+    message = diagnose_managed_elsewhere(manager).summary if manager else status.display_message
+    more = [str(status.total_disruptions), job.stored["apiVersion"], message]
+    return [*cells, *(more if wide else [f"managed by {manager}" if manager else status.display_reason])]
 
 
 def jobs_html(jobs: Iterable[StoredJob]) -> str:

@@ -134,6 +134,7 @@ def test_categories_are_a_contract() -> None:
         "running",
         "succeeded",
         "no-driver",
+        "managed-elsewhere",
     ]
 
 

@@ -27,7 +27,15 @@ from tf_dist.cli.install.schema_builders import (
     validated,
 )
 from tf_dist.core.api.job import MAX_REPLICAS
-from tf_dist.core.api.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE, OPERATORS
+from tf_dist.core.api.names import (
+    LABEL_KEY,
+    LABEL_NAME,
+    LONGEST_KEY,
+    LONGEST_VALUE,
+    MULTIKUEUE,
+    OPERATORS,
+    TRAINING_OPERATOR,
+)
 from tf_dist.core.api.timestamps import DURATION, MAX_DURATION_LENGTH
 from tf_dist.core.dialects.volcano_schema import ACTIONS, EVENTS, MAX_TASKS
 from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
@@ -55,7 +63,11 @@ _RUN_POLICY: Final = mapping(
     {
         **_HOUSEKEEPING,
         "suspend": flag("Stop it, or do not start it yet."),
-        "managedBy": text("Who drives it; tf-dist leaves it alone unless this is kubeflow.org/training-operator."),
+        "managedBy": choice(
+            "Who runs it; tf-dist leaves it alone unless this is kubeflow.org/training-operator.",
+            TRAINING_OPERATOR,
+            MULTIKUEUE,
+        ),
         "schedulingPolicy": _SCHEDULING,
     },
 )

@@ -319,6 +319,8 @@ def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
 
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
 """The ``managedBy`` of the controller whose jobs tf-dist runs."""
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""The ``managedBy`` of jobs that Kueue runs in another cluster."""
 
 
 BATCHES_FLAG: Final = re.compile(r"(--?num[_-]batches)(?:=.*)?", re.DOTALL)

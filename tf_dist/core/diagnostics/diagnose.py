@@ -72,6 +72,7 @@ class Category(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     NO_DRIVER = "no-driver"
+    MANAGED_ELSEWHERE = "managed-elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,16 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
     """The diagnosis of a job without a valid spec."""
     return Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), _MEND)
+
+
+def diagnose_managed_elsewhere(manager: str) -> Diagnosis:
+    """The diagnosis of a job that another controller is to run."""
+    summary = f"{manager} is to manage the job (spec.runPolicy.managedBy), so tf-dist leaves it alone"
+    resolution = (
+        "see whether that controller runs in this cluster; managedBy cannot be changed: to have tf-dist run the job,"
+        " delete it and submit it anew without managedBy"
+    )
+    return Diagnosis(Level.INFO, Category.MANAGED_ELSEWHERE, summary, resolution=resolution)
 
 
 def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from tf_dist.core.dialects.conversion import Conversion, convert
 from tf_dist.core.dialects.fallback import parse, policy_annotations, read
-from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, suspend_patch
+from tf_dist.core.dialects.parsing import Parsed, as_written, defaulted, suspend_patch, update_problems
 from tf_dist.core.dialects.registry import current, dialect_of
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, scale_patch
-from tf_dist.core.dialects.volcano import update_problems
 
 __all__ = [
     "Conversion",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.core.api import names
@@ -26,15 +27,23 @@ _REPLICAS: Final[dict[Dialect, FieldPath]] = {
 
 
 def check_environment(job: Job, out: FieldErrors) -> None:
-    """An error for each variable that would be too long for Linux to start a container with it."""
+    """An error for each variable that is too long for Linux; a warning for one that is if the job grows to its bound."""
     hint = "run fewer replicas, or shorten the names of the job and its namespace"
     leads = any(spec.role.leads for spec in job.replica_specs)
     if job.dialect is Dialect.TFJOB_V1 and job.tf_config is not TFConfigStyle.SPARSE and not leads:
         hint += "; enableDynamicWorker: true names no other workers"
+    place = _REPLICAS[job.dialect]
     for variable, length in _lengths(job):
         if length > MAX_VARIABLE:
             message = f"{variable} would have {length} bytes with the addresses of all replicas"
-            out.error(_REPLICAS[job.dialect], f"{message}; Linux allows {MAX_VARIABLE}, so no container starts", hint)
+            out.error(place, f"{message}; Linux allows {MAX_VARIABLE}, so no container starts", hint)
+    grown = tuple(replace(spec, replicas=spec.most) for spec in job.replica_specs)
+    if not out.advice or out.errors or grown == job.replica_specs:
+        return
+    for variable, length in _lengths(replace(job, replica_specs=grown)):
+        if length > MAX_VARIABLE:
+            message = f"{variable} has {length} bytes when the job has grown to all the workers that it may have"
+            out.warn(place, f"{message}; Linux allows {MAX_VARIABLE}, so no container starts then", hint)
 
 
 def _lengths(job: Job) -> Iterator[tuple[str, int]]:
@@ -45,7 +54,7 @@ def _lengths(job: Job) -> Iterator[tuple[str, int]]:
     if job.plugins.svc and job.plugins.hosts_env:
         for spec in job.replica_specs:
             name = f"VC_{spec.name.upper().replace('-', '_')}_HOSTS"
-            yield name, len(name) + _hosts(job, spec) + spec.most
+            yield name, len(name) + _hosts(job, spec) + spec.replicas
 
 
 def _viewers(job: Job) -> list[ReplicaSpec]:
@@ -72,9 +81,9 @@ def _sparse(job: Job, viewer: ReplicaSpec) -> int:
     length = _frame(_task(viewer, viewer.type), list(types)) + sum(_list(job, spec) for spec in named)
     for spec in job.replica_specs:
         if spec.role is Role.WORKER and viewer.role.leads:
-            length += _list(job, spec) + _total(spec, str) + 3 * spec.most  # with the index as key: "12":"host"
+            length += _list(job, spec) + _total(spec, str) + 3 * spec.replicas  # with the index as key: "12":"host"
         elif spec is viewer and spec.role is Role.WORKER:
-            length += len(f'"{spec.most - 1}":"{names.endpoint(job, spec, spec.most - 1)}"')
+            length += len(f'"{spec.replicas - 1}":"{names.endpoint(job, spec, spec.replicas - 1)}"')
     return length
 
 
@@ -87,7 +96,7 @@ _BY_STYLE: Final[dict[TFConfigStyle, Callable[[Job, ReplicaSpec], int]]] = {
 
 
 def _task(viewer: ReplicaSpec, type_: str) -> dict[str, Any]:
-    return {"task": {"type": type_, "index": max(0, viewer.most - 1)}}
+    return {"task": {"type": type_, "index": max(0, viewer.replicas - 1)}}
 
 
 def _frame(kept: dict[str, Any], types: list[str]) -> int:
@@ -97,7 +106,7 @@ def _frame(kept: dict[str, Any], types: list[str]) -> int:
 
 def _list(job: Job, spec: ReplicaSpec) -> int:
     """The length of a spec's addresses with their quotes, and commas between them."""
-    return _total(spec, lambda index: names.endpoint(job, spec, index)) + max(0, 3 * spec.most - 1)
+    return _total(spec, lambda index: names.endpoint(job, spec, index)) + max(0, 3 * spec.replicas - 1)
 
 
 def _hosts(job: Job, spec: ReplicaSpec) -> int:
@@ -107,5 +116,5 @@ def _hosts(job: Job, spec: ReplicaSpec) -> int:
 def _total(spec: ReplicaSpec, text: Callable[[int], str]) -> int:
     """The length of ``text`` over all replicas of a spec, whose texts differ in the digits of the index only."""
     first, longer = len(text(0)), len(text(10)) - len(text(0))
-    more_digits = sum(max(0, spec.most - 10**digits) for digits in range(1, len(str(MAX_REPLICAS))))
-    return spec.most * first + longer * more_digits
+    more_digits = sum(max(0, spec.replicas - 10**digits) for digits in range(1, len(str(MAX_REPLICAS))))
+    return spec.replicas * first + longer * more_digits

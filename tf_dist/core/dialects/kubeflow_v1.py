@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, suggestion, value_at
 from tf_dist.core.api.job import (
     Action,
     CleanPodPolicy,
@@ -28,7 +28,7 @@ from tf_dist.core.api.job import (
     SuccessRule,
     TFConfigStyle,
 )
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, MULTIKUEUE, TRAINING_OPERATOR
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
@@ -49,8 +49,9 @@ from tf_dist.core.dialects.common_schema import (
     container_names,
     named_port,
 )
-from tf_dist.core.dialects.field_errors import FieldErrors, unknown_value
+from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.pod_template import read_quantities, require_container
+from tf_dist.errors import Problem
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")
 RETIRED_KEYS: Final = ("cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
@@ -78,7 +79,7 @@ class RunPolicyShape(SchemaModel):
     active_deadline_seconds: LongSeconds | None = None
     backoff_limit: Count | None = None
     suspend: bool | None = None
-    managed_by: str | None = None
+    managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
     scheduling_policy: SchedulingPolicy | None = None
 
 
@@ -287,7 +288,6 @@ def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
 
 _SPECS: FieldPath = ("spec", "tfReplicaSpecs")
 _RETIRED = {key: name for key in RETIRED_KEYS for name, info in Spec.model_fields.items() if info.alias == key}
-MANAGERS = (TRAINING_OPERATOR, "kueue.x-k8s.io/multikueue")
 _BY_FOLDED = {name.casefold(): name for name in TYPES}
 
 
@@ -314,17 +314,15 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     _check_gang(spec, out)
     _check_elastic(job, out)
     if out.advice:
-        _check_manager(spec, out)
+        _advise_manager(spec, out)
         _advise_restart(spec.tf_replica_specs, out)
         _advise_leftovers(spec, out)
 
 
-def _check_manager(spec: Spec, out: FieldErrors) -> None:
-    """Of a file only: a job in a cluster may name any controller, and is that one's."""
-    manager = spec.run_policy.managed_by if spec.run_policy else None
-    if manager is not None and manager not in MANAGERS:
+def _advise_manager(spec: Spec, out: FieldErrors) -> None:
+    if spec.run_policy and spec.run_policy.managed_by == MULTIKUEUE:
         place: FieldPath = ("spec", "runPolicy", "managedBy")
-        out.error(place, unknown_value(manager), suggestion(manager, MANAGERS))
+        out.warn(place, f"{MULTIKUEUE} is to manage the job, so tf-dist does not run it", "leave it out to run it here")
 
 
 def _check_types(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
@@ -445,3 +443,13 @@ def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
         )
     if types and not out.partial and not types & {"Chief", "Master", "Worker"}:
         out.warn(_SPECS, f"with only {' and '.join(sorted(types))} the job never succeeds", "add a Chief or a Worker")
+
+
+def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
+    """What an update of a TFJob of either layout changes that it may not: who manages it."""
+    place: FieldPath = ("spec", "runPolicy", "managedBy")
+    before, after = (value_at(document, *map(str, place)) or TRAINING_OPERATOR for document in (old, new))
+    if before == after:
+        return ()
+    hint = "undo the change, or delete the job and submit it anew"
+    return (Problem(format_field_path(place), f"cannot be changed from {before} to {after}", hint),)

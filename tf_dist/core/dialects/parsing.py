@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
-from tf_dist.core.dialects import common_annotations
+from tf_dist.core.dialects import common_annotations, kubeflow_v1, volcano
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
 from tf_dist.core.dialects.environment import check_environment
 from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
@@ -112,6 +112,12 @@ def _annotated(job: Job) -> Job:
 def as_written(stored: Document) -> dict[str, Any]:
     """An object of a cluster under the apiVersion of its layout, which the server may have exchanged; InvalidJob."""
     return {**stored, "apiVersion": spec_dialect(stored, dialect_of(stored)).value}
+
+
+def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
+    """What an update of a job changes that it may not, path by path; the defaults count as written."""
+    rules = volcano.update_problems if new.get("apiVersion") == Dialect.VOLCANO else kubeflow_v1.update_problems
+    return rules(old, new)
 
 
 def defaulted(document: Document) -> dict[str, Any]:

@@ -406,10 +406,8 @@ def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
     """What an update of a job changes that it may not, path by path; the defaults count as written.
 
     The rules of Volcano's webhook: the minimum, the replicas of tasks and their minimums, and the priority class may
-    change; nothing else, and no task more or less. Jobs of other formats have no such rules here.
+    change; nothing else, and no task more or less.
     """
-    if new.get("apiVersion") != Dialect.VOLCANO:
-        return ()
     before, after = (mapping(defaulted(document).get("spec")) for document in (old, new))
     return tuple(_update_problems(before, after))
 

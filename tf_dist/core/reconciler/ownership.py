@@ -32,6 +32,13 @@ def managed_elsewhere(stored: Document) -> bool:
     return found
 
 
+def external_manager(stored: Document) -> str:
+    """The other controller that a job names in ``spec.runPolicy.managedBy``; "" if tf-dist runs the job."""
+    if not managed_elsewhere(stored):
+        return ""
+    return str(mapping(mapping(stored.get("spec")).get("runPolicy")).get("managedBy"))
+
+
 def driver_of(stored: Document) -> str:
     """The driver that a stored job names: the one in its status, before the first status its annotation, "" for none.
 

@@ -1,0 +1,46 @@
+"""What the embedded cluster refuses of jobs, as its clients see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.controller.harness import tfjob
+from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api_errors import Invalid
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.api.names import MULTIKUEUE, TRAINING_OPERATOR
+from tf_dist.local.embedded import ADMISSION_VALIDATORS
+
+
+@pytest.fixture
+def cluster() -> Iterator[MemoryCluster]:
+    with MemoryCluster(validators=ADMISSION_VALIDATORS) as made:
+        yield made
+
+
+@pytest.mark.parametrize("manager", ["kubeflow.org/traning-operator", "example.com/mine", ""])
+def test_refuses_unknown_manager(cluster: MemoryCluster, manager: str) -> None:
+    with pytest.raises(Invalid, match=r"spec\.runPolicy\.managedBy: unknown value"):
+        cluster.create(TFJOBS, "default", tfjob(managedBy=manager))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, MULTIKUEUE), (TRAINING_OPERATOR, MULTIKUEUE), (MULTIKUEUE, TRAINING_OPERATOR)]
+)
+def test_refuses_change_of_manager(cluster: MemoryCluster, before: str | None, after: str) -> None:
+    cluster.create(TFJOBS, "default", tfjob(managedBy=before))
+    with pytest.raises(Invalid, match=f"managedBy: cannot be changed from .* to {after}"):
+        cluster.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"managedBy": after}}})
+
+
+def test_accepts_update_that_names_default_manager(cluster: MemoryCluster) -> None:
+    cluster.create(TFJOBS, "default", tfjob())
+    changed = cluster.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"managedBy": TRAINING_OPERATOR}}})
+    assert changed["spec"]["runPolicy"]["managedBy"] == TRAINING_OPERATOR
+
+
+def test_refuses_job_whose_tf_config_is_too_long(cluster: MemoryCluster) -> None:
+    with pytest.raises(Invalid, match="TF_CONFIG would have [0-9]+ bytes"):
+        cluster.create(TFJOBS, "default", tfjob(workers=5_000))
