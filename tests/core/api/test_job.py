@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from tests.core.builders import replicas
-from tf_dist.core.api.job import MAX_REPLICAS, RunPolicy
+import itertools
+
+from tests.core.builders import replicas, template, v1_job, volcano_job
+from tf_dist.core.api.job import MAX_REPLICAS, RunPolicy, priority_class
+
+
+def test_priority_class_of_tfjob_does_not_depend_on_order_of_mapping() -> None:
+    """Kueue's OrderedReplicaTypes: Chief, Master, PS, Worker, Evaluator."""
+    types = ("Chief", "PS", "Worker", "Evaluator")
+    specs = {type_: replicas(type_, 1, template=template(priorityClassName=type_.lower())) for type_ in types}
+    for count in range(1, 5):
+        named = types[-count:]
+        for order in itertools.permutations(named):
+            assert priority_class(v1_job(*(specs[type_] for type_ in order))) == named[0].lower()
+
+
+def test_priority_class_of_volcano_job_is_that_of_its_first_task() -> None:
+    tasks = [replicas(name, 1, template=template(priorityClassName=name)) for name in ("worker", "chief")]
+    assert priority_class(volcano_job(*tasks)) == "worker"
 
 
 def test_pauses_before_restarts_are_the_kubelets() -> None:

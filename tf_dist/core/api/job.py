@@ -450,9 +450,16 @@ class Job:
         return tuple(replica for spec in self.replica_specs for replica in spec.ids)
 
 
+# Kueue's ``OrderedReplicaTypes`` of a TFJob; the specs of v1 are a mapping, which has no order.
+_PRIORITY_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.WORKER, Role.EVALUATOR, Role.OTHER)
+
+
 def priority_class(job: Job) -> str:
     """The PriorityClass that the job names, or else the first of its pod templates that names one; "" for none."""
-    named = (spec.pod_spec.get("priorityClassName") for spec in job.replica_specs)
+    specs = job.replica_specs
+    if job.dialect is Dialect.TFJOB_V1:
+        specs = tuple(sorted(specs, key=lambda spec: _PRIORITY_ORDER.index(spec.role)))
+    named = (spec.pod_spec.get("priorityClassName") for spec in specs)
     return job.scheduling.priority_class or next((str(name) for name in named if name), "")
 
 
