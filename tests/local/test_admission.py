@@ -42,5 +42,5 @@ def test_accepts_update_that_names_default_manager(cluster: MemoryCluster) -> No
 
 
 def test_refuses_job_whose_tf_config_is_too_long(cluster: MemoryCluster) -> None:
-    with pytest.raises(Invalid, match="TF_CONFIG would have [0-9]+ bytes"):
+    with pytest.raises(Invalid, match=r"TF_CONFIG would have [0-9]+ bytes"):
         cluster.create(TFJOBS, "default", tfjob(workers=5_000))

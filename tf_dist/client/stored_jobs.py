@@ -22,7 +22,6 @@ from tf_dist.core.diagnostics.diagnose import (
     Level,
     diagnose,
     diagnose_managed_elsewhere,
-    diagnose_managed_elsewhere,
     diagnose_newer_format,
     diagnose_unreadable,
 )

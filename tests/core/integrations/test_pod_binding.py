@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,6 +204,35 @@ def test_a_volcano_job_keeps_its_names_and_whoever_comes_later_is_not_waited_for
     scene.settle()
     assert scene.gang()["spec"]["minTaskMember"] == {"ps": 1}
     assert scene.gang()["spec"]["minMember"] == 1
+
+
+def asks(cpu: str, priority: str = "") -> dict[str, Any]:
+    return template(
+        containers=[{"name": "tensorflow", "image": "any", "resources": {"requests": {"cpu": cpu}}}],
+        **({"priorityClassName": priority} if priority else {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("min_available", "tasks", "cpu"),
+    [
+        (1, {"master": 1, "worker": 1}, "250m"),  # any pod will do: the one of the highest priority is counted
+        (2, {"master": 1, "worker": 1}, "1250m"),
+        (3, {"master": 1, "worker": 1}, "1500m"),  # the rest is filled with the highest priority
+        (5, {"master": 1, "worker": 1}, "2"),
+    ],
+)
+def test_pod_group_has_minimums_of_tasks_and_requests_of_first_pods(
+    min_available: int, tasks: dict[str, int], cpu: str
+) -> None:
+    """Volcano's getMinTaskMember and CalcPGMinResources."""
+    master = replicas("master", 1, min_available=1, template=asks("1"), rules=())
+    worker = replicas("worker", 4, min_available=1, template=asks("250m", "high"), rules=())
+    job = volcano_job(master, worker, min_available=min_available)
+    scene = Scene(asking(GangScheduler.VOLCANO, job), replace(VOLCANO, priorities={"high": 1000}))
+    scene.settle()
+    spec = scene.gang()["spec"]
+    assert (spec["minMember"], spec["minTaskMember"], spec["minResources"]) == (min_available, tasks, {"cpu": cpu})
 
 
 def test_a_group_follows_the_size_of_its_job_and_keeps_what_others_wrote() -> None:

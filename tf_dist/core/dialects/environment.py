@@ -27,7 +27,7 @@ _REPLICAS: Final[dict[Dialect, FieldPath]] = {
 
 
 def check_environment(job: Job, out: FieldErrors) -> None:
-    """An error for each variable that is too long for Linux; a warning for one that is if the job grows to its bound."""
+    """An error for each variable that is too long for Linux; a warning if it gets too long when the job grows."""
     hint = "run fewer replicas, or shorten the names of the job and its namespace"
     leads = any(spec.role.leads for spec in job.replica_specs)
     if job.dialect is Dialect.TFJOB_V1 and job.tf_config is not TFConfigStyle.SPARSE and not leads:

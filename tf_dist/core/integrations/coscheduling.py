@@ -23,7 +23,10 @@ _LABEL: Final = "scheduling.x-k8s.io/pod-group"
 
 
 def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
-    spec: Body = {"minMember": interface.min_member(s.job), "minResources": interface.min_resources(s.job)}
+    spec: Body = {
+        "minMember": interface.min_member(s.job, served.priorities),
+        "minResources": interface.min_resources(s.job, served.priorities),
+    }
     if s.job.scheduling.timeout:
         spec["scheduleTimeoutSeconds"] = int(s.job.scheduling.timeout)
     yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), spec)

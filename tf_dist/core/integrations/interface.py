@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 from tf_dist.core.api import names
@@ -24,7 +25,8 @@ from tf_dist.core.api.fieldpath import mapping, mappings
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.pod_events import join_names, minimum_met, placed_counts
 from tf_dist.core.api.quantity import format_quantity
-from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
+from tf_dist.core.gang.resources.pod_requests import add_resources, pod_priorities, pod_requests
+from tf_dist.core.gang.types import PriorityClass
 
 Body = dict[str, Any]
 
@@ -72,24 +74,26 @@ def _says(there: Any, wanted: Any) -> bool:
     return bool(there == wanted)
 
 
-def min_counts(job: Job) -> dict[str, int]:
-    """The minimum of pods of each type at the start of the gang.
+def min_counts(job: Job, classes: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+    """The minimum of pods of each type at the start of the gang: the same pods that our own admission counts first.
+
+    ``classes``: the values of PriorityClasses (``ServedApis.priorities``).
 
     Tasks that wait for others (Volcano's ``dependsOn``) come later: a gang that waited for their pods, too, would wait
     for ever.
     """
-    start = start_counts(job)
+    start = start_counts(job, pod_priorities(job, {name: PriorityClass(value) for name, value in classes.items()}))
     return {spec.type: start[spec.type] for spec in job.replica_specs if spec.depends is None}
 
 
-def min_member(job: Job) -> int:
+def min_member(job: Job, classes: Mapping[str, int] = MappingProxyType({})) -> int:
     """The number of pods to be placed at once, at least one."""
-    return max(1, sum(min_counts(job).values()))
+    return max(1, sum(min_counts(job, classes).values()))
 
 
-def min_resources(job: Job) -> dict[str, str]:
+def min_resources(job: Job, classes: Mapping[str, int]) -> dict[str, str]:
     """The sum of the requests of these pods, as quantities."""
-    needed = min_counts(job)
+    needed = min_counts(job, classes)
     asked = {spec.type: pod_requests(spec.pod_spec) for spec in job.replica_specs if spec.type in needed}
     total = add_resources({r: value * needed[type_] for r, value in one.items()} for type_, one in asked.items())
     return {r: format_quantity(value) for r, value in sorted(total.items()) if r != "pods" and value > Decimal(0)}

@@ -38,12 +38,11 @@ def _task(job: Job, spec: ReplicaSpec) -> str:
     return spec.name if job.dialect is Dialect.VOLCANO else spec.type
 
 
-def _spec(job: Job) -> Body:
-    needed = interface.min_counts(job)
+def _spec(job: Job, served: ServedApis) -> Body:
     spec: Body = {
-        "minMember": interface.min_member(job),
-        "minTaskMember": {_task(job, one): needed[one.type] for one in job.replica_specs if one.type in needed},
-        "minResources": interface.min_resources(job),
+        "minMember": interface.min_member(job, served.priorities),
+        "minTaskMember": _task_minimums(job, served),
+        "minResources": interface.min_resources(job, served.priorities),
     }
     # Volcano sets the default: it may have another one for the namespace.
     if _queue(job) != _QUEUE:
@@ -51,6 +50,19 @@ def _spec(job: Job) -> Body:
     if name := priority_class(job):
         spec["priorityClassName"] = name
     return spec
+
+
+def _task_minimums(job: Job, served: ServedApis) -> dict[str, int]:
+    """The minimum of each task as the job has it (``getMinTaskMember``); a TFJob's types have those of its start.
+
+    Volcano ignores them where the job's minimum is less than their sum (``CheckTaskReady``).
+    """
+    start = interface.min_counts(job, served.priorities)
+    return {
+        _task(job, spec): start[spec.type] if spec.min_available is None else spec.min_available
+        for spec in job.replica_specs
+        if spec.type in start
+    }
 
 
 def _queue(job: Job) -> str:
@@ -61,7 +73,9 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
     for_group = {
         key: value for key, value in s.job.annotations.items() if key.startswith(_PREFIX) or key == _WAITING_TIME
     }
-    yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), _spec(s.job), for_group)
+    yield interface.integration_object(
+        s.job, served, POD_GROUP, interface.object_name(s.job), _spec(s.job, served), for_group
+    )
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:

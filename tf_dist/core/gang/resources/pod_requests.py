@@ -130,7 +130,7 @@ def pod_sets(
 
     ``overheads``: of runtime classes, by name; ``classes``: the priority classes, see ``AdmissionConfig``.
     """
-    priorities = {spec.type: _pod_priority(job, spec, classes) for spec in job.replica_specs}
+    priorities = pod_priorities(job, classes)
     start = start_counts(job, priorities)
     return shared(
         tuple(
@@ -138,6 +138,11 @@ def pod_sets(
             for spec, sizes in admitted_specs(job)
         )
     )
+
+
+def pod_priorities(job: Job, classes: Mapping[str, PriorityClass]) -> dict[str, int]:
+    """The priority of the pods of each type among those of their gang."""
+    return {spec.type: _pod_priority(job, spec, classes) for spec in job.replica_specs}
 
 
 def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityClass]) -> int:
