@@ -127,6 +127,12 @@ def test_nothing_is_lost_of_what_volcano_makes_by_itself():
         (volcano(capability={"cpu": "much"}), "spec.capability.cpu"),
         (volcano(deserved={"cpu": None}), "spec.deserved.cpu"),
         (volcano(guarantee={"resource": {"cpu": []}}), "spec.guarantee.resource.cpu"),
+        (volcano(capability={"cpu": -1}), "spec.capability.cpu"),
+        (volcano(deserved={"memory": "-1Gi"}), "spec.deserved.memory"),
+        (volcano(guarantee={"resource": {"cpu": "-500m"}}), "spec.guarantee.resource.cpu"),
+        (volcano(deserved={"cpu": 1}, guarantee={"resource": {"cpu": "1500m"}}), "spec.deserved.cpu"),
+        (volcano(deserved={"cpu": 4, "memory": 1}, capability={"cpu": 2}), "spec.capability.cpu"),
+        (volcano(guarantee={"resource": {"cpu": 4}}, capability={"cpu": 2}), "spec.capability.cpu"),
         (volcano(weight=-1), "spec.weight"),
         (volcano(weight="2"), "spec.weight"),
         (volcano(priority="high"), "spec.priority"),
@@ -138,6 +144,18 @@ def test_what_cannot_be_read_is_an_error_with_its_place(document: dict[str, Any]
     with pytest.raises(InvalidQueue) as caught:
         convert_queues([document])
     assert [problem.path for problem in caught.value.problems] == [path]
+
+
+def test_accepts_guarantee_equal_to_deserved_and_capability() -> None:
+    amounts = {"cpu": "2"}
+    convert_queues([volcano(deserved={"cpu": 2}, capability={"cpu": "2000m"}, guarantee={"resource": amounts})])
+
+
+def test_queue_with_wrong_order_of_amounts_says_what_to_write() -> None:
+    with pytest.raises(InvalidQueue) as caught:
+        convert_queues([volcano(deserved={"cpu": 4}, capability={"cpu": 2})])
+    (problem,) = caught.value.problems
+    assert (problem.message, problem.hint) == ("is 2, less than spec.deserved, 4", "write 4 or more")
 
 
 def test_which_documents_are_meant():

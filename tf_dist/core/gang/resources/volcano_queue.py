@@ -7,6 +7,7 @@ lent.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,7 +129,8 @@ def _amounts(document: Document) -> _Amounts:
     if not isinstance(value_at(document, "metadata", "name"), str):
         out.error(("metadata", "name"), "is required and missing", "jobs name their queue by it")
     places = (("spec", "capability"), ("spec", "deserved"), ("spec", "guarantee", "resource"))
-    found = [dict(_read(document, place, out)) for place in places]
+    found = _Amounts(*(dict(_read(document, place, out)) for place in places))
+    _check_order(found, out)
     weight = value_at(document, "spec", "weight")
     if weight is not None and (type(weight) is not int or not 0 <= weight <= 65535):
         out.error(("spec", "weight"), f"must be a whole number from 1 to 65535, not {describe_value(weight)}")
@@ -137,16 +139,34 @@ def _amounts(document: Document) -> _Amounts:
         out.error(("spec", "priority"), f"must be a whole number of 32 bits, not {describe_value(priority)}")
     if out.errors:
         raise InvalidQueue(out.errors)
-    return _Amounts(*found)
+    return found
+
+
+def _check_order(found: _Amounts, out: FieldErrors) -> None:
+    """Guarantee ≤ deserved ≤ capability, as Volcano's webhook wants it (``validateResourceQuantityOfQueue``).
+
+    Unlike the webhook's latest release this accepts a guarantee without a deserved amount: older queues have it.
+    """
+    levels = (("guarantee.resource", found.guarantee), ("deserved", found.deserved), ("capability", found.capability))
+    for (low, below), (high, above) in itertools.combinations(levels, 2):
+        for resource in below:
+            if resource in above and below[resource] > above[resource]:
+                message = f"is {_written(above[resource])}, less than spec.{low}, {_written(below[resource])}"
+                place = ("spec", *high.split("."), resource)
+                out.error(place, message, f"write {_written(below[resource])} or more")
 
 
 def _read(document: Document, place: tuple[str, ...], out: FieldErrors) -> Iterator[tuple[str, Decimal]]:
     for resource, said in mapping(value_at(document, *place)).items():
         try:
-            yield str(resource), parse_quantity(said)
+            amount = parse_quantity(said)
         except ValueError:
             hint = "write a number and a suffix: 4, 500m, 64Gi"
             out.error((*place, str(resource)), f"is no amount: {describe_value(said)}", hint)
+            continue
+        if amount < 0:
+            out.error((*place, str(resource)), f"must not be negative: {said}", "write 0 or more")
+        yield str(resource), amount
 
 
 def _parent(document: Document) -> str:
