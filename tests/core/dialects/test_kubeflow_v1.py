@@ -267,6 +267,47 @@ def test_advice(path: str, value: Any, where: str, message: str):
     assert message in found.message
 
 
+@pytest.mark.parametrize(
+    ("types", "policies", "where", "message"),
+    [
+        ({"Worker": {}}, {"backoffLimit": 2}, "Worker", "never succeeds and fails when backoffLimit 2 is spent"),
+        ({"Worker": {}}, {}, "Worker", "Worker decides: the job never succeeds"),
+        ({"Chief": {}, "Worker": {"restartPolicy": "OnFailure"}}, {}, "Chief", "Chief decides"),
+    ],
+)
+def test_warns_of_always_on_replica_that_decides(types: Any, policies: Any, where: str, message: str) -> None:
+    document = changed(minimal(**types), f"{SPECS}.{where}.restartPolicy", "Always")
+    document = changed(document, "spec.runPolicy", policies)
+    (found,) = warnings(document)
+    assert found.path == f"{SPECS}.{where}.restartPolicy"
+    assert message in found.message
+    assert found.hint == "write OnFailure"
+
+
+@pytest.mark.parametrize("others", [{"Chief": {}}, {"Worker": {}}])
+def test_accepts_always_on_replica_that_does_not_decide(others: Any) -> None:
+    document = minimal(**others, Evaluator={"restartPolicy": "Always"})
+    assert warnings(document) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "warned"),
+    [
+        ("tensorflow/tensorflow:2.16.1-gpu", True),
+        ("registry.example:5000/train", True),
+        ("tensorflow/tensorflow:1.15.5-gpu", False),
+        ("registry.example/1.x/train:v1.4", False),
+    ],
+)
+def test_warns_of_master_unless_image_is_tensorflow_1(image: str, warned: bool) -> None:
+    document = changed(minimal(Master={}, Worker={}), f"{SPECS}.Master.template.spec.containers.0.image", image)
+    assert paths(warnings(document)) == [f"{SPECS}.Master"] * warned
+
+
+def test_accepts_lone_master() -> None:
+    assert warnings(minimal(Master={})) == []
+
+
 def test_restarts_by_exit_code_need_pods_that_never_restart():
     assert not warnings(changed(v1(), f"{SPECS}.Chief.template.spec.restartPolicy", "Never"))
 

@@ -216,6 +216,12 @@ def test_tensorboard_is_not_started():
     assert paths(warnings(changed(v1alpha1(), "spec.tensorboard", {"logDir": "/logs"}))) == ["spec.tensorboard"]
 
 
+@pytest.mark.parametrize(("key", "value"), [("batch-size", 32), ("modelName", "resnet")])
+def test_warns_of_fields_of_dragon_that_are_not_used(key: str, value: Any) -> None:
+    (found,) = warnings(changed(v1alpha1(), f"spec.{key}", value))
+    assert (found.path, "is not used" in found.message) == (f"spec.{key}", True)
+
+
 def test_suspending_is_an_annotation():
     assert suspend_patch(v1alpha1(), True) == {"metadata": {"annotations": {"tf-dist.dev/suspend": "true"}}}
     assert suspend_patch(v1alpha1(), False) == {"metadata": {"annotations": {"tf-dist.dev/suspend": None}}}

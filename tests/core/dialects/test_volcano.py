@@ -312,6 +312,28 @@ def test_advice(path: str, value: Any, where: str, message: str):
     assert message in found.message
 
 
+RESTART_ON_SUCCESS = {"event": "TaskCompleted", "action": "RestartJob"}
+
+
+@pytest.mark.parametrize(
+    ("job", "task", "where"),
+    [
+        ([RESTART_ON_SUCCESS], [], "spec.policies[0].action"),
+        ([], [{"event": "TaskCompleted", "action": "RestartTask"}], "spec.tasks[1].policies[0].action"),
+        ([], [{"events": ["PodFailed", "TaskCompleted"], "action": "RestartPod"}], "spec.tasks[1].policies[0].action"),
+        ([{"event": "*", "action": "RestartJob"}], [], "spec.policies[0].action"),
+        ([RESTART_ON_SUCCESS], [{"event": "TaskCompleted", "action": "CompleteJob"}], ""),
+        ([{"event": "PodEvicted", "action": "RestartJob"}], [], ""),
+    ],
+)
+def test_warns_of_policy_that_restarts_what_has_succeeded(job: Any, task: Any, where: str) -> None:
+    document = changed(changed(volcano(), "spec.policies", job), "spec.tasks.1.policies", task)
+    document = changed(document, "spec.tasks.0.template.spec.restartPolicy", "Always")
+    found = [one for one in warnings(document) if "have succeeded" in one.message]
+    assert [one.path for one in found] == [where] * bool(where)
+    assert all("then the job has failed" in one.message and "CompleteJob" in one.hint for one in found)
+
+
 def test_a_failed_policy_beside_restarts_in_place():
     document = changed(volcano(), "spec.tasks.0.template.spec.restartPolicy", "OnFailure")
     document = changed(document, "spec.tasks.0.policies", [{"event": "PodFailed", "action": "AbortJob"}])

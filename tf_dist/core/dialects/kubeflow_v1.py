@@ -5,6 +5,7 @@ The rules are those of Kubeflow's validating webhook, and some for jobs that it 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
@@ -316,6 +317,8 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     if out.advice:
         _advise_manager(spec, out)
         _advise_restart(spec.tf_replica_specs, out)
+        _advise_always(spec, out)
+        _advise_master(spec.tf_replica_specs, out)
         _advise_leftovers(spec, out)
 
 
@@ -428,6 +431,38 @@ def _advise_restart(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
                 (*_SPECS, key, "template", "spec", "restartPolicy"),
                 f"{written} is overridden by {said}",
                 f"write it in spec.tfReplicaSpecs.{key}.restartPolicy",
+            )
+
+
+def _advise_always(spec: Spec, out: FieldErrors) -> None:
+    """Warn if the replicas that decide success never end, because the kubelet restarts them."""
+    types = {normalized_type(key): key for key in spec.tf_replica_specs}
+    deciding = next((types[name] for name in ("Chief", "Master", "Worker") if name in types), None)
+    if deciding is None or spec.tf_replica_specs[deciding].restart_policy != "Always":
+        return
+    limit = spec.run_policy.backoff_limit if spec.run_policy else spec.backoff_limit
+    ends = "" if limit is None else f" and fails when backoffLimit {limit} is spent"
+    out.warn(
+        (*_SPECS, deciding, "restartPolicy"),
+        f"Always restarts a container that exits with 0, too, and {deciding} decides: the job never succeeds{ends}",
+        "write OnFailure",
+    )
+
+
+_VERSION_1: Final = re.compile(r":v?1\.[0-9][^/]*$")
+
+
+def _advise_master(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
+    """Warn of a Master unless its image is tagged as TensorFlow 1; a lone replica gets no TF_CONFIG."""
+    for key, replicas in specs.items():
+        alone = sum(other.count for other in specs.values()) == 1
+        images = [value_at(one, "image") for one in list_items(value_at(replicas.template, "spec", "containers"))]
+        old = any(isinstance(image, str) and _VERSION_1.search(image) for image in images)
+        if normalized_type(key) == "Master" and not alone and not old:
+            out.warn(
+                (*_SPECS, key),
+                "TensorFlow 2 refuses a TF_CONFIG that names a master (Unrecognized task_type)",
+                "write Chief, unless the program reads TF_CONFIG itself or runs on TensorFlow 1",
             )
 
 

@@ -327,6 +327,11 @@ def validate(job: TFJob, out: FieldErrors) -> None:
         check_label(spec.scheduler_name, ("spec", "schedulerName"), out)
     if spec.tensorboard is not None:
         out.warn(("spec", "tensorboard"), "tf-dist does not start TensorBoard", "run it beside the job on its logs")
+    for key, value in (("batch-size", spec.batch_size), ("modelName", spec.model_name)):
+        if value:
+            out.warn(
+                ("spec", key), "is not used: tf-dist schedules by replicas and requests, as DRAGON did", "leave it out"
+            )
     common_annotations.warn_unused_annotation(job.metadata.annotations, MIN_WORKERS, "spec.min-instance", out)
     common_annotations.warn_unused_annotation(job.metadata.annotations, MAX_WORKERS, "spec.max-instance", out)
     for index, replicas in enumerate(spec.replica_specs):

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import (
+    Action,
     CleanPodPolicy,
     CompletionByCounts,
     Dependency,
@@ -248,6 +249,8 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
         scheduler_annotations.check_annotations(job.metadata.annotations or {}, templates_, names, out)
     if out.advice:
         job_plugins.advise_missing_plugins(plugins, names, raw_templates(spec), out)
+    if out.advice:
+        _advise_restarts_of_success(spec, names, out)
     volcano_schema.check_policies(spec.policies, ("spec", "policies"), out)
     for index, task in enumerate(spec.tasks):
         volcano_schema.check_policies(task.policies, ("spec", "tasks", index, "policies"), out)
@@ -389,6 +392,27 @@ def _advise_task(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> No
     if policy == "Never" and Event.TASK_FAILED in _handled_events(task.policies):
         message = "TaskFailed counts restarts in place; with Never there are none, and its policy never fires"
         out.warn(place, message, "write OnFailure, or a policy for PodFailed")
+
+
+_RESTARTS: Final = frozenset({Action.RESTART_JOB.value, Action.RESTART_TASK.value, Action.RESTART_POD.value})
+
+
+def _advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
+    """Warn of policies that restart a task because it has succeeded: they repeat until the budget is spent."""
+    tasks: dict[FieldPath, list[str]] = {}
+    for index, task in enumerate(spec.tasks):
+        if value_at(task.template, "spec", "restartPolicy") in (None, "Always"):
+            continue  # its pods never succeed, of which there is a warning
+        listed = [(("spec", "tasks", index, "policies", at), one) for at, one in enumerate(task.policies or ())]
+        listed += [(("spec", "policies", at), one) for at, one in enumerate(spec.policies or ())]
+        answers = {volcano_schema.ANY_EVENT, Event.TASK_COMPLETED.value}
+        found = next(((at, one) for at, one in listed if not answers.isdisjoint(volcano_schema.events_of(one))), None)
+        if found is not None and found[1].action in _RESTARTS:
+            tasks.setdefault((*found[0], "action"), []).append(names[index])
+    for place, named in tasks.items():
+        message = f"restarts {' and '.join(named)} whenever all its pods have succeeded, until maxRetry is spent"
+        hint = "write CompleteJob for TaskCompleted, and restart on PodFailed or PodEvicted"
+        out.warn(place, f"{message}; then the job has failed", hint)
 
 
 def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
