@@ -116,5 +116,5 @@ def _hosts(job: Job, spec: ReplicaSpec) -> int:
 def _total(spec: ReplicaSpec, text: Callable[[int], str]) -> int:
     """The length of ``text`` over all replicas of a spec, whose texts differ in the digits of the index only."""
     first, longer = len(text(0)), len(text(10)) - len(text(0))
-    more_digits = sum(max(0, spec.replicas - 10**digits) for digits in range(1, len(str(MAX_REPLICAS))))
+    more_digits = sum(max(0, spec.replicas - bound) for bound in (10, 100, 1_000, 10_000, MAX_REPLICAS))
     return spec.replicas * first + longer * more_digits

@@ -403,8 +403,9 @@ def _advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldErro
     for index, task in enumerate(spec.tasks):
         if value_at(task.template, "spec", "restartPolicy") in (None, "Always"):
             continue  # its pods never succeed, of which there is a warning
-        listed = [(("spec", "tasks", index, "policies", at), one) for at, one in enumerate(task.policies or ())]
-        listed += [(("spec", "policies", at), one) for at, one in enumerate(spec.policies or ())]
+        own: FieldPath = ("spec", "tasks", index, "policies")
+        lists = ((own, task.policies), (("spec", "policies"), spec.policies))
+        listed = [((*place, at), one) for place, policies in lists for at, one in enumerate(policies or ())]
         answers = {volcano_schema.ANY_EVENT, Event.TASK_COMPLETED.value}
         found = next(((at, one) for at, one in listed if not answers.isdisjoint(volcano_schema.events_of(one))), None)
         if found is not None and found[1].action in _RESTARTS:
