@@ -442,7 +442,7 @@ def run(
         spaces=TargetNamespaces("", client.namespace if client else "default"),
         timeout=timeout,
     )
-    request.refuse_suspended()
+    request.refuse_idle()
     view = partial(view_of, request.entry.job, show=show)
     if client is not None:
         return run_session.with_signals(partial(run_session.run_on, request, client.connection, view))

@@ -71,8 +71,11 @@ class RunRequest:
         if found:
             raise InvalidFiles(found)
 
-    def refuse_suspended(self) -> None:
-        """InvalidFiles for a job that would never start."""
+    def refuse_idle(self) -> None:
+        """InvalidFiles for a job that would never start: it is suspended, or another controller is to manage it."""
+        if self.entry.job.managed_elsewhere:
+            hint = "leave spec.runPolicy.managedBy out to have tf-dist run it"
+            self.refuse([Problem("spec.runPolicy.managedBy", "another controller is to manage the job", hint)])
         if self.entry.job.run_policy.suspend:
             hint = "take the suspension out, or submit it: tf-dist local up, tf-dist submit, tf-dist resume"
             self.refuse([Problem("", "the job is suspended, so it would never start", hint)])

@@ -131,6 +131,15 @@ def test_a_gang_that_can_never_fit(tf_dist: Program) -> None:
     assert "worker-0 |" not in found.stdout
 
 
+def test_refuses_job_that_another_controller_manages(tf_dist: Program) -> None:
+    job = tf_dist.job()
+    job["spec"]["runPolicy"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    found = tf_dist("run", tf_dist.write("job.yaml", job))
+    assert found.returncode == 2
+    assert "spec.runPolicy.managedBy: another controller is to manage the job" in found.stderr
+    assert "leave spec.runPolicy.managedBy out" in found.stderr
+
+
 def test_a_suspended_job_is_not_run(tf_dist: Program) -> None:
     job = tf_dist.job()
     job["spec"]["runPolicy"]["suspend"] = True

@@ -113,7 +113,7 @@ def run(
         spaces=TargetNamespaces(namespace, connection.namespace if connection else "default"),
         timeout=limit,
     )
-    request.refuse_suspended()
+    request.refuse_idle()
     kept, view = "", partial(view_of, entry.job, data_wanted=form is options.TextFormat.JSON)
     if settings is not None and keep:
         kept = _folder(entry)

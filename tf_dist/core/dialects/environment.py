@@ -19,6 +19,9 @@ from tf_dist.core.dialects.field_errors import FieldErrors
 MAX_VARIABLE: Final = 131_071
 """The bytes of ``NAME=value``; the kernel adds a NUL (``MAX_ARG_STRLEN``)."""
 
+_MAX_ADDRESS: Final = 300
+"""The bytes of an address in any variable: a DNS name has 253 characters at most, and a port, quotes and an index."""
+
 _REPLICAS: Final[dict[Dialect, FieldPath]] = {
     Dialect.TFJOB_V1: ("spec", "tfReplicaSpecs"),
     Dialect.TFJOB_V1ALPHA1: ("spec", "replicaSpecs"),
@@ -28,6 +31,8 @@ _REPLICAS: Final[dict[Dialect, FieldPath]] = {
 
 def check_environment(job: Job, out: FieldErrors) -> None:
     """An error for each variable that is too long for Linux; a warning if it gets too long when the job grows."""
+    if sum(spec.most for spec in job.replica_specs) * _MAX_ADDRESS < MAX_VARIABLE:
+        return
     hint = "run fewer replicas, or shorten the names of the job and its namespace"
     leads = any(spec.role.leads for spec in job.replica_specs)
     if job.dialect is Dialect.TFJOB_V1 and job.tf_config is not TFConfigStyle.SPARSE and not leads:
