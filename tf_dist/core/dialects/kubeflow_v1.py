@@ -29,7 +29,7 @@ from tf_dist.core.api.job import (
     SuccessRule,
     TFConfigStyle,
 )
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, MULTIKUEUE, TRAINING_OPERATOR
+from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
@@ -315,17 +315,10 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     _check_gang(spec, out)
     _check_elastic(job, out)
     if out.advice:
-        _advise_manager(spec, out)
         _advise_restart(spec.tf_replica_specs, out)
         _advise_always(spec, out)
         _advise_master(spec.tf_replica_specs, out)
         _advise_leftovers(spec, out)
-
-
-def _advise_manager(spec: Spec, out: FieldErrors) -> None:
-    if spec.run_policy and spec.run_policy.managed_by == MULTIKUEUE:
-        place: FieldPath = ("spec", "runPolicy", "managedBy")
-        out.warn(place, f"{MULTIKUEUE} is to manage the job, so tf-dist does not run it", "leave it out to run it here")
 
 
 def _check_types(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
