@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
+from tf_dist.core.diagnostics.metrics_parser import MOST_NAMES, Progress, combine_progress
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,206 @@ from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
         ("=4", {}),
         ("step 4", {}),
         ("", {}),
+        ("step=10: loss=0.5", {"step": 10, "loss": 0.5}),
+        ("train/loss=0.4 val/loss = 0.5 val/acc@=1", {"train/loss": 0.4, "val/loss": 0.5}),
+        ("epoch 1 (loss=0.5, acc=0.3)", {"loss": 0.5, "acc": 0.3}),
+        ("2 worker(s): loss=0.5", {"loss": 0.5}),
+        ("epoch=3/10 step=5/100", {"epoch": 3, "step": 5}),
+        ("[epoch=1] {loss=0.5}", {"epoch": 1, "loss": 0.5}),
+        ("loss=0.5,acc=0.9;lr=1e-4|f1=0.3", {"loss": 0.5, "acc": 0.9, "lr": 1e-4}),
+        ("loss=np.float32(0.25) acc=float(1)", {"loss": 0.25, "acc": 1}),
+        ("LOSS=0.5 VAL_ACC=0.9 EPOCH=2 AUC=0.8", {"LOSS": 0.5, "VAL_ACC": 0.9, "EPOCH": 2, "AUC": 0.8}),
+        (" 50%|#####  | 5/10 [00:02<00:02,  2.0it/s, loss=0.51, acc=0.9]", {"loss": 0.51, "acc": 0.9}),
+        ("5/10 [00:02]: loss=0.9\r6/10 [00:03]: loss=0.7\r", {"loss": 0.7}),
+        ("I1127 12:00:00.123456 140 train.py:44] step=5 loss=0.3", {"step": 5, "loss": 0.3}),
+        ("INFO:root:step=5 loss=0.3", {"step": 5, "loss": 0.3}),
+        ("2026-11-27 12:00:00,123 - train - INFO - loss=0.5", {"loss": 0.5}),
+        ("2026-11-27 12:00:00.1 | step=5 | min=0.1 s=3", {"step": 5, "min": 0.1, "s": 3}),
+        ('time="2026-11-27T12:00:00Z" level=info msg="trained" loss=0.5', {"loss": 0.5}),
+        ('{"severity": "INFO", "message": "step=3 loss=0.5"}', {"step": 3, "loss": 0.5}),
+        ("throughput=1234.5 images/sec", {"throughput": 1234.5}),
     ],
 )
 def test_reads_name_value_pairs(line: str, metrics: dict[str, float]) -> None:
     assert Progress().after(line).metrics == metrics
+
+
+_BAR = "\x1b[1m7/7\x1b[0m \x1b[32m━━━━━━━━━━\x1b[0m\x1b[37m\x1b[0m \x1b[1m1s\x1b[0m 38ms/step"
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        # Keras 3
+        (f"\r{_BAR} - accuracy: 0.4020 - loss: 0.7257", {"accuracy": 0.402, "loss": 0.7257}),
+        (
+            f"{_BAR} - auc: 0.4 - loss: 0.7 - val_auc: 0.5 - val_loss: 0.71 - learning_rate: 1.0000e-04",
+            {"auc": 0.4, "loss": 0.7, "val_auc": 0.5, "val_loss": 0.71, "learning_rate": 1e-4},
+        ),
+        (f"{_BAR} - loss: 9.0" + "\b" * 80 + f"\r{_BAR} - loss: 0.5 ", {"loss": 0.5}),
+        (f"{_BAR} - loss: nan - acc: inf"[:-11], {"loss": math.nan}),
+        ("     3/Unknown \x1b[1m1s\x1b[0m 20ms/step - loss: 0.7", {"loss": 0.7}),
+        ("7/7 - 0s - 14ms/step - accuracy: 0.4265 - loss: 0.7222", {"accuracy": 0.4265, "loss": 0.7222}),
+        (f"{_BAR}", {}),
+        # Keras 2, of TensorFlow 1 and 2
+        (" 1/7 [===>..........] - ETA: 3s - loss: 0.70 - accuracy: 0.31", {"loss": 0.7, "accuracy": 0.31}),
+        ("32/60000 [....] - ETA: 1:02:03 - loss: 2.3", {"loss": 2.3}),
+        ("7/7 [======] - 1s 38ms/step - loss: 0.72 - lr: 0.0010", {"loss": 0.72, "lr": 0.001}),
+        ("60000/60000 [====] - 3s 50us/sample - loss: 0.2 - acc: 0.9", {"loss": 0.2, "acc": 0.9}),
+        ("7/7 - 0s - loss: 0.72 - accuracy: 0.43 - 81ms/epoch - 12ms/step", {"loss": 0.72, "accuracy": 0.43}),
+        (" - 3s - loss: 0.2 - val_loss: 0.3", {"loss": 0.2, "val_loss": 0.3}),
+        ("Epoch 3/10", {}),
+        ("Epoch 3: val_loss improved from 0.31 to 0.29, saving model to /m/3.keras", {}),
+        ("Epoch 3: ReduceLROnPlateau reducing learning rate to 0.0001.", {}),
+        # the history and the logs of an epoch, as they are printed
+        ("{'loss': [0.9, 0.5], 'val_loss': [0.8, 0.6]}", {"loss": 0.5, "val_loss": 0.6}),
+        ("history: {'loss': [0.9], 'accuracy': [np.float64(0.7)]}", {"loss": 0.9, "accuracy": 0.7}),
+        ("epoch 3 {'loss': 0.5, 'val/accuracy': 0.25}", {"loss": 0.5, "val/accuracy": 0.25}),
+        ('{"step": 3, "loss": 1e-3}', {"step": 3, "loss": 0.001}),
+        ("{'loss': " + str([0.5] * 2000) + "}", {"loss": 0.5}),
+        ("{'batch_size': 32, 'epochs': 3}", {}),
+        ("{'loss': 'mse', 'lr': 0.1}", {}),
+        ('{"task": {"type": "worker", "index": 0}, "loss": 1}', {}),
+        # estimators
+        ("INFO:tensorflow:loss = 2.3, step = 100 (3.2 sec)", {"loss": 2.3, "step": 100}),
+        (
+            "INFO:tensorflow:Saving dict for global step 100: accuracy = 0.9, global_step = 100, loss = 0.3",
+            {"accuracy": 0.9, "global_step": 100, "loss": 0.3},
+        ),
+        ("INFO:tensorflow:global_step/sec: 123.4", {"global_step/sec": 123.4}),
+        ("INFO:tensorflow:Loss for final step: 0.31.", {"loss": 0.31}),
+        ("I1127 12:00:00.123456 140 basic_session_run_hooks.py:262] loss = 2.3, step = 0", {"loss": 2.3, "step": 0}),
+        ("INFO:tensorflow:Saving checkpoints for 100 into /tmp/model.ckpt.", {}),
+    ],
+)
+def test_reads_what_keras_and_estimators_print(line: str, metrics: dict[str, float]) -> None:
+    assert dict(Progress().after(line).metrics) == pytest.approx(metrics, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I0000 00:00:17957.5  23 generator_dataset_op.cc:213] Memory patch applied: M_TRIM_THRESHOLD=128 kb was set.",
+        "2026-11-27 12:00:00.123: W tensorflow/core/framework/op.cc:44] x=5 y = 3",
+        "E1127 12:00:00.123456789 12 chttp2_transport.cc:1111] grpc_status=14 keepalive=2",
+        "I1127 12:00:00.000000 1 leaderelection.go:245] attempt=3",
+        "host:17:42 [0] NCCL INFO comm 0x7f rank 0 nranks = 2 channels=4",
+        "onednn_verbose,primitive,exec,cpu,matmul,time=5",
+        "INFO:tensorflow:Collective all_reduce tensors: 1 all_reduces, num_devices = 1, group_size = 2, num_packs = 1",
+        "INFO:tensorflow:MultiWorkerMirroredStrategy with cluster_spec = {}, task_type = 'worker', task_id = 0",
+        "INFO:tensorflow:Using config: {'_model_dir': '/tmp', '_save_summary_steps': 100}",
+        "M_TRIM_THRESHOLD=128 kb",
+        "MALLOC_ARENA_MAX=2 OMP_NUM_THREADS=4 TF_CPP_MIN_LOG_LEVEL=2",
+        "WORLD_SIZE=2",
+        "SHLVL=1",
+        "EPOCHS=3",
+        "export epochs=3",
+        "+ epochs=3",
+        "++ lr=0.1 python train.py --epochs=3",
+        "in use bytes     =       74096",
+        "max mmap regions =          0",
+        "tcmalloc: large alloc 1073741824 bytes == 0x5621",
+        "model.fit(x, y, epochs=3, batch_size=32)",
+        "    session = connect(host, timeout=5)",
+        "    timeout=5,",
+        "    epochs=3,",
+        "    validation_steps=3)",
+        "----> 2     steps=3",
+        "│ ❱ 12 │   steps=3                       │",
+        "def train(epochs=3, lr=0.1):",
+        "optimizer = Adam(learning_rate=0.001, beta_1=0.9)",
+        "steps = 3  # per epoch",
+        "Namespace(batch_size=64, lr=0.1)",
+        "<tf.Tensor: shape=(), dtype=float32, numpy=0.5>",
+        "tf.Tensor(0.5, shape=(), dtype=float32, device=0)",
+        "x = a*3 y=3*4",
+        "time=2026-11-27T12:00:00Z",
+        "date=11/27/2026",
+        "time=12:30:05",
+        "time=1795778742.58 timestamp=1795778742",
+        "started=2026-11-27 12:00:00",
+        "took=3.2 s",
+        "elapsed = 12 seconds, memory=12 GiB",
+        "step time=35 ms",
+        "latency = 3 ms/step",
+        "listening on port=2222",
+        "grpc_port=2222 pid=17",
+        "timeout=5",
+        "version=2.10",
+        "tensorflow==2.15 numpy>=1.26",
+        "GET http://bucket/data?step=5&loss=3",
+        "/data/epoch=3/part",
+        "gs://bucket/a=5",
+        "python train.py --epochs=3 -lr=0.1",
+        "ids=1,2,3 range=1-5 size=0x10 mode=12x12",
+        "flags.lr=0.1",
+        "KMP_AFFINITY=granularity=3",
+    ],
+)
+def test_reads_no_metrics_from_libraries_source_dates_and_units(line: str) -> None:
+    assert Progress().after(line).metrics == {}
+
+
+_TRACEBACKS = {
+    "python": """Traceback (most recent call last):
+  File "/app/train.py", line 23, in <module>
+    epochs=3
+    ^^^^^^^^
+  File "/app/keras.py", line 122, in fit
+    steps = 5
+ValueError: step=7 is not possible
+  expected=3
+loss=0.5""",
+    "chained": """Traceback (most recent call last):
+  File "/app/train.py", line 23, in <module>
+    epochs=3
+KeyError: 'a=3'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/app/train.py", line 25, in <module>
+    x = 3
+train.errors.JobFailed: x=3
+loss=0.5""",
+    "logging": """ERROR:root:failed
+Stack (most recent call last):
+  File "/app/train.py", line 23, in <module>
+    epochs=3
+loss: x=3
+loss=0.5""",
+    "warning": """/app/keras.py:74: UserWarning: shuffle=1 will be ignored
+  workers=3
+loss=0.5""",
+    "thread": """  File "/app/train.py", line 23, in run
+    epochs=3
+RuntimeError
+loss=0.5""",
+    "tensorflow": """Detected at node 'a' defined at (most recent call last):
+    File "/app/train.py", line 9, in <module>
+      epochs=3
+Node: 'a=3'
+loss=0.5""",
+}
+
+
+@pytest.mark.parametrize("name", _TRACEBACKS)
+def test_reads_no_metrics_from_a_traceback_and_goes_on_after_it(name: str) -> None:
+    progress = Progress()
+    for line in _TRACEBACKS[name].splitlines():
+        progress = progress.after(line)
+    assert progress.metrics == {"loss": 0.5}
+
+
+def test_keeps_a_hundred_names_of_a_job() -> None:
+    progress = Progress()
+    for number in range(16_000):
+        progress = progress.after(f"loss={number} norm{number}=1")
+    assert len(progress.metrics) == MOST_NAMES == 100
+    assert progress.metrics["loss"] == 15_999
+    others = [Progress({f"{replica}-{name}": 1.0 for name in range(100)}) for replica in range(5)]
+    combined = combine_progress([progress, *others]).metrics
+    assert combined == progress.metrics, "those of the leader come first"
 
 
 def test_a_loss_that_diverged_is_news() -> None:

@@ -1,48 +1,125 @@
-"""Parser of the metrics in replicas' log lines, as Katib's stdout collector reads them.
+"""Parser of the metrics in replicas' log lines: ``name=value`` as Katib's collector reads it, Keras, estimators.
 
-``name=value`` with a float is read as Katib's stdout collector reads it, so that a job made for the one works with the
-other. Two things are better than there: ``nan`` and ``inf`` count as numbers (a loss that diverged is news), and text
-that only begins like a number (``10.0.0.1``, ``3s``) is none.
+``nan`` and ``inf`` are numbers, since a loss that diverged is news. Text that only begins like a number (``10.0.0.1``,
+``3s``, ``2026-11-27``) is not. Lines of tracebacks, source and libraries have no metrics.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final, Literal, Self
 
-_NUMBER: Final = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|NaN|inf)"
-_METRIC: Final = re.compile(rf"(?<![\w|.-])([A-Za-z_][\w|-]*)[ \t]*=[ \t]*({_NUMBER})(?![\w:]|\.\w)")
-_CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
-_ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+MOST_NAMES: Final = 100
+"""Names of metrics that are kept of a job, the first ones: each costs a column, an output, a copy."""
 RESULT_MARK: Final = "tf-dist-result: "
 """A line that begins so has the value of a ``@task.tfjob`` function, as JSON."""
-_LONGEST: Final = 4096  # a metrics line is short; a longer one is data
+_LONGEST: Final = 4096  # characters: a metrics line is short; a longer one is data
+_LONGEST_HISTORY: Final = 65_536  # characters of the history of a training, which has a number for each epoch
+
+_NUMBER: Final = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|NaN|inf)"
+_UNIT: Final = (
+    r"(?:[kKMGT]i?[bB]?|[bB]|bytes|[nuµm]?s|secs?|seconds?|msecs?|usecs?|min|mins|minutes?|h|hrs?|hours?|days?"
+    r"|[kMG]?[hH]z|milliseconds?|microseconds?|MiB/s|[MG]B/s)"
+)
+# No part of a longer word, of a list (1,2), a date (2026-11-27, 11/27/2026), a clock, an expression (3*4), and no unit.
+_END: Final = (
+    r"(?![\w*+^@°]|:\S|\.\w|-\w|,\d|/\d{1,2}/\d)"
+    rf"(?![ \t]+{_UNIT}(?:[^\w=:/]|/s\b|/step\b|$)(?![ \t]*=))"
+)
+_PAIR: Final = re.compile(rf"(?<![\w|./?&$=@%~+-])([A-Za-z_][\w|/-]*)[ \t]*=[ \t]*({_NUMBER}){_END}(?![ \t]+# )")
+_KERAS_LINE: Final = re.compile(r"\s*(?:(?:Epoch )?\d+/(?:\d+|Unknown)(?=[ \[])|-? ?\d+m?s )")
+_KERAS_PAIR: Final = re.compile(rf"(?<= - )([A-Za-z_][\w|/-]*): ({_NUMBER})(?= - |\s*$)")
+_DICT: Final = re.compile(
+    rf"""(?<![\w"'])[{{]\s*["'][\w|/ -]+["']:\s*(?:{_NUMBER}|\[[^\[\]{{}}"']*\])"""
+    rf"""(?:,\s*["'][\w|/ -]+["']:\s*(?:{_NUMBER}|\[[^\[\]{{}}"']*\]))*\s*[}}]\s*$"""
+)
+_DICT_ITEM: Final = re.compile(rf"""["']([A-Za-z_][\w|/-]*)["']:\s*(?:\[(?:[^\]]*,)?\s*)?({_NUMBER})\s*(?=[\],}}\s])""")
+_FINAL_LOSS: Final = re.compile(rf"Loss for final step: ({_NUMBER})\.?\s*$")
+_STEP_RATE: Final = re.compile(rf"(global_step/sec): ({_NUMBER})\s*$")
+_FLOAT_CALL: Final = re.compile(rf"\b(?:np\.|numpy\.)?float\d*\(({_NUMBER})\)")
+_CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
+_ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+# What begins or ends a part of a log that quotes source: its indented lines, and for a traceback the exception.
+_TRACEBACK: Final = re.compile(r"\(?most recent call (?:last|first)\)?:?|^\s*File \".*\", line \d+")
+_WARNING: Final = re.compile(r"\S:\d+: \w*Warning: ")
+# Lines of compiled libraries (their source file stands before the text), of NCCL, of a shell that traces or lists its
+# environment, of a debugger or an interactive Python, and what TensorFlow says of its strategies.
+_LIBRARY: Final = re.compile(
+    r"[\w/]\.(?:cc|cpp|cxx|c|cu|h|hpp|go|rs|java):\d+[\]):]| NCCL (?:INFO|WARN|TRACE) |^(?:one)?dnnl?_verbose,"
+    r"|^\s*(?:\++ |export |declare |setenv |ENV |ARG |-+> |>>> |\.\.\. )"
+    r"|\ball_?reduce\b.*\b(?:num_packs|group_size)\b|\bcluster_spec = |\bUsing config: |^\s*│\s*❱?\s*\d+ "
+)
+_CODE: Final = re.compile(
+    r"^\s*(?:\d+[: ]\s*)?(?:(?:async )?(?:def|class|with|for|if|elif|while|except|lambda) .*:\s*$"
+    r"|(?:return|raise|import|assert|del|yield|await|print) ?\(?\w.*[()])|^\s+[\w.]+ ?= ?[^=,]+,$"
+)
+_CALLS: Final = re.compile(r"[\w\])]\(|[()]")
+_REPR: Final = re.compile(r"(?:^|(?<=[\s=(\[{,:]))<[A-Za-z_][^<>]*(?:>|$)")
+
+# Last words of the names of metrics, where it takes more than a number to tell them: in capitals, in a dict.
+_MEASURES: Final = re.compile(
+    r"loss|acc|accuracy|auc|precision|recall|f1|score|error|mae|mse|rmse|mape|perplexity|ppl|bleu|m?iou|map|lr|[wc]er"
+    r"|fid|kl|ndcg|mrr|elbo|bce|psnr|ssim|step|epoch|reward|return|r2|top\d+"
+)
+# Last words of names that are addresses, identities, limits or dates of a process.
+_NO_MEASURES: Final = re.compile(
+    r"ports?|p?pid|[tug]id|fd|errno|line|lineno|timeout|timestamp|date|datetime|version|exitcode|returncode|rank|threads"
+    r"|bytes|regions"
+)
+_CLOCKS: Final = re.compile(r"time|ts|start|started|end|created|now|at")
+_WORDS: Final = re.compile(r"[_|/-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The latest value of every metric of a replica, the last checkpoint it named, and its result (JSON)."""
+    """What a replica's lines have said so far."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """The latest value of each metric, ``MOST_NAMES`` at most, in the order in which they came."""
     checkpoint: str = ""
+    """The last checkpoint it named."""
     result: str = ""
+    """The value of a ``@task.tfjob`` function, as JSON."""
+    quoting: Literal["", "source", "traceback"] = ""
+    """What the next indented lines quote, if they quote something; a traceback ends with the line after them."""
 
     def after(self, line: str) -> Self:
-        """The progress after ``line``; the same object if the line has no metrics."""
+        """The progress after ``line``; the same object if the line says nothing new."""
         if line.startswith(RESULT_MARK):
             return replace(self, result=line.removeprefix(RESULT_MARK).strip())
-        if "=" not in line:
+        if self.quoting or "most recent call" in line or 'File "' in line or "Warning: " in line:
+            return self._after_quotable(line)
+        return self._read(line)
+
+    def _after_quotable(self, line: str) -> Self:
+        if _TRACEBACK.search(line[:_LONGEST]):
+            return replace(self, quoting="traceback")
+        if _WARNING.search(line[:_LONGEST]):
+            return replace(self, quoting="source")
+        if self.quoting and (not line.strip() or line[0] in " \t"):
             return self
-        plain = _ESCAPE.sub("", line[:_LONGEST])
-        metrics = {name: float(value) for name, value in _METRIC.findall(plain) if name != "checkpoint"}
-        found = [next(filter(None, groups)) for groups in _CHECKPOINT.findall(plain)]
-        checkpoints = [path for path in found if path != "None"]
-        if not metrics and not checkpoints:
+        if self.quoting == "traceback":  # the exception; what is indented below it is its text
+            return replace(self, quoting="source")
+        return (replace(self, quoting="") if self.quoting else self)._read(line)
+
+    def _read(self, line: str) -> Self:
+        if "=" not in line and ": " not in line:
             return self
-        checkpoint = checkpoints[-1] if checkpoints else self.checkpoint
-        return replace(self, metrics={**self.metrics, **metrics}, checkpoint=checkpoint)
+        plain = _last_drawing(line)
+        found = [next(filter(None, groups)) for groups in _CHECKPOINT.findall(plain[:_LONGEST])] if "=" in plain else []
+        checkpoint = next((path for path in reversed(found) if path != "None"), self.checkpoint)
+        metrics = bounded({**self.metrics, **read}) if (read := dict(_metrics(plain))) else self.metrics
+        if not read and checkpoint == self.checkpoint:
+            return self
+        return replace(self, metrics=metrics, checkpoint=checkpoint)
+
+
+def bounded(metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """The first ``MOST_NAMES`` of the metrics."""
+    return metrics if len(metrics) <= MOST_NAMES else dict(list(metrics.items())[:MOST_NAMES])
 
 
 def combine_progress(parts: Iterable[Progress]) -> Progress:
@@ -50,6 +127,70 @@ def combine_progress(parts: Iterable[Progress]) -> Progress:
     metrics: dict[str, float] = {}
     checkpoint = result = ""
     for part in parts:
-        metrics = {**part.metrics, **metrics}
+        metrics = {**metrics, **part.metrics, **metrics}
         checkpoint, result = checkpoint or part.checkpoint, result or part.result
-    return Progress(metrics, checkpoint, result)
+    return Progress(bounded(metrics), checkpoint, result)
+
+
+def _last_drawing(line: str) -> str:
+    """The line without colours; of a progress bar that was drawn over and over, the last drawing."""
+    text = line
+    if "\r" in text or "\b" in text:
+        text = next((one for one in reversed(re.split(r"[\r\b]+", text)) if one.strip()), "")
+    text = text[:_LONGEST_HISTORY]
+    return _ESCAPE.sub("", text) if "\x1b" in text else text
+
+
+def _metrics(text: str) -> Iterator[tuple[str, float]]:
+    if "float" in text:
+        text = _FLOAT_CALL.sub(r"\1", text)
+    if "{" in text and (found := _DICT.search(text)):
+        items = _DICT_ITEM.findall(found[0])
+        if any(_MEASURES.fullmatch(_last_word(name)) for name, _ in items):
+            yield from ((name, float(value)) for name, value in items)
+        return
+    text = text[:_LONGEST]
+    if _KERAS_LINE.match(text) and (found_pairs := _KERAS_PAIR.findall(text)):
+        yield from ((name, float(value)) for name, value in found_pairs)
+    elif found := _FINAL_LOSS.search(text):
+        yield "loss", float(found[1])
+    elif found := _STEP_RATE.search(text):
+        yield found[1], float(found[2])
+    elif "=" in text and not _LIBRARY.search(text) and not _CODE.match(text):
+        yield from _pairs(_outside_calls(text))
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    for name, value in _PAIR.findall(text):
+        word = _last_word(name)
+        if _NO_MEASURES.fullmatch(word) or name == "checkpoint" or name.startswith("num_"):
+            continue
+        if _CLOCKS.fullmatch(word) and abs(float(value)) > 1e9:  # seconds since 1970
+            continue
+        if name.isupper() and len(name) > 1 and not _MEASURES.fullmatch(word):  # a variable of the environment
+            continue
+        yield name.rstrip("/-|"), float(value)
+
+
+def _last_word(name: str) -> str:
+    return _WORDS.split(name.rstrip("/-|_"))[-1].lower()
+
+
+def _outside_calls(text: str) -> str:
+    """The text without what is between the parentheses of calls, also of one that began or ends on another line, and
+    without representations of objects (``<tf.Tensor: shape=(), numpy=1.0>``).
+    """
+    if "(" in text or ")" in text:
+        kept, begun, calls = [], 0, list[bool]()
+        for found in _CALLS.finditer(text):
+            if found[0] != ")":
+                if len(found[0]) == 2 and not any(calls):
+                    kept.append(text[begun : found.end()])
+                calls.append(len(found[0]) == 2)
+                continue
+            if not calls:
+                kept, begun = [], found.end()  # all before it was in a call
+            elif calls.pop() and not any(calls):
+                begun = found.start()
+        text = "".join(kept) + ("" if any(calls) else text[begun:])
+    return _REPR.sub("", text) if "<" in text else text
