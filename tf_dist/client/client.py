@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.job_display import view_of
-from tf_dist.client.log_follower import LogEnded, LogFollower, LogLine, log_opener, replica_of, without_stamp
+from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, log_opener, replica_of, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
     JobSnapshot,
@@ -274,7 +274,10 @@ class Client:
             try:
                 while True:
                     over = watch.over and not following.pending(watch.ended)
-                    batch = watch.take(0 if over else None)
+                    ending = following.pending(watch.ended)
+                    batch = watch.take(0 if over else QUIET if ending else None)
+                    if ending and not batch:
+                        following.reread_quiet(watch.ended)
                     for item in batch:
                         if isinstance(item, LogLine):
                             yield item

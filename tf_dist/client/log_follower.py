@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, Resource, Stream
+from tf_dist.cluster.api_errors import StreamSilent
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaId, replica_id
 from tf_dist.core.api.timestamps import format_time, parse_time
@@ -53,6 +54,8 @@ def instance_state(pod: Object | None, instance: ContainerInstance) -> InstanceS
 
 
 _SLACK: Final = 5.0  # seconds asked for once more: what was written last may still have been under way
+QUIET: Final = 2.0
+"""Seconds without a line after which the log of a container that has ended is read anew."""
 _SETTLE: Final = 3.0  # seconds by which a pod's status may lag behind the end of a container
 _UNSTAMPED: Final = 100  # lines that are known again
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ")
@@ -114,7 +117,8 @@ class ResumingLogStream(Stream[bytes]):
 
     A kubelet that restarts ends a followed log as if its container had ended. So ``state`` is asked at every end: the
     log of a container that runs is followed on, and the end of one that has ended is read once more, without
-    following. Where lines are missing a line in brackets says so.
+    following. A stream that is silent for long is opened anew: proxies forget connections, and say nothing. Where lines
+    are missing a line in brackets says so.
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class ResumingLogStream(Stream[bytes]):
         self._unstamped: set[bytes] = set()
         self._requests = 0  # that were answered
         self._opened_at = 0.0  # for the first time, on the monotonic clock
+        self._heard_at = time.monotonic()  # when the last line came, or a stream was opened
         self._judging = self._rereading = self._finished = False
         self._lock = threading.Lock()
         self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
@@ -151,6 +156,10 @@ class ResumingLogStream(Stream[bytes]):
                 break
             try:
                 self._advance()
+            except StreamSilent:
+                self._let_go()
+                if self._state() in (InstanceState.ENDED, InstanceState.REPLACED):
+                    self._judging = True
             except TRANSIENT_ERRORS as error:
                 self._let_go()
                 self._backoff.failed(error)
@@ -169,6 +178,7 @@ class ResumingLogStream(Stream[bytes]):
             return
         following = self._options.follow
         line = next(self._stream or self._opened(), None)
+        self._heard_at = time.monotonic()
         # A line without its end was cut off there, or is the last of the container: reading it again shows which.
         if line is not None and (line.endswith(b"\n") or not following):
             self._take(line)
@@ -228,6 +238,7 @@ class ResumingLogStream(Stream[bytes]):
         self._position.resume(proven=not self._requests)
         self._opened_at = self._opened_at if self._requests else time.monotonic()
         self._requests += 1
+        self._heard_at = time.monotonic()
         self._backoff.answered()
         with self._lock:
             self._stream = stream
@@ -271,6 +282,17 @@ class ResumingLogStream(Stream[bytes]):
             stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+
+    def reread_if_quiet(self) -> None:
+        """Read the rest anew, if nothing has come for ``QUIET`` seconds: its container has ended, and so would this.
+
+        From any thread.
+        """
+        if time.monotonic() - self._heard_at < QUIET:
+            return
+        with self._lock:
+            if self._stream is not None and self._options.follow:
+                self._stream.close()  # its reader asks for the state, as at every end
 
     def close(self) -> None:
         """End it; from any thread."""
@@ -429,6 +451,14 @@ class LogFollower:
         for work in waiting:
             self._start(work, True)
         return bool(waiting)
+
+    def reread_quiet(self, ended: Callable[[ContainerInstance], bool]) -> None:
+        """Read the rest of the logs anew whose container has ``ended``, and whose stream says nothing."""
+        with self._lock:
+            logs = [(one, log) for one, log in self._logs.items() if isinstance(log, ResumingLogStream)]
+        for instance, log in logs:
+            if ended(instance):
+                log.reread_if_quiet()
 
     def pending(self, ended: Callable[[ContainerInstance], bool]) -> bool:
         """Whether the log of a container that has ``ended`` is not read to its end yet."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, backoff_seconds
 from tf_dist.client.log_follower import (
+    QUIET,
     ContainerInstance,
     InstanceState,
     LogEnded,
@@ -441,7 +442,9 @@ class JobMonitor:
             left = max(until if self.has_unread_logs else 0.0, busy_until()) - time.monotonic()
             if left <= 0:
                 break
-            if self.show((yield left)):
+            if not self.show((yield min(left, QUIET))):
+                self._following.reread_quiet(self.watch.ended)
+            else:
                 until = time.monotonic() + quiet
         if self.signals == before and self.has_unread_logs:  # results are not those of the whole log
             self._view.say(

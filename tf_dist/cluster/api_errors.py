@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from tf_dist import errors
 from tf_dist.cluster.api import Object, Resource
-from tf_dist.errors import AlreadyExists, ClusterError, Forbidden, NotFound, Problem, Rejected
+from tf_dist.errors import AlreadyExists, ClusterError, Forbidden, NotFound, Problem, Rejected, Unavailable
 
 
 class RequestInfo(NamedTuple):
@@ -67,6 +67,10 @@ class NotServed(NotFound):
 
 class AmbiguousCreate(AlreadyExists):
     """The object exists, and an earlier attempt whose response was lost may have created it (409)."""
+
+
+class StreamSilent(Unavailable):
+    """Nothing has arrived for as long as the client waits: the peer has nothing to say, or the connection is dead."""
 
 
 class MethodNotAllowed(Rejected):

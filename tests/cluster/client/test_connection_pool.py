@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.cluster.client.raw import CHUNKED, chunk, reply, saying
+from tests.forgetful_proxy import ForgetfulProxy
 from tf_dist.cluster.api import CONFIG_MAPS, PODS
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import Unavailable
 
@@ -119,3 +124,19 @@ def test_cancelling_ends_an_answer_whose_body_has_begun(header: str) -> None:
                 client.cancel()
                 assert isinstance(waits.exception(30), Unavailable)
                 assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(("limit", "connections"), [(3600.0, 1), (0.0, 2)])
+def test_an_idle_connection_is_not_used_again_as_a_proxy_may_have_forgotten_it(
+    monkeypatch: pytest.MonkeyPatch, limit: float, connections: int
+) -> None:
+    monkeypatch.setattr(connection_pool, "_IDLE_LIMIT", limit)
+    with MemoryCluster() as memory, ApiServer(memory) as server:
+        address = urlsplit(server.app.url)
+        with (
+            ForgetfulProxy((address.hostname or "", address.port or 0)) as proxy,
+            RestCluster(proxy.url, token=server.token) as client,
+        ):
+            for _ in range(2):
+                assert client.list(CONFIG_MAPS, "default").items == []
+            assert proxy.opened == connections

@@ -33,6 +33,10 @@ NO_CLUSTER_HINT: Final = (
 )
 
 
+_WATCH_SECONDS: Final = 30.0
+"""Length of a watch of a process that follows few jobs: a proxy that forgets the connection is noticed by then."""
+
+
 @dataclass(frozen=True, slots=True)
 class KubeContext:
     """A cluster and a user. ``server`` is a URL without secrets; ``namespace`` is never empty."""
@@ -69,6 +73,7 @@ class KubeContext:
             called=called,
             addresses_path=_addresses_path(self.trust),
             paced=paced,
+            watch_seconds=290.0 if paced else _WATCH_SECONDS,
         )
 
 

@@ -26,6 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from tf_dist.cluster.client.read_pacer import PacedReader, ReadPacer
 from tf_dist.errors import ClusterError
 
+_IDLE_LIMIT: Final = 10.0  # seconds: proxies forget idle connections, and a request on such a one waits in vain
 RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and then never runs into a read timeout
 
 
@@ -136,6 +137,7 @@ class _CancellableConnection(_Base):
     """
 
     asked_at = math.inf
+    idle_since = math.inf
     wire: socket.socket | None = None  # ``sock`` is None while the body of a connection's last response is read
     reader: PacedReader | None = None  # of a response that is read as it comes
     siblings: OpenConnections | None = None
@@ -198,6 +200,18 @@ class _SiblingPool(_PoolBase):
             connection.siblings = self.siblings
             self.siblings.add(connection)
         return connection
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        connection: Any = super()._get_conn(timeout)
+        if time.monotonic() - connection.idle_since > _IDLE_LIMIT:
+            connection.close()  # it is opened anew
+        connection.idle_since = math.inf
+        return connection
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None:
+            conn.idle_since = time.monotonic()
+        super()._put_conn(conn)
 
 
 class HttpPool(_SiblingPool, urllib3.HTTPConnectionPool):

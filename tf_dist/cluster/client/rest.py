@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
+import urllib3
+
 from tf_dist.cluster.api import (
     ALL_LINES,
     CONFIG_MAPS,
@@ -29,7 +31,7 @@ from tf_dist.cluster.api import (
     Stream,
     WatchEvent,
 )
-from tf_dist.cluster.api_errors import BadRequest, RequestInfo
+from tf_dist.cluster.api_errors import BadRequest, RequestInfo, StreamSilent
 from tf_dist.cluster.client import connection_pool
 from tf_dist.cluster.client.auth import Credential, RefreshingCredentials
 from tf_dist.cluster.client.read_pacer import ReadPacer
@@ -45,6 +47,8 @@ from tf_dist.cluster.client.transport import (
 )
 from tf_dist.errors import Unavailable
 
+LOG_SILENCE: Final = 30.0
+"""Seconds after which a followed log without a line is opened anew: a proxy may have forgotten its connection."""
 # Kinds of which a large cluster has so many that something changes all the time. Jobs and Leases are read at once.
 _NUMEROUS: Final = (PODS, SERVICES, NODES)
 _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
@@ -56,7 +60,8 @@ class RestCluster:
     ``credentials`` go with every request (``token``: a fixed one); ``ssl_context``: trust in the server (None: the
     system's); ``server_name`` is what the server's certificate says if it is not the URL's host; ``proxy`` a URL;
     ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never), with ``sleep``
-    between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once a minute.
+    between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once a minute. The server
+    ends it after ``watch_seconds``. A followed log that is silent for ``log_silence`` seconds raises StreamSilent.
     ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream, however
     it drips. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for ("": there are
     none). ``paced``: streams of changes of pods, services and nodes are read some at a time (``ReadPacer``), which is
@@ -81,7 +86,10 @@ class RestCluster:
         sleep: Callable[[float], object] | None = None,
         addresses_path: str = "",
         paced: bool = False,
+        watch_seconds: float = 290.0,
+        log_silence: float = LOG_SILENCE,
     ) -> None:
+        self._watch_seconds, self._log_silence = watch_seconds, log_silence
         self._addresses_path = addresses_path
         self._paced = _NUMEROUS if paced else ()
         if credentials is None:
@@ -159,6 +167,7 @@ class RestCluster:
         timeout: float = 290,
     ) -> Stream[WatchEvent]:
         """Changes after a version, until ``timeout`` seconds are over or the server falls silent."""
+        timeout = min(timeout, self._watch_seconds)
         query = query_string(
             watch="true",
             allowWatchBookmarks="true",
@@ -186,7 +195,14 @@ class RestCluster:
         )
         asked = RequestInfo("get", PODS, "log", namespace)
         request = ApiRequest("GET", object_path(PODS, namespace, pod, "log") + query, asked)
-        return LineStream(self._caller.stream(request, None if options.follow else READ_TIMEOUT), asked)
+        silence = self._log_silence if options.follow else READ_TIMEOUT
+        try:
+            response = self._caller.stream(request, silence)
+        except Unavailable as error:  # a kubelet may send the headers with the first line
+            if options.follow and isinstance(error.__cause__, urllib3.exceptions.ReadTimeoutError):
+                raise StreamSilent(str(error)) from error
+            raise
+        return LineStream(response, asked)
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
         """The addresses from an embedded cluster without DNS, whose kubeconfig says so; else none."""

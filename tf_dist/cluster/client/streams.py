@@ -11,7 +11,7 @@ from typing import Any
 import urllib3
 
 from tf_dist.cluster.api import Stream, WatchEvent
-from tf_dist.cluster.api_errors import RequestInfo, error_from_status
+from tf_dist.cluster.api_errors import RequestInfo, StreamSilent, error_from_status
 from tf_dist.cluster.client.connection_pool import pace
 from tf_dist.cluster.client.read_pacer import ReadPacer
 from tf_dist.errors import Unavailable
@@ -65,7 +65,7 @@ def error_reason(error: BaseException) -> str:
 class LineStream(Stream[bytes]):
     """The lines of a streamed body. Iterate it in one thread; close it from any.
 
-    A read that times out ends it quietly if ``silence_ends``, else it raises Unavailable as a broken one does.
+    A read that times out ends it quietly if ``silence_ends``, else it raises StreamSilent; a broken one, Unavailable.
     ``pacer``: what arrives is read at its pace.
     """
 
@@ -112,7 +112,9 @@ class LineStream(Stream[bytes]):
             quiet = self._silence_ends and isinstance(error, urllib3.exceptions.ReadTimeoutError)
             if self._closed or quiet:
                 return b""
-            raise Unavailable(f"{self._asked}: the stream broke: {error_reason(error)}") from error
+            silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+            kind = StreamSilent if silent else Unavailable
+            raise kind(f"{self._asked}: the stream broke: {error_reason(error)}") from error
         finally:
             with self._lock:
                 self._reading = False
