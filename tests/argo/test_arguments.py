@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,7 +65,7 @@ def memoized(key: str) -> Any:
         ({"metric_outputs": "accuracy"}, """metric_outputs: 'accuracy' is no list of metrics (write ["accuracy"])"""),
         ({"metric_outputs": None}, "metric_outputs: 'None' is no list of metrics"),
         ({"metric_outputs": ["a", "b", "a"]}, "metric_outputs: a is in it twice"),
-        ({"metric_outputs": {"best": "eval/accuracy"}}, "metric_outputs: 'eval/accuracy' (of best) is no name"),
+        ({"metric_outputs": {"best": "eval.accuracy"}}, "metric_outputs: 'eval.accuracy' (of best) is no name"),
         ({"metric_outputs": {"best": 3}}, "metric_outputs: 3 (of best) is no name of a metric"),
         ({"metric_outputs": {"best": ""}}, "metric_outputs: '' (of best) is no name of a metric"),
         ({"job": "nope.yaml"}, "job: cannot read the file 'nope.yaml': No such file or directory (give the path"),
@@ -485,3 +486,25 @@ def test_the_image_of_the_launcher(config: Any) -> None:
     config.set_class_defaults(TFJobStep, image="class:1", service_account_name="robot")
     found = template(step())
     assert (found["container"]["image"], found["serviceAccountName"]) == ("class:1", "robot")
+
+
+@pytest.mark.parametrize("make", [lambda: step(), lambda: wait_admitted_step("a"), lambda: cleanup_step()])
+def test_an_image_that_no_registry_has_is_said(config: Any, make: Callable[[], object]) -> None:
+    with pytest.warns(UserWarning, match=f"image {IMAGE}, which is in no registry: build and push") as said:
+        make()
+    assert [one.filename for one in said] == [__file__]
+    config.image = "registry/tf-dist:1"
+    with warnings.catch_warnings(action="error"):
+        make()
+        step(image="registry/mine:2")
+
+
+def test_a_step_that_is_larger_than_argo_takes_is_said() -> None:
+    document = job("true")
+    document["metadata"]["annotations"] = {"notes": "x" * 200_000}
+    with pytest.warns(UserWarning, match=r"step train have 20\d,\d{3} bytes, .* does not start") as said:
+        TFJobStep(name="train", job=document, image="i")
+    assert [one.filename for one in said] == [__file__]
+    document["metadata"]["annotations"] = {"notes": "x" * 100_000}
+    with warnings.catch_warnings(action="error"):
+        TFJobStep(name="train", job=document, image="i")

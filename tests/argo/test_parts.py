@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -179,6 +180,19 @@ def test_metrics_that_are_no_numbers_are_json_all_the_same() -> None:
     found = progress_outputs(Progress({"loss": float("nan"), "step": 3.0, "a": 0.25}))
     assert found["metrics"] == '{"a": 0.25, "loss": "nan", "step": 3.0}'
     assert (found["metric-step"], found["metric-a"], found["metric-loss"]) == ("3", "0.25", "nan")
+
+
+def test_metrics_are_json_however_many_there_are(tmp_path: Path) -> None:
+    progress = Progress()
+    for number in range(16_000):
+        progress = progress.after(f"loss={number} a_metric_with_quite_a_long_name_of_the_layer_{number}=0.125")
+    outputs = StepOutputs(tmp_path)
+    outputs.put(progress_outputs(progress))
+    written = (tmp_path / "metrics").read_text()
+    assert 3_500 < len(written) <= 4_096
+    assert json.loads(written)["loss"] == 15_999
+    assert len([*tmp_path.iterdir()]) <= 102
+    assert (tmp_path / "metric-loss").read_text() == "15999"
 
 
 @pytest.mark.parametrize(

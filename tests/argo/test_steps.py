@@ -24,9 +24,11 @@ from tf_dist.argo import Input, TFJob, TFJobStep, cleanup_step, tf_job_resource,
 from tf_dist.client.launch import contract  # noqa: E402
 from tf_dist.client.launch.launcher_arguments import parse_arguments  # noqa: E402
 from tf_dist.client.launch.step_job import step_document  # noqa: E402
+from tf_dist.client.launch.step_outputs import StepOutputs, progress_outputs  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
 from tf_dist.core.api import names  # noqa: E402
 from tf_dist.core.api.status import TERMINAL, Phase  # noqa: E402
+from tf_dist.core.diagnostics.metrics_parser import Progress  # noqa: E402
 from tf_dist.core.dialects import read  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
@@ -273,6 +275,13 @@ def test_outputs_have_defaults_and_no_artifact_unless_asked() -> None:
     assert "artifacts" not in found
     with_artifact = template(TFJobStep(name="train", job=job("true"), metrics_artifact=True))["outputs"]
     assert with_artifact["artifacts"][0]["path"] == f"{contract.OUT}/metrics"
+
+
+def test_a_metric_of_a_group_is_an_output(tmp_path: Path) -> None:
+    StepOutputs(tmp_path).put(progress_outputs(Progress().after("val/loss=0.5")))
+    step = template(TFJobStep(name="train", job=job("true"), metric_outputs={"val-loss": "val/loss"}))
+    (path,) = (one["valueFrom"]["path"] for one in step["outputs"]["parameters"] if one["name"] == "val-loss")
+    assert (tmp_path / path.rpartition("/")[2]).read_text() == "0.5"
 
 
 @pytest.mark.parametrize(

@@ -154,5 +154,5 @@ def output_problems(given: Any) -> Iterator[Problem]:
             yield Problem(where, f"{name} is in it twice", "leave one out")
         seen.append(name)
     for name, metric in given.items() if isinstance(given, Mapping) else ():
-        if not isinstance(metric, str) or not metric or "/" in _PLACE.sub("", metric):
+        if not isinstance(metric, str) or not metric or "." in _PLACE.sub("", metric):
             yield Problem(where, f"{metric!r} (of {name}) is no name of a metric", 'write {"best": "accuracy"}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -47,8 +48,30 @@ def _small() -> Resources:
 
 
 def _default_image() -> str:
-    """``global_config.image`` where it is set, as for every container of Hera's; else that of tf-dist."""
-    return global_config.image if global_config.image != _NO_IMAGE else IMAGE
+    """``global_config.image`` where it is set, as for every container of Hera's; else, with a warning, tf-dist's own."""
+    if global_config.image != _NO_IMAGE:
+        return global_config.image
+    warnings.warn(
+        f"the step runs the image {IMAGE}, which is in no registry: build and push it (deploy/Dockerfile), and set "
+        f'global_config.image = "REGISTRY/{IMAGE}", or give the step an image',
+        stacklevel=4,
+    )
+    return IMAGE
+
+
+_LONGEST_ARGUMENTS: Final = 131_071  # bytes: what a kernel takes as one argument or variable
+
+
+def _warn_of_size(name: str | None, arguments: Sequence[Any]) -> None:
+    """Argo hands a step over as one argument or variable, and stores all steps of a workflow in one object."""
+    size = sum(len(str(one).encode()) for one in arguments)
+    if size > _LONGEST_ARGUMENTS:
+        warnings.warn(
+            f"the arguments of step {name or '(without a name)'} have {size:,} bytes, the job included: before Argo "
+            f"4.1 a pod with more than {_LONGEST_ARGUMENTS:,} does not start, and a workflow has 1 MiB for all its steps: "
+            "move data and scripts out of the job, into the image, a ConfigMap or a volume",
+            stacklevel=4,
+        )
 
 
 @dataclass(kw_only=True)
@@ -142,6 +165,7 @@ class TFJobStep(Container):
         self.command = [*LAUNCHER]  # always said: else Argo's controller asks the registry
         self.args = [*words, *as_list(self.args)]
         self.inputs = merged(inputs, self.inputs)
+        _warn_of_size(self.name, [*self.args, *(one.default or "" for one in inputs)])
         self.outputs = merged([*self._outputs()], self.outputs)
         self.volumes = [EmptyDirVolume(name=_VOLUME, mount_path=contract.OUT), *as_list(self.volumes)]
         self.annotations = {_PROGRESS: f"0/{self._total()}", **(self.annotations or {})}
@@ -157,7 +181,7 @@ class TFJobStep(Container):
             yield _output(name, name, default)
         named = self.metric_outputs
         for name, metric in (named if isinstance(named, Mapping) else dict(zip(named, named, strict=True))).items():
-            yield _output(name, f"{contract.METRIC}{metric}", "")
+            yield _output(name, contract.metric_file(metric), "")
         if self.metrics_artifact:
             path = f"{contract.OUT}/metrics"
             yield Artifact(name="metrics-json", path=path, archive=NoneArchiveStrategy(), optional=True)

@@ -89,6 +89,30 @@ def test_a_job_without_a_workflow_is_nobodys_step(scene: Site) -> None:
         StepJobCreator(scene.memory, entry, "default", Signals(), print).place({}, "")
 
 
+@pytest.mark.parametrize("node", ["", "wf.train"])
+def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site, node: str) -> None:
+    entry, _ = step_document(scene.options(workflow_uid="", node=node), "default")
+    first = StepJobCreator(scene.memory, entry, "default", Signals(), print).place({}, "")
+    said: list[str] = []
+    again = StepJobCreator(scene.memory, entry, "default", Signals(), said.append).place({}, "")
+    assert again.uid == first.uid
+    assert said == [f"goes on with tfjob/{first.name}, which an earlier try of this step has made"]
+    for other in ({"node": "wf.other"}, {"workflow": "wf2"}):
+        options = scene.options(**{"workflow_uid": "", "node": node, **other})
+        with pytest.raises(AlreadyExists, match="is not this step's"):
+            StepJobCreator(scene.memory, step_document(options, "default")[0], "default", Signals(), print).place(
+                {}, ""
+            )
+
+
+def test_without_the_uid_a_generated_name_is_the_same_for_each_try(scene: Site) -> None:
+    document = tfjob()
+    document["metadata"] = {"generateName": "digits-"}
+    options = [scene.options(document, workflow_uid="", node=node) for node in ("wf.a", "wf.a", "wf.b")]
+    first, again, other = (step_document(one, "default")[0].document["metadata"]["name"] for one in options)
+    assert first == again != other
+
+
 class Trying:
     """A try in a thread."""
 

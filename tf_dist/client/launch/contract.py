@@ -46,6 +46,12 @@ GRACE: Final = "terminationGracePeriodSeconds"
 METRIC: Final = "metric-"
 """Before the name of a metric, the name of a file with its last value."""
 
+
+def metric_file(metric: str) -> str:
+    """The file of a metric: ``metric-val.loss`` for ``val/loss``, which is no file name; no metric has a dot."""
+    return METRIC + metric.replace("/", ".")
+
+
 MODEL_DIR: Final = "TF_DIST_MODEL_DIR"
 """The variable in which replicas find the folder for their model."""
 

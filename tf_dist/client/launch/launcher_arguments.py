@@ -101,6 +101,8 @@ def parse_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.en
         "grace": given["grace"] or (float(grace_period) if grace_period.isdecimal() else 30.0),
         "progress_file": Path(progress) if progress else None,
         "deadline": environ.get("ARGO_DEADLINE", ""),
+        # Of this try only: without the step's name none can be told from those of another item of a loop.
+        "node": given["node"] or ("" if given["workflow_uid"] else environ.get("ARGO_NODE_ID", "")),
     }
     return LauncherOptions(**options)
 

@@ -130,12 +130,14 @@ def _metadata(
     found: dict[str, Any] = {**own, "labels": {**(own.get("labels") or {}), **labels}}
     if annotations:
         found["annotations"] = {**(own.get("annotations") or {}), **annotations}
+    found["annotations"] = {**(found.get("annotations") or {}), contract.NODE: options.node}
     if not options.workflow_uid:
+        if options.node and found.pop("generateName", None):  # else no try would find the job of the one before
+            found["name"] = step_job_name(job, options.workflow, options.node)
         return found
     found.pop("generateName", None)
     found["name"] = step_job_name(job, options.workflow_uid, options.node)
     found["labels"][contract.WORKFLOW_UID] = options.workflow_uid
-    found["annotations"] = {**(found.get("annotations") or {}), contract.NODE: options.node}
     if home == (own.get("namespace") or options.namespace or home):
         found["ownerReferences"] = [*(own.get("ownerReferences") or ()), _owner(options)]
     return found
@@ -222,12 +224,11 @@ class StepJobCreator:
             return None
 
     def _require_ours(self, found: StoredJob) -> None:
-        labels = found.stored["metadata"].get("labels") or {}
-        mine = self.entry.document["metadata"].get("labels") or {}
-        if mine.get(contract.WORKFLOW_UID, "") != labels.get(contract.WORKFLOW_UID, "-"):
+        if _step_of(found.stored["metadata"]) != _step_of(self.entry.document["metadata"]):
             raise AlreadyExists(
                 f"there is a job {found.name} in namespace {self.namespace}, and it is not this step's",
-                hint="give the job another metadata.name",
+                hint="give the job another metadata.name; in a workflow: --workflow-uid={{workflow.uid}} "
+                "--node={{node.name}}, so that each step has its own",
             )
 
     def _join(self, found: StoredJob) -> StoredJob:
@@ -253,6 +254,14 @@ class StepJobCreator:
                     listed = listed or (isinstance(item, ObjectsListed) and item.resource is PODS)
                     if isinstance(item, SignalReceived):
                         raise Interrupted(item.number)
+
+
+def _step_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Which step a job was made for: the workflow's uid says it, or, without one, what the launcher was told of it."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if uid := labels.get(contract.WORKFLOW_UID):
+        return (uid,)
+    return labels.get(contract.WORKFLOW_UID), labels.get(contract.WORKFLOW_LABEL), annotations.get(contract.NODE)
 
 
 def _annotations(found: StoredJob) -> Mapping[str, str]:

@@ -121,10 +121,20 @@ class StepOutputs:
 
 
 def progress_outputs(progress: Progress) -> dict[str, str]:
-    """What training has reported, as outputs: JSON of all metrics, one file for each, and the checkpoint."""
+    """What training has reported, as outputs: JSON of all metrics, one file for each, and the checkpoint.
+
+    The JSON has as many of the metrics, the first ones, as fit into an output.
+    """
     metrics = {name: value for name, value in progress.metrics.items() if len(name) <= _NAME_LIMIT}
-    document = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
-    single = {f"{contract.METRIC}{name}": _number(value) for name, value in metrics.items() if "|" not in name}
+    document: dict[str, float | str] = {}
+    size = len("{}")
+    for name, value in metrics.items():
+        shown = value if math.isfinite(value) else str(value)
+        size += len(json.dumps({name: shown}))  # its braces are as long as the comma and the space after it
+        if size > _TEXT_LIMIT:
+            break
+        document[name] = shown
+    single = {contract.metric_file(name): _number(value) for name, value in metrics.items() if "|" not in name}
     return {"metrics": json.dumps(document, sort_keys=True), "checkpoint": progress.checkpoint, **single}
 
 
