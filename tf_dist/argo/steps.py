@@ -48,7 +48,7 @@ def _small() -> Resources:
 
 
 def _default_image() -> str:
-    """``global_config.image`` where it is set, as for every container of Hera's; else, with a warning, tf-dist's own."""
+    """``global_config.image`` where it is set, as for every container of Hera's; else tf-dist's own, and a warning."""
     if global_config.image != _NO_IMAGE:
         return global_config.image
     warnings.warn(
@@ -68,8 +68,8 @@ def _warn_of_size(name: str | None, arguments: Sequence[Any]) -> None:
     if size > _LONGEST_ARGUMENTS:
         warnings.warn(
             f"the arguments of step {name or '(without a name)'} have {size:,} bytes, the job included: before Argo "
-            f"4.1 a pod with more than {_LONGEST_ARGUMENTS:,} does not start, and a workflow has 1 MiB for all its steps: "
-            "move data and scripts out of the job, into the image, a ConfigMap or a volume",
+            f"4.1 a pod with more than {_LONGEST_ARGUMENTS:,} does not start, and a workflow has 1 MiB for all its "
+            "steps: move data and scripts out of the job, into the image, a ConfigMap or a volume",
             stacklevel=4,
         )
 

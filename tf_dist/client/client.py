@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.job_display import view_of
-from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, log_opener, replica_of, without_stamp
+from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, log_opener, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
     JobSnapshot,
@@ -32,6 +32,7 @@ from tf_dist.client.stored_jobs import (
     list_jobs,
     pods_of,
     refuse_finished,
+    replica_of,
     without_driver,
 )
 from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop

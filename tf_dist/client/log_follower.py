@@ -15,10 +15,10 @@ from itertools import cycle
 from typing import Any, Final, NamedTuple, Protocol
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
-from tf_dist.cluster.api import ALL_LINES, PODS, LogOptions, Object, Resource, Stream
+from tf_dist.client.stored_jobs import replica_of
+from tf_dist.cluster.api import PODS, LogOptions, Object, PodReader, Stream
 from tf_dist.cluster.api_errors import StreamSilent
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId, replica_id
+from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.timestamps import format_time, parse_time
 from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
@@ -318,16 +318,6 @@ class LogEnded(NamedTuple):
     problem: str = ""
 
 
-class PodReader(Protocol):
-    """The part of a ``Cluster`` that logs are read through."""
-
-    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
-        """See ``Cluster``."""
-
-    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """See ``Cluster``."""
-
-
 class LogSink(Protocol):
     """What takes lines: a queue, a ``JobInformer``."""
 
@@ -502,13 +492,6 @@ class LogFollower:
             closed = self._closed
         if closed:
             stream.close()
-
-
-def replica_of(pod: Object) -> ReplicaId | None:
-    """Which replica of its job a pod is."""
-    labels = pod["metadata"].get("labels") or {}
-    index = labels.get(names.REPLICA_INDEX, "")
-    return replica_id(labels[names.REPLICA_TYPE], int(index)) if index.isdecimal() else None
 
 
 def _statuses(pod: Object) -> Iterator[Object]:

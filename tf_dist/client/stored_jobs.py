@@ -12,7 +12,7 @@ from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.driver_liveness import no_living_driver
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import suggestion
-from tf_dist.core.api.job import Job, Role
+from tf_dist.core.api.job import Job, ReplicaId, Role, replica_id
 from tf_dist.core.api.pods import pod_views
 from tf_dist.core.api.status import STOPPED, Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
@@ -380,3 +380,10 @@ def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
 def jobs_html(jobs: Iterable[StoredJob]) -> str:
     """A list of jobs for a notebook."""
     return table_html("", [title.lower() for title in JOB_TITLES], [job_cells(job) for job in jobs])
+
+
+def replica_of(pod: Object) -> ReplicaId | None:
+    """Which replica of its job a pod is."""
+    labels = pod["metadata"].get("labels") or {}
+    index = labels.get(names.REPLICA_INDEX, "")
+    return replica_id(labels[names.REPLICA_TYPE], int(index)) if index.isdecimal() else None

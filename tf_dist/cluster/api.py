@@ -232,3 +232,13 @@ class Cluster(Protocol):
         Empty wherever cluster DNS works. Without it (the embedded cluster's shared network) every endpoint gets
         127.0.0.1 and a port of its own, the same one on every call until ``owner`` is gone.
         """
+
+
+class PodReader(Protocol):
+    """The part of a ``Cluster`` that logs are read through."""
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
+        """See ``Cluster``."""
+
+    def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
+        """See ``Cluster``."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -18,6 +19,8 @@ from tf_dist.core.api import names
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
+
+import structlog
 
 from tf_dist.airflow import TFJobTrigger
 from tf_dist.airflow.triggers.tfjob import WaitRequest
@@ -48,6 +51,45 @@ def test_an_event_is_plain_json(cluster_site: Site) -> None:
     found = asyncio.run(event(trigger(cluster_site, "a", uid=uid)))
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["result"]["metrics"] == {"loss": "nan", "accuracy": 0.5}
+
+
+class SlowLog:
+    """Airflow's logger in a triggerer whose supervisor does not read: a line waits until it is ``read``."""
+
+    def __init__(self) -> None:
+        self.waits, self.read, self.lines = threading.Event(), threading.Event(), list[str]()
+
+    def __call__(self, logger: Any, method: str, fields: Any) -> Any:
+        if fields["event"].startswith("worker-0 | "):
+            self.waits.set()
+            assert self.read.wait(SECONDS), "the event loop was held up"
+        self.lines.append(fields["event"])
+        raise structlog.DropEvent
+
+    def __enter__(self) -> Self:
+        self._processors = structlog.get_config()["processors"]
+        self._before = [*self._processors]
+        self._processors[:] = [self]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._processors[:] = self._before
+
+
+def test_many_lines_hold_up_neither_the_loop_nor_the_end(cluster_site: Site) -> None:
+    uid = submit(cluster_site, "a", "yes loss=0.5 | head -n 20000; echo step=7; echo the last line")
+
+    async def waits(log: SlowLog) -> dict[str, Any]:
+        found = asyncio.create_task(event(trigger(cluster_site, "a", uid=uid)))
+        await asyncio.to_thread(log.waits.wait, SECONDS)
+        await asyncio.sleep(0)  # the loop has its turn while the log does not
+        log.read.set()
+        return await found
+
+    with SlowLog() as log:
+        found = asyncio.run(waits(log))
+    assert found["result"]["metrics"] == {"loss": 0.5, "step": 7}
+    assert "worker-0 | the last line" in log.lines[-5:]
 
 
 def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over(cluster_site: Site) -> None:

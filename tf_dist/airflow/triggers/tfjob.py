@@ -40,6 +40,7 @@ _CLASS: Final = f"{__name__}.TFJobTrigger"
 _SETTLED: Final = 60.0  # seconds after which a trigger that begins has begun before, in another process
 _AGAIN: Final = 200  # lines of each log that are shown once more then
 _LOOK_EVERY: Final = 0.5  # seconds between two reads of the state of a task that no process works for
+_LAST_LINES: Final = 30.0  # seconds for lines that wait to be written at the end
 _RESERVE: Final = 5.0  # seconds of what Airflow grants on_kill that are for deleting
 
 
@@ -151,15 +152,19 @@ class TFJobTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         # Not on the event loop: it takes most of a second once.
         await asyncio.to_thread(import_module, "tf_dist.airflow.shared.job_waiter")
+        from tf_dist.airflow.shared.trigger_log import TriggerLog
         from tf_dist.client.wait import run_on_loop
 
+        log = TriggerLog(_write)
         informer = await self._enter(await self._extras())
         try:
             changed = Wakeup()
             subscription = await self._join(informer, changed)
             try:
-                steps = await asyncio.to_thread(self._steps, informer, subscription)
-                return await run_on_loop(steps, changed, subscription.take)
+                steps = await asyncio.to_thread(self._steps, informer, subscription, log)
+                found = await run_on_loop(steps, changed, subscription.take)
+                await asyncio.to_thread(log.flush, _LAST_LINES)  # Airflow closes the file at the event
+                return found
             finally:
                 await asyncio.shield(asyncio.to_thread(informer.leave, subscription))
         finally:
@@ -178,7 +183,9 @@ class TFJobTrigger(BaseTrigger):
             partial(_leave, key),
         )
 
-    def _steps(self, informer: SharedJobInformer, subscription: Subscription) -> WaitSteps[dict[str, Any]]:
+    def _steps(
+        self, informer: SharedJobInformer, subscription: Subscription, log: Callable[[str], None]
+    ) -> WaitSteps[dict[str, Any]]:
         from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions
 
         request = self.request
@@ -189,7 +196,7 @@ class TFJobTrigger(BaseTrigger):
             results=request.goal in ("succeeded", "finished", "failed"),
             tail=self._tail(),
         )
-        return JobWaiter(informer, subscription, options, _write).steps()
+        return JobWaiter(informer, subscription, options, log).steps()
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
         """The subscription to the job; one that is waited for by its name only may still have to come."""

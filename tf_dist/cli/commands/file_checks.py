@@ -144,7 +144,7 @@ def _placeholder(job: Job) -> Job:
 
 def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
     """Every object of the first attempt but those of other ``replicas``, without the owner that is not there yet."""
-    from tf_dist.client.log_follower import replica_of
+    from tf_dist.client.stored_jobs import replica_of
     from tf_dist.core.api.status import Attempts
     from tf_dist.core.integrations import dispatch
     from tf_dist.core.podbuilder import replica_pod, services

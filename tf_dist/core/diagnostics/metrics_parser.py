@@ -66,7 +66,7 @@ _MEASURES: Final = re.compile(
 )
 # Last words of names that are addresses, identities, limits or dates of a process.
 _NO_MEASURES: Final = re.compile(
-    r"ports?|p?pid|[tug]id|fd|errno|line|lineno|timeout|timestamp|date|datetime|version|exitcode|returncode|rank|threads"
+    r"ports?|p?pid|[tug]id|fd|errno|lineno|timeout|timestamp|date|datetime|version|exitcode|returncode|rank|threads"
     r"|bytes|regions"
 )
 _CLOCKS: Final = re.compile(r"time|ts|start|started|end|created|now|at")

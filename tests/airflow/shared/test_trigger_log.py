@@ -1,0 +1,76 @@
+"""Lines of a trigger on their way into its task's log."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+
+from tf_dist.airflow.shared.trigger_log import TriggerLog
+
+SECONDS = 60.0
+
+
+def test_keeps_the_last_lines_and_says_how_many_were_skipped_when_the_log_is_slow() -> None:
+    begun, goes_on, written = threading.Event(), threading.Event(), list[str]()
+
+    def write(line: str) -> None:
+        begun.set()
+        assert goes_on.wait(SECONDS)
+        written.append(line)
+
+    log = TriggerLog(write, most=1_000)
+    log("worker-0 | first")
+    assert begun.wait(SECONDS)
+    log("tf-dist  | job a is Running")
+    for number in range(100_000):
+        log(f"worker-0 | line {number}")
+    log("::endgroup::")
+    goes_on.set()
+    log.flush(SECONDS)
+    note, own = written[1:3]
+    assert own == "tf-dist  | job a is Running"
+    assert written[-1] == "::endgroup::"
+    lines = written[3:-1]
+    assert lines == [f"worker-0 | line {number}" for number in range(100_000 - len(lines), 100_000)]
+    assert sum(map(len, lines)) <= 1_000
+    assert f"{100_000 - len(lines):,} lines are not shown here" in note
+
+
+def test_lines_of_many_triggers_keep_their_order_and_their_context() -> None:
+    whose: ContextVar[int] = ContextVar("whose")
+    written: dict[int, list[str]] = {number: [] for number in range(20)}
+    logs = []
+    for number in written:
+        whose.set(number)
+        logs.append(TriggerLog(lambda line: written[whose.get()].append(line)))
+    for line in range(200):
+        for log in logs:
+            log(str(line))
+    for log in logs:
+        log.flush(SECONDS)
+    assert all(lines == [str(line) for line in range(200)] for lines in written.values())
+
+
+def test_a_line_of_a_megabyte_is_cut() -> None:
+    written: list[str] = []
+    log = TriggerLog(written.append)
+    log("x" * 1_000_000)
+    log.flush(SECONDS)
+    assert written == ["x" * 16_384 + " … (983,616 more characters)"]
+
+
+def test_a_flush_gives_up_when_nothing_is_read() -> None:
+    goes_on = threading.Event()
+    written: list[str] = []
+
+    def write(line: str) -> None:
+        assert goes_on.wait(SECONDS)
+        written.append(line)
+
+    log = TriggerLog(write)
+    log("line")
+    log.flush(0.01)
+    assert not written
+    goes_on.set()
+    log.flush(SECONDS)
+    assert written == ["line"]
