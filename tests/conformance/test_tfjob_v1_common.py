@@ -14,6 +14,7 @@ from tests.core.world import World
 from tf_dist.core.api import names
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.dialects import parse
+from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
 from tf_dist.core.podbuilder import replica_pod
 
 Doc = dict[str, Any]
@@ -32,7 +33,9 @@ Doc = dict[str, Any]
     ],
 )
 def test_delete_pods_and_services(clean: str, ending: str, left: set[str]) -> None:
-    made = world(document("Never", chief=1, worker=3), cleanPodPolicy=clean)
+    content = document("Never", chief=1, worker=3)
+    content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}  # as the original's services are
+    made = world(content, cleanPodPolicy=clean)
     end(made, worker_1=0)
     made.settle()
     if ending == "Suspended":
@@ -239,7 +242,9 @@ def test_cleanup_job(ttl: int | None, finished: bool, suspended: bool, after: in
 
 def test_create_new_service() -> None:
     """job_test.go, CreateNewService: name, owner, labels and ports; it selects by labels of tf-dist's own."""
-    made = parse(document(worker=2)).job
+    content = document(worker=2)
+    content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}
+    made = parse(content).job
     body = services_by_name(made)[f"{NAME}-worker-0"]
     metadata = body["metadata"]
     named = {"job-name": NAME, "operator-name": "tfjob-controller", "replica-index": "0", "replica-type": "worker"}

@@ -12,6 +12,7 @@ from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, tru
 from tf_dist.core.api.job import ReplicaId, TFConfigStyle
 from tf_dist.core.api.names import EVALUATOR_IN_CLUSTER
 from tf_dist.core.dialects import parse
+from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 
 
@@ -119,8 +120,10 @@ def test_dynamic_workers_are_scaled(before: int, after: int) -> None:
     ],
 )
 def test_clean_pod_policy(clean: str, codes: dict[str, int], left: int) -> None:
-    """Worker 0 ends the job. A service goes with its pod."""
-    made = world(document(worker=4, ps=2), cleanPodPolicy=clean)
+    """Worker 0 ends the job. A headless service, as the original's, goes with its pod."""
+    content = document(worker=4, ps=2)
+    content["metadata"]["annotations"] = {SERVICES_ANNOTATION: "headless"}
+    made = world(content, cleanPodPolicy=clean)
     end(made, worker_0=0, **codes)
     made.settle()
     assert len(made.pods) == left

@@ -83,7 +83,8 @@ def test_pods_and_services_of_a_replica_set(index: int) -> None:
         if one["metadata"]["name"] == f"some-job-ps-some-runtime-{index}"
     )
     assert labels.items() <= service["metadata"]["labels"].items()
-    assert service["spec"]["clusterIP"] == "None"
+    # The original's is headless, as with the annotation ``tf-dist.dev/services: headless``.
+    assert "clusterIP" not in service["spec"]
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("tf-port", 10)]
     pod = pod_of(PS_JOB, "ps", index)
     start, _, suffix = pod["metadata"]["name"].rpartition("-")

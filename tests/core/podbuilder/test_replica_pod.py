@@ -79,7 +79,34 @@ def test_annotations_that_steer_the_job_do_not_reach_its_pods() -> None:
     }
 
 
-def test_a_v1_replica_has_a_headless_service_with_all_ports_of_its_training_container() -> None:
+def test_the_name_of_a_replica_resolves_before_its_pod_has_an_address() -> None:
+    assert "clusterIP" not in services_by_name(v1_job())["mnist-worker-1"]["spec"]
+    assert "clusterIP" not in services_by_name(v1alpha1_job())["example-ps-76no-1"]["spec"]
+
+
+def test_services_are_headless_where_asked_or_where_they_would_take_too_many_addresses() -> None:
+    asked = v1_job(annotations={"tf-dist.dev/services": "headless"})
+    large = v1_job(replicas("Worker", services.MOST_ADDRESSES + 1))
+    for job in (asked, large):
+        assert {body["spec"].get("clusterIP") for body in services.build_objects(job)} == {"None"}
+    most = v1_job(replicas("Worker", services.MOST_ADDRESSES))
+    assert not any("clusterIP" in body["spec"] for body in services.build_objects(most))
+
+
+def test_a_replica_is_reached_at_the_ports_of_all_its_containers() -> None:
+    own = {"name": "tensorflow", "image": "tf", "ports": [{"containerPort": 53, "protocol": "UDP"}]}
+    side = {"name": "board", "image": "x", "ports": [{"containerPort": 6006}, {"containerPort": 2222}]}
+    ports = services_by_name(v1_job(replicas("Worker", 2, template=template(containers=[own, side]))))[
+        "mnist-worker-0"
+    ]["spec"]["ports"]
+    assert [(port["port"], port.get("protocol", "TCP")) for port in ports] == [
+        (2222, "TCP"),
+        (53, "UDP"),
+        (6006, "TCP"),
+    ]
+
+
+def test_a_v1_replica_has_a_service_with_all_ports_of_its_training_container() -> None:
     ports = [
         {"name": "tfjob-port", "containerPort": 2223},
         {"name": "tb", "containerPort": 6006},
@@ -89,7 +116,6 @@ def test_a_v1_replica_has_a_headless_service_with_all_ports_of_its_training_cont
     job = v1_job(replicas("Worker", 2, template=template(containers=[container]), port=2223))
     service = services_by_name(job)["mnist-worker-1"]
     assert service["spec"] == {
-        "clusterIP": "None",
         "selector": {
             "tf-dist.dev/job-uid": "uid-mnist",
             "tf-dist.dev/replica-type": "worker",

@@ -49,7 +49,7 @@ def test_worker_0_ends_the_job_and_what_still_runs_is_stopped() -> None:
     end(world, "worker-0")
     assert ended(world) == (Phase.COMPLETED, "JobSucceeded")
     assert set(world.pods) == {"mnist-worker-0"}
-    assert set(world.objects) == {("Service", "mnist-worker-0")}
+    assert world.objects == {}
 
 
 def test_with_all_workers_to_succeed_one_is_not_enough() -> None:
@@ -124,10 +124,12 @@ def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
     ],
 )
 def test_what_is_left_of_a_finished_job_is_its_clean_up_policys_choice(policy: CleanPodPolicy, left: set[str]) -> None:
-    world = started(v1_job(policy=RunPolicy(clean_pods=policy)))
-    end(world, "worker-0")
-    assert set(world.pods) == left
-    assert {name for _, name in world.objects} == left
+    for annotations in ({}, {"tf-dist.dev/services": "headless"}):
+        world = started(v1_job(policy=RunPolicy(clean_pods=policy), annotations=annotations))
+        end(world, "worker-0")
+        assert set(world.pods) == left
+        # The service of a finished pod leads nowhere: it must not hold an address of the cluster's.
+        assert {name for _, name in world.objects} == (left if annotations else left - {"mnist-worker-0"})
 
 
 def test_a_v1alpha1_chief_is_judged_by_the_exit_before_its_container_was_restarted() -> None:

@@ -19,7 +19,8 @@ from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
 SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
-"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` gets one headless service instead of one per replica."""
+"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` gets one headless service instead of one per replica;
+``headless``: the services of a TFJob's replicas are headless, so that every port of a replica is reached by its name."""
 TF_CONTAINER: Final = "tensorflow"
 TF_PORT_NAME: Final = "tfjob-port"
 TF_PORT: Final = 2222

@@ -1,4 +1,4 @@
-"""The headless services of a job, its disruption budget, and all its other objects but pods."""
+"""The services of a job, its disruption budget, and all its other objects but pods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import list_items
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
+from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
 from tf_dist.core.podbuilder import volcano_plugins
 from tf_dist.core.podbuilder.replica_pod import PORT_NAME
 
@@ -46,10 +48,27 @@ def _services(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
             }
 
 
+# Jobs with more replicas get headless services: cluster addresses are scarce (GKE has 4,096 of them by default).
+MOST_ADDRESSES: Final = 100
+
+
+def are_headless(job: Job) -> bool:
+    """Whether the services of replicas have no address of their own.
+
+    With an address of its own, a name resolves from the moment its service exists, before its pod has an address. The
+    name of a headless service does not exist until then, and a DNS cache answers so for up to 30 seconds to peers that
+    asked too early.
+    """
+    asked = job.annotations.get(SERVICES_ANNOTATION) == "headless"
+    return asked or sum(spec.most for spec in job.replica_specs) > MOST_ADDRESSES
+
+
 def _replica_service(job: Job, spec: ReplicaSpec, replica: ReplicaId) -> Body:
     labels = names.replica_labels(job, spec, replica.index)
     selector = {key: labels[key] for key in (names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX)}
-    return _service(job, names.replica_name(job, replica), labels, selector, _ports(job, spec))
+    headless = are_headless(job)
+    ports = _ports(job, spec) if headless else _all_ports(job, spec)
+    return _service(job, names.replica_name(job, replica), labels, selector, ports, headless=headless)
 
 
 def _job_service(job: Job) -> Body:
@@ -67,12 +86,31 @@ def _service(
     ports: list[Body],
     *,
     publish: bool = True,
+    headless: bool = True,
 ) -> Body:
     # TensorFlow servers look for each other before any of them is ready, so their names must be there by then.
-    spec: Body = {"clusterIP": "None", "selector": dict(selector), "publishNotReadyAddresses": publish}
+    spec: Body = {"selector": dict(selector), "publishNotReadyAddresses": publish}
+    if headless:
+        spec["clusterIP"] = "None"
     if ports:
         spec["ports"] = ports
     return {"apiVersion": "v1", "kind": "Service", "metadata": names.object_metadata(job, name, labels), "spec": spec}
+
+
+def _all_ports(job: Job, spec: ReplicaSpec) -> list[Body]:
+    """The ports of the service and those that other containers of the pod declare.
+
+    An address of a service's own leads to its ports only. That of a pod, which a headless service has, leads to all.
+    """
+    ports = _ports(job, spec)
+    taken = {(port["port"], port.get("protocol", "TCP")) for port in ports}
+    for container in (*list_items(spec.pod_spec.get("containers")), *list_items(spec.pod_spec.get("initContainers"))):
+        for port in list_items(container.get("ports")):
+            number, protocol = port["containerPort"], port.get("protocol") or "TCP"
+            if (number, protocol) not in taken:
+                taken.add((number, protocol))
+                ports.append({"name": f"{protocol.lower()}-{number}", "port": number, "protocol": protocol})
+    return ports
 
 
 def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
@@ -83,7 +121,11 @@ def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
     containers = spec.pod_spec.get("containers") or ()
     declared = next((c.get("ports") or () for c in containers if c.get("name") == spec.container), ())
     others = [
-        {"name": p.get("name") or f"port-{p['containerPort']}", "port": p["containerPort"]}
+        {
+            "name": p.get("name") or f"port-{p['containerPort']}",
+            "port": p["containerPort"],
+            **({"protocol": p["protocol"]} if p.get("protocol") else {}),
+        }
         for p in declared
         if p.get("name") != own["name"]
     ]

@@ -267,14 +267,18 @@ def _sleeps(s: ReconcileContext) -> bool:
 
 
 def _wanted_services(s: ReconcileContext) -> Collection[services.ObjectKey]:
+    """The services that stay. Those of finished pods lead nowhere, and go at the job's end if they have addresses."""
     if _sleeps(s):
         return ()
-    kept_all = s.status.phase in LIVE or s.status.phase in STOPPED
-    match CleanPodPolicy.NONE if kept_all else effective_clean_pod_policy(s.job, s.status):
-        case CleanPodPolicy.NONE:
-            return services.job_objects(s.job).keys()
-        case CleanPodPolicy.ALL:
-            return ()
-        case CleanPodPolicy.RUNNING:
-            kept = (replica for replica, pod in s.facts.current.items() if pod.finished)
-            return {("Service", replica_name(s.job, replica)) for replica in kept}
+    if s.status.phase in LIVE or s.status.phase in STOPPED:
+        return services.job_objects(s.job).keys()
+    policy, frees_addresses = effective_clean_pod_policy(s.job, s.status), not services.are_headless(s.job)
+    if policy is CleanPodPolicy.NONE and not frees_addresses:
+        return services.job_objects(s.job).keys()
+    deleted = {pod.uid for pod in pods_to_delete(s)}
+    kept = (
+        replica
+        for replica, pod in s.facts.current.items()
+        if pod.uid not in deleted and not (pod.finished and frees_addresses)
+    )
+    return {("Service", replica_name(s.job, replica)) for replica in kept}

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.kubelet.bench import Bench, MakeBench, as_other, make_pod, py, sh, until
+from tests.core.builders import replicas, template, v1_job, v1alpha1_job
 from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, SERVICES
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
+from tf_dist.core.api import names
+from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.podbuilder import replica_pod, services
 
 SERVE = """
 import socket, sys
@@ -54,6 +61,35 @@ def test_names_appear_in_pods_that_already_run(isolated: Bench) -> None:
         isolated.create(py(f"p{number}", SERVE, metadata=labels, hostname=f"ps-{number}", subdomain="job"))
     isolated.over("asker")
     assert isolated.log("asker") == "['ps-0', 'ps-1', 'ps-1']\n"
+
+
+RESOLVE = """
+import json, os, socket
+host = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1].rpartition(":")[0]
+print(socket.gethostbyname(host), flush=True)
+"""
+
+
+@pytest.mark.parametrize("build", [v1_job, v1alpha1_job])
+def test_a_replica_resolves_a_peer_whose_pod_does_not_exist_yet(isolated: Bench, build: Callable[..., Job]) -> None:
+    training = template(containers=[{"name": "tensorflow", "image": "x", "command": [sys.executable, "-c", RESOLVE]}])
+    job = build(replicas("Worker", 2, template=training, pod_restart_policy="Never"))
+    for body in services.build_objects(job):
+        isolated.cluster.create(SERVICES, "default", without_owner(body))
+
+    def run(index: int) -> str:
+        body = replica_pod.build_pod(job, ReplicaId("worker", index), "1.0.0")
+        body["spec"]["nodeName"] = "local"
+        return isolated.over(isolated.create(without_owner(body))["metadata"]["name"])["podIP"]
+
+    assert run(0)
+    name = names.pod_name(job, ReplicaId("worker", 0), "1.0.0")
+    assert isolated.log(name).split() == [run(1)]
+
+
+def without_owner(body: dict[str, Any]) -> dict[str, Any]:
+    """An object of a job that is not stored: the garbage collector would take it."""
+    return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "ownerReferences"}}
 
 
 def test_a_replica_that_comes_back_has_the_same_address(isolated: Bench) -> None:

@@ -1,7 +1,7 @@
 """Pod network of an isolated node: pod IPs, and service discovery by /etc/hosts.
 
-A name is there as soon as its pod is known (addresses are fixed by then): TensorFlow's gRPC resolves its peers when it
-starts, before they run.
+A name exists as soon as its pod is known, and that of a service with an address of its own as soon as the service is:
+programs resolve their peers when they start, before those run. Addresses are fixed by then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.podspec import pod_hostname
 from tf_dist.cluster.kubelet.pod.security_context import is_dns_label
+from tf_dist.core.api import names
+from tf_dist.core.api.fieldpath import mapping
 
 _FIRST, _LAST = 2 << 8, 255 << 8  # 10.88.2.0 to 10.88.254.255: the rest is for the bridge and rehearsals
 
@@ -25,7 +27,7 @@ class IpAllocator:
         self._by_name: dict[str, str] = {}
 
     def of(self, namespace: str, name: str) -> str:
-        """The address of a pod."""
+        """The address of a pod, by its name or by that of the replica it is."""
         key = f"{namespace}/{name}"
         known = self._by_name.get(key)
         return known or self.keep(namespace, name, self._free(key))
@@ -57,9 +59,15 @@ HostsEntry = tuple[str, str, str]  # namespace, address, short name
 
 
 def hosts_entries(
-    pods: Iterable[Object], services: Iterable[Object], addresses: Mapping[str, str]
+    pods: Iterable[Object],
+    services: Iterable[Object],
+    addresses: Mapping[str, str],
+    reserved: Callable[[Object], str] = lambda service: "",
 ) -> tuple[HostsEntry, ...]:
-    """Every (namespace, address, name below the namespace); ``addresses`` by pod uid."""
+    """Every (namespace, address, name below the namespace); ``addresses`` by pod uid.
+
+    ``reserved``: the address of a service that has no pod yet ("": none).
+    """
     known = [
         (pod, addresses[pod["metadata"]["uid"]])
         for pod in pods
@@ -67,7 +75,10 @@ def hosts_entries(
     ]
     found: list[HostsEntry] = []
     for service in services:
-        found += _service_entries(service, known)
+        entries = _service_entries(service, known)
+        if not entries and (address := reserved(service)):
+            entries = [(service["metadata"]["namespace"], address, service["metadata"]["name"])]
+        found += entries
     return tuple(dict.fromkeys(found))
 
 
@@ -84,6 +95,15 @@ def _service_entries(service: Object, pods: Iterable[tuple[Object, str]]) -> lis
         if spec.get("subdomain") == name and is_dns_label(spec.get("hostname")):
             found.append((namespace, address, f"{spec['hostname']}.{name}"))
     return found
+
+
+# What tells one replica of all jobs from the others, in a pod's labels and in its service's selector.
+_REPLICA = (names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX)
+
+
+def _replica(labels: Mapping[str, str]) -> str:
+    """The replica that these labels name; "" for none. Its pods, which never overlap, share an address."""
+    return "/".join(str(labels[key]) for key in _REPLICA) if all(key in labels for key in _REPLICA) else ""
 
 
 def hosts_file(pod: Object, address: str, found: Iterable[HostsEntry]) -> str:
@@ -112,13 +132,20 @@ class PodNetwork:
         self._shown: object = None
 
     def address(self, pod: Object) -> str:
-        """The address of a pod: what it is known to have, else what follows from its name."""
+        """The address of a pod: what it is known to have, else what follows from its replica or name."""
         metadata = pod["metadata"]
+        name = _replica(mapping(metadata.get("labels"))) or metadata["name"]
         record = self._supervisor.record(metadata["uid"]) or {}
         known = (pod.get("status") or {}).get("podIP") or record.get("ip")
         if known:
-            return self._addresses.keep(metadata["namespace"], metadata["name"], known)
-        return self._addresses.of(metadata["namespace"], metadata["name"])
+            return self._addresses.keep(metadata["namespace"], name, known)
+        return self._addresses.of(metadata["namespace"], name)
+
+    def _reserved(self, service: Object) -> str:
+        replica, headless = _replica(mapping(service["spec"].get("selector"))), "None"
+        if not replica or service["spec"].get("clusterIP") == headless:
+            return ""
+        return self._addresses.of(service["metadata"]["namespace"], replica)
 
     def show(self, pods: Sequence[Object], services: Sequence[Object], workload: Callable[[Object], PodState]) -> None:
         """Update /etc/hosts of every live pod when the reachable names have changed."""
@@ -126,7 +153,8 @@ class PodNetwork:
         state = ({pod["metadata"]["uid"] for pod in live}, [item["metadata"]["resourceVersion"] for item in services])
         if state == self._shown:
             return
-        found = hosts_entries(live, services, {pod["metadata"]["uid"]: workload(pod).ip for pod in live})
+        addresses = {pod["metadata"]["uid"]: workload(pod).ip for pod in live}
+        found = hosts_entries(live, services, addresses, self._reserved)
         for pod in live:
             target = workload(pod)
             target.update_hosts(hosts_file(pod, target.ip, found), self._supervisor)
