@@ -159,8 +159,8 @@ TFJob default/job (kubeflow.org/v1)
 gang: at least 2 of 2 pods start together; it needs cpu 1, memory 2Gi, pods 2
 
 KIND     NAME          DETAIL
-Service  job-worker-0  headless, port 2222
-Service  job-worker-1  headless, port 2222
+Service  job-worker-0  port 2222
+Service  job-worker-1  port 2222
 Pod      job-worker-0  tensorflow: none
 Pod      job-worker-1  tensorflow: none
 

@@ -124,12 +124,12 @@ def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
     ],
 )
 def test_what_is_left_of_a_finished_job_is_its_clean_up_policys_choice(policy: CleanPodPolicy, left: set[str]) -> None:
-    for annotations in ({}, {"tf-dist.dev/services": "headless"}):
-        world = started(v1_job(policy=RunPolicy(clean_pods=policy), annotations=annotations))
+    for asked in ({}, {"tf-dist.dev/services": "headless"}):
+        world = started(v1_job(policy=RunPolicy(clean_pods=policy), annotations=asked))
         end(world, "worker-0")
         assert set(world.pods) == left
         # The service of a finished pod leads nowhere: it must not hold an address of the cluster's.
-        assert {name for _, name in world.objects} == (left if annotations else left - {"mnist-worker-0"})
+        assert {name for _, name in world.objects} == (left if asked else left - {"mnist-worker-0"})
 
 
 def test_a_v1alpha1_chief_is_judged_by_the_exit_before_its_container_was_restarted() -> None:

@@ -256,7 +256,8 @@ def _detail(body: dict[str, Any]) -> str:
             return ", ".join(f"{container['name']}: {container.get('image', '')}" for container in containers)
         case "Service":
             ports = ", ".join(str(port["port"]) for port in spec.get("ports") or ())
-            return f"headless, port {ports}" if ports else "headless"
+            parts = ["headless"] if spec.get("clusterIP") == "None" else []
+            return ", ".join([*parts, f"port {ports}"] if ports else parts)
         case "PodGroup" | "Workload":
             return str(body["apiVersion"])
         case "ConfigMap" | "Secret":

@@ -298,7 +298,7 @@ class TFConfigStyle(StrEnum):
 
 
 class ServiceStyle(StrEnum):
-    """Which headless services give replicas their names: one each, one for the job, or none."""
+    """Which services give replicas their names: one each, one (headless) for the job, or none."""
 
     PER_REPLICA = auto()
     PER_JOB = "per-job"  # as the annotation has it
