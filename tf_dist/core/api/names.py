@@ -162,6 +162,10 @@ EVALUATOR_IN_CLUSTER: Final = "tf-dist.dev/evaluator-in-cluster"
 """Annotation you may set on a job: ``"true"`` names evaluators in the TF_CONFIG of every replica, as the original
 operators do."""
 
+SERVICES: Final = "tf-dist.dev/services"
+"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` gets one headless service instead of one per replica;
+``headless``: the services of a TFJob's replicas are headless, so that undeclared ports are reached by name, too."""
+
 KEPT_NAME: Final = 40
 """So many characters of a v1alpha1 job's name are in the names of its pods and services."""
 

@@ -18,9 +18,7 @@ from tf_dist.core.api.job import MAX_REPLICAS, JobKey
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
-SERVICES_ANNOTATION: Final = "tf-dist.dev/services"
-"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` gets one headless service instead of one per replica;
-``headless``: the services of a TFJob's replicas are headless, so that undeclared ports are reached by name, too."""
+SERVICES_ANNOTATION: Final = names.SERVICES
 TF_CONTAINER: Final = "tensorflow"
 TF_PORT_NAME: Final = "tfjob-port"
 TF_PORT: Final = 2222

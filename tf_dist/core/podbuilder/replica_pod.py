@@ -68,7 +68,7 @@ _NOT_FOR_PODS: Final = frozenset(
         names.STARTUP_TIMEOUT,
         names.GANG_SCHEDULER,
         names.EVALUATOR_IN_CLUSTER,
-        "tf-dist.dev/services",
+        names.SERVICES,
     }
 )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import list_items
 from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
-from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
 from tf_dist.core.podbuilder import volcano_plugins
 from tf_dist.core.podbuilder.replica_pod import PORT_NAME
 
@@ -59,7 +58,7 @@ def are_headless(job: Job) -> bool:
     name of a headless service does not exist until then, and a DNS cache answers so for up to 30 seconds to peers that
     asked too early.
     """
-    asked = job.annotations.get(SERVICES_ANNOTATION) == "headless"
+    asked = job.annotations.get(names.SERVICES) == "headless"
     return asked or sum(spec.most for spec in job.replica_specs) > MOST_ADDRESSES
 
 
