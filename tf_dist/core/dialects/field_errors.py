@@ -100,6 +100,22 @@ class FieldErrors:
             self._errors[Problem(path, message, hint)] = None
             self._wrong.add(path)
 
+    def contradiction(self, loc: FieldPath, message: str, hint: str) -> None:
+        """Add an error about parts that exclude each other: what is wrong inside them is not reported."""
+        self.error(loc, message, hint)
+        path = format_field_path(loc)
+        self._errors = {one: None for one in self._errors if not one.path.startswith((f"{path}.", f"{path}["))}
+        self._unreadable.add(path)
+
+    def doubtful(self, loc: FieldPath, message: str, hint: str = "") -> None:
+        """Add what an API server takes and no pod can run with: an error, or a warning where a cluster took it."""
+        (self.error if self.strict else self.warn)(loc, message, hint)
+
+    def has_error_in(self, loc: FieldPath) -> bool:
+        """Whether there is an error about a part of this value."""
+        path = format_field_path(loc)
+        return any(wrong.startswith((f"{path}.", f"{path}[")) for wrong in self._wrong)
+
     def warn(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Add a warning: it works, but most likely not as meant."""
         if self.advice:

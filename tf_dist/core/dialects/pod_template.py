@@ -1,119 +1,140 @@
 """Validation of pod templates: what the API server would refuse at the first pod, reported when the file is read.
 
-A key that is not here is most likely a typing mistake where it resembles one that is, and most likely newer than this
-list where not.
-
-The template stays a plain dict, because Kubernetes adds keys with every release and none of them concerns us. What is
-checked here is what people get wrong: typing mistakes in keys, YAML scalars that are no text, names that refer to
-nothing, ports used twice.
+Types and keys come from Kubernetes' own table (``kubernetes_types``), the rules of its objects from ``pod_rules``; here
+is what relates several of them: names that refer to something, ports and paths used twice, amounts. A key that is not
+in the table is most likely a typing mistake where it resembles one that is, and most likely newer where not.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, mappings, nearest_word, value_at
+from tf_dist.core.api.kubernetes_types import NOT_THERE, UNKNOWN, TypeMistake, fields_of, type_mistakes, typed_objects
+from tf_dist.core.api.names import is_dns_label, is_label_key
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import MAX_CONTAINERS, MAX_NAME, check_label, container_names
 from tf_dist.core.dialects.field_errors import (
     MISSING,
     FieldErrors,
-    check_keys,
-    choice_at,
     describe_value,
-    flag_at,
     list_at,
     mapping_at,
-    mappings_at,
-    port_at,
     quote_hint,
     text_at,
-    text_map_at,
-    texts_at,
 )
+from tf_dist.core.dialects.pod_rules import PORT_NAME, REQUIRED, check_object
+
+NEWER: Final[Mapping[str, frozenset[str]]] = {
+    "ObjectMeta": frozenset({"clusterName"}),
+    "PodSpec": frozenset({"evictionResponders", "schedulingGroup"}),
+    "VolumeMount": frozenset({"bindMountOptions"}),
+}
+"""Fields of other versions of Kubernetes than the one of the table."""
 
 
-def _keys(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def known_fields(type_: str) -> frozenset[str]:
+    """The fields that an object of a type may have."""
+    return NEWER.get(type_, frozenset()) | fields_of(type_).keys()
 
 
-TEMPLATE: Final = _keys("metadata spec")
-
-METADATA: Final = _keys(
-    """annotations clusterName creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName
-    generation labels managedFields name namespace ownerReferences resourceVersion selfLink uid"""
-)
-
-POD_SPEC: Final = _keys(
-    """activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks
-    ephemeralContainers evictionResponders hostAliases hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride
-    imagePullSecrets initContainers nodeName nodeSelector os overhead preemptionPolicy priority
-    priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName schedulerName
-    schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN
-    shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
-    workloadRef"""
-)
-
-CONTAINER: Final = _keys(
-    """args command env envFrom image imagePullPolicy lifecycle livenessProbe name ports readinessProbe resizePolicy
-    resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce
-    terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts workingDir"""
-)
-
-ENV: Final = _keys("name value valueFrom")
-
-ENV_SOURCE: Final = _keys("configMapKeyRef fieldRef fileKeyRef resourceFieldRef secretKeyRef")
-
-MOUNT: Final = _keys("mountPath bindMountOptions mountPropagation name readOnly recursiveReadOnly subPath subPathExpr")
-
-PORT: Final = _keys("containerPort hostIP hostPort name protocol")
-
-RESOURCES: Final = _keys("claims limits requests")
-
-VOLUME: Final = _keys(
-    """awsElasticBlockStore azureDisk azureFile cephfs cinder configMap csi downwardAPI emptyDir ephemeral fc
-    flexVolume flocker gcePersistentDisk gitRepo glusterfs hostPath image iscsi name nfs persistentVolumeClaim
-    photonPersistentDisk portworxVolume projected quobyte rbd scaleIO secret storageos vsphereVolume"""
-)
+def check_typed(value: object, type_: str, loc: FieldPath, out: FieldErrors) -> None:
+    """Check a value against a type of Kubernetes and the rules of all objects in it."""
+    mistakes = type_mistakes(value, type_, loc)
+    wrong: dict[FieldPath, set[str | int]] = {}
+    for mistake in mistakes:
+        _report(mistake, out)
+        wrong.setdefault(mistake.loc[:-1], set()).add(mistake.loc[-1])
+    for found in typed_objects(value, type_, loc):
+        bad = wrong.get(found.loc, ())
+        inner = {key: item for key, item in found.value.items() if key not in bad} if bad else found.value
+        check_object(found.type, inner, found.loc, out)
 
 
-_PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9](?:-?[a-z0-9])*")
+def _report(mistake: TypeMistake, out: FieldErrors) -> None:
+    loc, wanted, value, owner = mistake
+    if wanted == UNKNOWN:
+        known = known_fields(owner)
+        if value in known:
+            return
+        if near := nearest_word(value, known):
+            out.unknown_key(loc, f"did you mean {near}?")
+        else:
+            out.warn(loc, "unknown key: the API server will drop it")
+    elif wanted == NOT_THERE:
+        if (owner, loc[-1]) != ("PodSpec", "containers"):  # require_container's
+            out.error(loc, MISSING, REQUIRED.get(owner, {}).get(str(loc[-1]), ""))
+    elif wanted == "key":
+        out.error(loc[:-1], f"a key must be text, not {describe_value(value)}", quote_hint(value))
+    else:
+        out.error(loc, *_wrong_type(wanted, value))
 
 
-def check_container(container: Mapping[str, Any], loc: FieldPath, volumes: set[str] | None, out: FieldErrors) -> None:
-    """Everything about one container except its name and ports, which concern its neighbours."""
-    image = text_at(container, "image", loc, out)
-    if image is not None and (not image.strip() or any(sign.isspace() for sign in image)):
-        out.error((*loc, "image"), "an image name has no blanks in it")
-    choice_at(container, "imagePullPolicy", ("Always", "IfNotPresent", "Never"), loc, out)
-    text_at(container, "workingDir", loc, out, required=False)
-    texts_at(container, "command", loc, out)
-    texts_at(container, "args", loc, out)
-    _check_env(container, loc, out)
-    _check_mounts(container, loc, volumes, out)
-    if container.get("resources") is not None:
-        _check_resources(container["resources"], (*loc, "resources"), out)
+_WANTED: Final = {
+    "string": "text",
+    "boolean": "true or false",
+    "int32": "a whole number",
+    "int64": "a whole number",
+    "number": "a number",
+    "intOrString": "a whole number or text",
+    "time": "a time, as 2026-01-31T10:00:00Z",
+    "bytes": "text in base64",
+}
 
 
-def check_ports(
+def _wrong_type(wanted: str, value: object) -> tuple[str, str]:
+    """Message and hint for a value that is not of its type."""
+    what = describe_value(value)
+    match wanted:
+        case "quantity":
+            return f"is no quantity: {what}", "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
+        case "[]string" if isinstance(value, str):
+            return "must be a list of texts, not one text", "put each word on a line of its own: - word"
+        case "string":
+            return f"must be text, not {what}", quote_hint(value)
+        case "boolean":
+            plain = str(value).lower()
+            hint = f"write {plain} without quotes" if plain in ("true", "false") else "write true or false"
+            return f"must be true or false, not {what}", hint
+        case "int32" | "int64":
+            if type(value) is int:
+                return f"is too large: {what}", f"numbers here have {wanted.removeprefix('int')} bits"
+            hint = f"write {value} without quotes" if isinstance(value, str) and value.isdecimal() else "write a number"
+            return f"must be a whole number, not {what}", hint
+        case _ if wanted in _WANTED:
+            return f"must be {_WANTED[wanted]}, not {what}", ""
+        case _ if wanted.startswith("[]"):
+            return f"must be a list (- item), not {what}", "begin each item with -" if isinstance(value, dict) else ""
+        case _:
+            named = isinstance(value, str) and is_dns_label(value) and not wanted.startswith("{}")
+            hint = f"write name: {value}" if named and "name" in fields_of(wanted) else ""
+            return f"must be a mapping (key: value), not {what}", hint
+
+
+def _check_ports(
     container: Mapping[str, Any], loc: FieldPath, taken: dict[tuple[int, str], str], out: FieldErrors
 ) -> None:
     """Ports of one container; ``taken``: those of the containers before it in the pod, added to here."""
     names: set[str] = set()
     own: dict[tuple[int, str], str] = {}
-    for place, port in mappings_at(container, "ports", loc, PORT, out):
+    for index, port in _mappings(container.get("ports")):
+        place = (*loc, "ports", index)
         _check_port_name(port, place, names, out)
-        port_at(port, "hostPort", place, out)
-        choice_at(port, "protocol", ("TCP", "UDP", "SCTP"), place, out)
-        if port.get("containerPort") is None:
-            out.error((*place, "containerPort"), MISSING)
-        elif (number := port_at(port, "containerPort", place, out)) is not None:
+        for field in ("containerPort", "hostPort"):
+            number = port.get(field)
+            if type(number) is int and not 1 <= number <= 65535 and (number or field == "containerPort"):
+                out.error(
+                    (*place, field),
+                    f"is no port: {describe_value(number)}; ports go from 1 to 65535",
+                    "write a number from 1 to 65535",
+                )
+        number = port.get("containerPort")
+        if type(number) is int:
             key = (number, str(port.get("protocol") or "TCP"))
             if key in taken:
-                out.error(
+                out.doubtful(
                     (*place, "containerPort"),
                     f"port {number} is container {taken[key]!r}'s already; the containers of a pod share its ports",
                 )
@@ -122,54 +143,76 @@ def check_ports(
 
 
 def _check_port_name(port: Mapping[str, Any], loc: FieldPath, names: set[str], out: FieldErrors) -> None:
-    name = text_at(port, "name", loc, out, required=False)
-    if name is None:
+    name = port.get("name")
+    if not isinstance(name, str) or not name:
         return
-    if len(name) > 15 or not _PORT_NAME.fullmatch(name):
+    if len(name) > 15 or not PORT_NAME.fullmatch(name):
         out.error(
             (*loc, "name"),
             f"{name!r} is no port name: at most 15 lower-case letters, digits and single '-', one letter at least",
+            "choose a shorter name" if len(name) > 15 else "",
         )
     if name in names:
         out.error((*loc, "name"), f"a second port named {name!r}")
     names.add(name)
 
 
-def _check_env(container: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
-    for place, entry in mappings_at(container, "env", loc, ENV, out):
-        name = text_at(entry, "name", place, out)
-        if name is not None and "=" in name:
-            out.error((*place, "name"), f"{name!r}: the name of a variable has no '='", "use name: and value:")
-        value, source = entry.get("value"), entry.get("valueFrom")
-        if value is not None and not isinstance(value, str):
-            out.error((*place, "value"), f"must be text, not {describe_value(value)}", quote_hint(value))
-        if source is None:
-            continue
-        if value:
-            out.error(place, "has both value and valueFrom", "keep one of them")
-        if (found := mapping_at(source, (*place, "valueFrom"), out)) is not None:
-            check_keys(found, ENV_SOURCE, (*place, "valueFrom"), out)
-            if sum(part is not None for part in found.values()) != 1:
-                out.error((*place, "valueFrom"), "names exactly one source")
+def _check_host_ports(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    taken: set[tuple[str, str, int]] = set()
+    for at, container in _mappings(spec.get("containers")):
+        for index, port in _mappings(container.get("ports")):
+            place, number, own = (
+                (*loc, "containers", at, "ports", index),
+                port.get("hostPort"),
+                port.get("containerPort"),
+            )
+            if type(number) is not int or not number:
+                number = own if spec.get("hostNetwork") is True and type(own) is int else 0
+            elif spec.get("hostNetwork") is True and number != own:
+                out.error((*place, "hostPort"), "must be containerPort on the host's network", f"write {own}")
+            key = (str(port.get("protocol") or "TCP"), str(port.get("hostIP") or ""), number)
+            if number and key in taken:
+                out.error((*place, "hostPort"), f"port {number} of the node is used twice in this pod", "change one")
+            taken.add(key)
 
 
-def _check_mounts(container: Mapping[str, Any], loc: FieldPath, volumes: set[str] | None, out: FieldErrors) -> None:
+def _check_mounts(
+    container: Mapping[str, Any], loc: FieldPath, volumes: Mapping[str, bool] | None, out: FieldErrors
+) -> None:
+    """Check what is mounted; ``volumes``: those of the pod, and whether each may be a block device."""
     paths: set[str] = set()
-    for place, mount in mappings_at(container, "volumeMounts", loc, MOUNT, out):
-        name = text_at(mount, "name", place, out)
-        if name is not None and volumes is not None and name not in volumes:
-            known = ", ".join(sorted(volumes))
-            hint = f"volumes of this pod: {known}" if known else "add it to the pod's volumes"
-            out.error((*place, "name"), f"there is no volume {name!r}", hint)
-        path = text_at(mount, "mountPath", place, out)
-        if path is None:
+    for index, mount in _mappings(container.get("volumeMounts")):
+        place = (*loc, "volumeMounts", index)
+        _check_volume_name(mount, place, volumes, out)
+        privileged = value_at(container, "securityContext", "privileged") is True
+        if mount.get("mountPropagation") == "Bidirectional" and not privileged:
+            out.error((*place, "mountPropagation"), "needs a privileged container", "write HostToContainer")
+        path = mount.get("mountPath")
+        if not isinstance(path, str) or not path:
             continue
         if not path.startswith("/"):
-            out.error((*place, "mountPath"), f"{path!r} must be absolute", f"write /{path}")
+            out.doubtful((*place, "mountPath"), f"{path!r} must be absolute", f"write /{path}")
         normal = path.rstrip("/") or "/"
-        if normal in paths:
+        if path in paths:
             out.error((*place, "mountPath"), f"{path!r} is mounted twice in this container")
-        paths.add(normal)
+        elif normal in paths:
+            out.doubtful((*place, "mountPath"), f"{path!r} is mounted twice in this container")
+        paths |= {path, normal}
+    for index, device in _mappings(container.get("volumeDevices")):
+        place = (*loc, "volumeDevices", index)
+        _check_volume_name(device, place, volumes, out)
+        if volumes is not None and volumes.get(str(device.get("name"))) is False:
+            out.error((*place, "name"), "only a PersistentVolumeClaim can be a device", "mount it in volumeMounts")
+
+
+def _check_volume_name(
+    mount: Mapping[str, Any], loc: FieldPath, volumes: Collection[str] | None, out: FieldErrors
+) -> None:
+    name = mount.get("name")
+    if isinstance(name, str) and name and volumes is not None and name not in volumes:
+        known = ", ".join(sorted(volumes))
+        hint = f"volumes of this pod: {known}" if known else "add it to the pod's volumes"
+        out.error((*loc, "name"), f"there is no volume {name!r}", hint)
 
 
 def check_amounts(resources: object, loc: FieldPath, out: FieldErrors) -> None:
@@ -179,18 +222,43 @@ def check_amounts(resources: object, loc: FieldPath, out: FieldErrors) -> None:
             read_quantities(found, key, loc, out)
 
 
-def _check_resources(resources: object, loc: FieldPath, out: FieldErrors) -> None:
-    if (found := mapping_at(resources, loc, out)) is None:
-        return
-    check_keys(found, RESOURCES, loc, out)
+def _check_resources(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     limits, requests = read_quantities(found, "limits", loc, out), read_quantities(found, "requests", loc, out)
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items():
+            _check_resource(name, amount, (*loc, part, name), out)
     for name, wanted in requests.items():
-        if name in limits and wanted > limits[name]:
-            out.error(
-                (*loc, "requests", name),
-                f"{found['requests'][name]} is requested, but the limit is {found['limits'][name]}",
-                "a request may not exceed its limit",
-            )
+        place = (*loc, "requests", name)
+        fixed = _is_extended(name) or name.startswith("hugepages-")
+        if name not in limits:
+            if fixed and name not in mapping(found.get("limits")):
+                out.error(place, "is requested without a limit", f"write the same amount under limits: {name}")
+        elif wanted > limits[name] or (fixed and wanted != limits[name]):
+            rule = "a request may not exceed its limit" if wanted > limits[name] else "it must equal its limit"
+            written = found["requests"][name], found["limits"][name]
+            out.error(place, f"{written[0]} is requested, but the limit is {written[1]}", rule)
+    together = {*limits, *requests}
+    if any(name.startswith("hugepages-") for name in together) and not together & {"cpu", "memory"}:
+        out.error(loc, "hugepages need cpu or memory beside them", "add memory under limits")
+
+
+_STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+
+
+def _is_extended(name: str) -> bool:
+    """Whether it is a device such as ``nvidia.com/gpu``: counted in whole pieces, and never shared."""
+    return "/" in name and "kubernetes.io/" not in name
+
+
+def _check_resource(name: str, amount: Decimal, loc: FieldPath, out: FieldErrors) -> None:
+    if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+        near = nearest_word(name, _STANDARD)
+        hint = "name it with its domain: nvidia.com/gpu" if name.lower().endswith("gpu") or not near else ""
+        out.error(loc, f"{name!r} is not a resource of Kubernetes", hint or f"did you mean {near}?")
+    elif not is_label_key(name) or (_is_extended(name) and name.startswith("requests.")):
+        out.error(loc, f"{name!r} is not the name of a resource", "a domain, '/', and at most 63 letters and digits")
+    elif _is_extended(name) and amount != amount.to_integral_value():
+        out.error(loc, f"must be a whole number, not {amount.normalize():f}", "devices are not shared: write 1")
 
 
 def read_quantities(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> dict[str, Decimal]:
@@ -211,12 +279,9 @@ def read_quantities(found: Mapping[str, Any], key: str, loc: FieldPath, out: Fie
             out.error(place, f"is no quantity: {describe_value(value)}", hint)
             continue
         if amount < 0:
-            out.error(place, f"must not be negative, not {describe_value(value)}")
+            out.error(place, f"must not be negative, not {describe_value(value)}", "write 0 or more")
         amounts[name] = amount
     return amounts
-
-
-RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 
 
 def check_template(
@@ -225,15 +290,11 @@ def check_template(
     """Check one raw template. ``containers_optional``: a container is added to it later (v1alpha1's default server)."""
     if (found := mapping_at(template, loc, out)) is None:
         return
-    check_keys(found, TEMPLATE, loc, out)
-    if found.get("metadata") is not None:
-        _check_metadata(found["metadata"], (*loc, "metadata"), out)
     if not containers_optional:
         require_container(found, loc, out)
-    if found.get("spec") is None:
-        return
-    if (spec := mapping_at(found["spec"], (*loc, "spec"), out)) is not None:
-        _check_spec(spec, (*loc, "spec"), out, replicas=replicas)
+    check_typed(found, "PodTemplateSpec", loc, out)
+    check_spec(mapping(found.get("spec")), (*loc, "spec"), out)
+    _advise_host_network(mapping(found.get("spec")), (*loc, "spec"), replicas, out)
 
 
 def require_container(template: object, loc: FieldPath, out: FieldErrors, *, named: str = "") -> None:
@@ -290,32 +351,54 @@ def _check_counted(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) ->
     read_quantities(spec, "overhead", loc, out)
 
 
-def _check_metadata(metadata: object, loc: FieldPath, out: FieldErrors) -> None:
-    if (found := mapping_at(metadata, loc, out)) is not None:
-        check_keys(found, METADATA, loc, out)
-        text_map_at(found, "labels", loc, out)
-        text_map_at(found, "annotations", loc, out)
-
-
-def _check_spec(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors, *, replicas: int) -> None:
-    check_keys(spec, POD_SPEC, loc, out)
-    choice_at(spec, "restartPolicy", RESTART_POLICIES, loc, out)
-    text_map_at(spec, "nodeSelector", loc, out)
-    for key in ("schedulerName", "serviceAccountName", "nodeName"):
-        text_at(spec, key, loc, out, required=False)
-    text_at(spec, "priorityClassName", loc, out, required=False)
+def check_spec(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Check how the parts of a pod's spec go together; what is not of its type is passed over."""
     read_quantities(spec, "overhead", loc, out)
     _check_pod_resources(spec, loc, out)
     _check_number(spec, loc, out)
-    volumes = _check_volumes(spec, loc, out)
-    _check_containers(spec, loc, volumes, out)
-    if flag_at(spec, "hostNetwork", loc, out):
-        _check_host_network(spec, loc, replicas, out)
+    _check_containers(spec, loc, _check_volumes(spec, loc, out), out)
+    _check_host_ports(spec, loc, out)
+    _check_unique(spec, loc, out)
+    if spec.get("dnsPolicy") == "None" and not value_at(spec, "dnsConfig", "nameservers"):
+        out.error((*loc, "dnsConfig", "nameservers"), MISSING, "dnsPolicy: None needs at least one")
+    if spec.get("hostPID") is True and spec.get("shareProcessNamespace") is True:
+        out.error((*loc, "shareProcessNamespace"), "cannot be true where hostPID is", "remove one of them")
+    if spec.get("hostUsers") is False:
+        for field in ("hostPID", "hostIPC"):
+            if spec.get(field) is True:
+                out.error((*loc, field), "cannot be true where hostUsers is false", "remove one of them")
+    if spec.get("ephemeralContainers"):
+        out.error((*loc, "ephemeralContainers"), "cannot be in a new pod", "remove it: kubectl debug adds them")
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        out.error((*loc, "nodeName"), "cannot be set for a pod with scheduling gates", "remove one of them")
+
+
+def _check_unique(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Check lists whose items must differ in some fields."""
+    unique = {
+        "schedulingGates": ("name",),
+        "resourceClaims": ("name",),
+        "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    }
+    for field, keys in unique.items():
+        seen: list[tuple[Any, ...]] = []
+        for index, item in _mappings(spec.get(field)):
+            mark = tuple(item.get(key) for key in keys)
+            if mark in seen:
+                out.error((*loc, field, index), f"a second item with this {' and '.join(keys)}", "remove one of them")
+            seen.append(mark)
+
+
+def _mappings(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The mappings in a list, with their indexes."""
+    for index, item in enumerate(list_items(value)):
+        if isinstance(item, Mapping):
+            yield index, item
 
 
 def _check_pod_resources(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     """Resources of the pod itself: they are at least what its containers request together."""
-    if spec.get("resources") is None:
+    if not isinstance(spec.get("resources"), Mapping):
         return
     place = (*loc, "resources")
     _check_resources(spec["resources"], place, out)
@@ -334,41 +417,66 @@ def _check_pod_resources(spec: Mapping[str, Any], loc: FieldPath, out: FieldErro
             out.error((*place, "requests", name), message, "raise it, or lower theirs")
 
 
-def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> set[str] | None:
-    """The names of the volumes; None if they cannot be known, so that mounts are not judged by them."""
-    names: set[str] = set()
-    for place, volume in mappings_at(spec, "volumes", loc, VOLUME, out):
-        name = text_at(volume, "name", place, out)
-        if name is None:
+def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> dict[str, bool] | None:
+    """The names of the volumes, and whether each may be a block device; None if they cannot be known."""
+    names: dict[str, bool] = {}
+    for index, volume in _mappings(spec.get("volumes")):
+        place, name = (*loc, "volumes", index), volume.get("name")
+        sources = [key for key in fields_of("Volume") if key != "name" and volume.get(key) is not None]
+        if len(sources) > 1:
+            message = f"a volume has one source, this one has {', '.join(sources)}"
+            out.contradiction(place, message, "make it several volumes, or keep one source")
+        if not isinstance(name, str) or not name:
             continue
         check_label(name, (*place, "name"), out)
         if name in names:
             out.error((*place, "name"), f"a second volume named {name!r}")
-        names.add(name)
-        sources = [key for key in volume if key in VOLUME and key != "name" and volume[key] is not None]
-        if len(sources) > 1:
-            out.error(place, f"a volume has one source, this one has {', '.join(sources)}")
+        names[name] = bool({"persistentVolumeClaim", "ephemeral"} & set(sources)) or not sources
     return names if isinstance(spec.get("volumes"), list | None) else None
 
 
-def _check_containers(spec: Mapping[str, Any], loc: FieldPath, volumes: set[str] | None, out: FieldErrors) -> None:
+def _check_containers(
+    spec: Mapping[str, Any], loc: FieldPath, volumes: Mapping[str, bool] | None, out: FieldErrors
+) -> None:
     names: set[str] = set()
     ports: dict[tuple[int, str], str] = {}
+    claims = {claim.get("name") for claim in mappings(spec.get("resourceClaims"))}
     for field in ("initContainers", "containers"):
-        for index, item in enumerate(list_at(spec, field, loc, out)):
+        for index, container in _mappings(spec.get(field)):
             place = (*loc, field, index)
-            if (container := mapping_at(item, place, out)) is None:
-                continue
-            check_keys(container, CONTAINER, place, out)
             _check_name(container, place, names, out)
-            check_container(container, place, volumes, out)
+            _check_image(container, place, out)
+            _check_mounts(container, place, volumes, out)
+            if isinstance(resources := container.get("resources"), Mapping):
+                _check_resources(resources, (*place, "resources"), out)
+                for at, claim in _mappings(resources.get("claims")):
+                    if isinstance(claim.get("name"), str) and claim["name"] not in claims:
+                        missing = (*place, "resources", "claims", at, "name")
+                        out.error(missing, f"there is no claim {claim['name']!r}", "add it to the pod's resourceClaims")
+            if value_at(container, "lifecycle", "stopSignal") and not value_at(spec, "os", "name"):
+                out.error((*place, "lifecycle", "stopSignal"), "needs the pod's os", "add os: {name: linux} to spec")
+            if field == "initContainers" and container.get("restartPolicy") != "Always":
+                for key in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
+                    if container.get(key) is not None:
+                        hint = "remove it, or add restartPolicy: Always"
+                        out.contradiction((*place, key), "cannot be set for a container that ends before others", hint)
             # Init containers have ended when the others start: only these share the pod's ports at the same time.
-            check_ports(container, place, ports if field == "containers" else {}, out)
+            _check_ports(container, place, ports if field == "containers" else {}, out)
+
+
+def _check_image(container: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    image = container.get("image")
+    if not isinstance(image, str) or not image:
+        return
+    if image != image.strip():
+        out.error((*loc, "image"), "an image name has no blanks in it", "remove the blanks before and after it")
+    elif any(sign.isspace() for sign in image):
+        out.doubtful((*loc, "image"), "an image name has no blanks in it")
 
 
 def _check_name(container: Mapping[str, Any], loc: FieldPath, names: set[str], out: FieldErrors) -> None:
-    name = text_at(container, "name", loc, out)
-    if name is None:
+    name = container.get("name")
+    if not isinstance(name, str) or not name:
         return
     check_label(name, (*loc, "name"), out)
     if name in names:
@@ -376,7 +484,9 @@ def _check_name(container: Mapping[str, Any], loc: FieldPath, names: set[str], o
     names.add(name)
 
 
-def _check_host_network(spec: Mapping[str, Any], loc: FieldPath, replicas: int, out: FieldErrors) -> None:
+def _advise_host_network(spec: Mapping[str, Any], loc: FieldPath, replicas: int, out: FieldErrors) -> None:
+    if spec.get("hostNetwork") is not True:
+        return
     taken = [
         port.get("containerPort")
         for container in map(mapping, list_items(spec.get("containers")))

@@ -13,7 +13,7 @@ from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_control
 from tf_dist.errors import InvalidJob
 
 Doc = dict[str, Any]
-GPU = "nvidia-gpu"
+GPU = "alpha.kubernetes.io/nvidia-gpu"
 CONFIG: Doc = {
     "accelerators": {
         GPU: {

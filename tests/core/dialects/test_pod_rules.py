@@ -1,0 +1,287 @@
+"""What an API server refuses of a pod, one mistake a template, each with one error at its place and a hint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.dialects.documents import changed, only_error, paths, template, v1, warnings
+from tf_dist.core.dialects import parse
+
+AT = "spec.tfReplicaSpecs.Chief.template"
+REQUIRED_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED_TERMS = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def with_pod(spec: dict[str, Any], container: dict[str, Any], metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    pod = template(**spec)
+    pod["spec"]["containers"][0] |= container
+    return changed(v1(), AT, pod if metadata is None else {**pod, "metadata": metadata})
+
+
+def node_terms(**requirement: Any) -> dict[str, Any]:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+    return {"affinity": {"nodeAffinity": {REQUIRED_TERMS: terms}}}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return {"volumes": [{"name": "data", **source}]}
+
+
+REFUSED_SPECS = [
+    ({"activeDeadlineSeconds": 0}, "activeDeadlineSeconds"),
+    ({"activeDeadlineSeconds": "x"}, "activeDeadlineSeconds"),
+    ({"activeDeadlineSeconds": 1.5}, "activeDeadlineSeconds"),
+    ({"terminationGracePeriodSeconds": -1}, "terminationGracePeriodSeconds"),
+    ({"enableServiceLinks": "false"}, "enableServiceLinks"),
+    ({"shareProcessNamespace": "true"}, "shareProcessNamespace"),
+    ({"shareProcessNamespace": True, "hostPID": True}, "shareProcessNamespace"),
+    ({"dnsPolicy": "Cluster"}, "dnsPolicy"),
+    ({"dnsPolicy": "None"}, "dnsConfig.nameservers"),
+    ({"dnsConfig": {"nameservers": ["dns.example"]}}, "dnsConfig.nameservers[0]"),
+    ({"preemptionPolicy": "Sometimes"}, "preemptionPolicy"),
+    ({"serviceAccountName": "My_SA"}, "serviceAccountName"),
+    ({"priorityClassName": "High Priority"}, "priorityClassName"),
+    ({"priorityClassName": []}, "priorityClassName"),
+    ({"priority": "high"}, "priority"),
+    ({"runtimeClassName": "NVIDIA"}, "runtimeClassName"),
+    ({"hostname": "a.b"}, "hostname"),
+    ({"nodeSelector": {"a b": "c"}}, 'nodeSelector["a b"]'),
+    ({"nodeSelector": {"pool": "a b"}}, "nodeSelector.pool"),
+    ({"nodeSelector": ["gpu"]}, "nodeSelector"),
+    ({"imagePullSecrets": ["regcred"]}, "imagePullSecrets[0]"),
+    ({"hostAliases": [{"ip": "somewhere"}]}, "hostAliases[0].ip"),
+    ({"securityContext": {"runAsUser": "root"}}, "securityContext.runAsUser"),
+    ({"securityContext": {"fsGroup": -1}}, "securityContext.fsGroup"),
+    ({"securityContext": {"fsGroupChangePolicy": "always"}}, "securityContext.fsGroupChangePolicy"),
+    ({"securityContext": {"seccompProfile": {"type": "Localhost"}}}, "securityContext.seccompProfile.localhostProfile"),
+    ({"securityContext": {"seccompProfile": {"type": "Default"}}}, "securityContext.seccompProfile.type"),
+    ({"tolerations": {"key": "a", "operator": "Exists"}}, "tolerations"),
+    ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "tolerations[0].value"),
+    ({"tolerations": [{"key": "a", "operator": "Exists", "effect": "noSchedule"}]}, "tolerations[0].effect"),
+    ({"tolerations": [{"key": "a", "operator": "exists"}]}, "tolerations[0].operator"),
+    ({"tolerations": [{"operator": "Equal", "value": "b"}]}, "tolerations[0].operator"),
+    ({"tolerations": [{"key": "a b", "operator": "Exists"}]}, "tolerations[0].key"),
+    (
+        {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5}]},
+        "tolerations[0].effect",
+    ),
+    (
+        {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": "5"}]},
+        "tolerations[0].tolerationSeconds",
+    ),
+    (
+        {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}]},
+        "topologySpreadConstraints[0].whenUnsatisfiable",
+    ),
+    (
+        {"topologySpreadConstraints": [{"maxSkew": 0, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]},
+        "topologySpreadConstraints[0].maxSkew",
+    ),
+    (
+        {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}] * 2},
+        "topologySpreadConstraints[1]",
+    ),
+    ({"schedulingGates": [{"name": "a"}, {"name": "a"}]}, "schedulingGates[1]"),
+    (node_terms(key="a", operator="in", values=["b"]), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0]"),
+    (node_terms(key="a", operator="In"), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0]"),
+    (node_terms(operator="Exists"), f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms[0]"),
+    (
+        {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": []}}}},
+        f"affinity.nodeAffinity.{REQUIRED_TERMS}.nodeSelectorTerms",
+    ),
+    (
+        {"affinity": {"podAntiAffinity": {PREFERRED_TERMS: [{"podAffinityTerm": {"topologyKey": "zone"}}]}}},
+        f"affinity.podAntiAffinity.{PREFERRED_TERMS}[0].weight",
+    ),
+    (
+        {"affinity": {"podAffinity": {REQUIRED_TERMS: [{"labelSelector": {"matchLabels": {"a": "b"}}}]}}},
+        f"affinity.podAffinity.{REQUIRED_TERMS}[0].topologyKey",
+    ),
+    (volume(emptyDir={"sizeLimit": "1GB"}), "volumes[0].emptyDir.sizeLimit"),
+    (volume(emptyDir={"sizeLimit": "-1Gi"}), "volumes[0].emptyDir.sizeLimit"),
+    (volume(emptyDir={}, hostPath={"path": "/x"}), "volumes[0]"),
+    (volume(hostPath={"path": "/x", "type": "directory"}), "volumes[0].hostPath.type"),
+    (volume(hostPath={"path": "/x/../y"}), "volumes[0].hostPath.path"),
+    (volume(hostPath={}), "volumes[0].hostPath.path"),
+    (volume(persistentVolumeClaim={}), "volumes[0].persistentVolumeClaim.claimName"),
+    (volume(persistentVolumeClaim="claim"), "volumes[0].persistentVolumeClaim"),
+    (volume(configMap={}), "volumes[0].configMap.name"),
+    (volume(configMap={"name": "c", "defaultMode": 1000}), "volumes[0].configMap.defaultMode"),
+    (volume(configMap={"name": "c", "items": [{"key": "a"}]}), "volumes[0].configMap.items[0].path"),
+    (volume(configMap={"name": "c", "items": [{"key": "a", "path": "../b"}]}), "volumes[0].configMap.items[0].path"),
+    (volume(secret={"name": "s"}), "volumes[0].secret.secretName"),
+    (volume(nfs={"server": "s"}), "volumes[0].nfs.path"),
+    (
+        volume(downwardAPI={"items": [{"path": "a", "fieldRef": {"fieldPath": "spec.nodeName"}}]}),
+        "volumes[0].downwardAPI.items[0].fieldRef.fieldPath",
+    ),
+    (
+        volume(projected={"sources": [{"secret": {"name": "s"}, "configMap": {"name": "c"}}]}),
+        "volumes[0].projected.sources[0]",
+    ),
+    (
+        volume(projected={"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 60}}]}),
+        "volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds",
+    ),
+    ({"ephemeralContainers": [{"name": "debug", "image": "x"}]}, "ephemeralContainers"),
+    (
+        {"initContainers": [{"name": "i", "image": "x", "readinessProbe": {"exec": {"command": ["true"]}}}]},
+        "initContainers[0].readinessProbe",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "path"), REFUSED_SPECS)
+def test_reports_what_an_api_server_refuses_in_a_pod(spec: dict[str, Any], path: str):
+    problem = only_error(with_pod(spec, {"volumeMounts": []}))
+    assert problem.path.startswith(f"{AT}.spec.{path}")
+
+
+def handler(**fields: Any) -> dict[str, Any]:
+    return {"readinessProbe": {"exec": {"command": ["true"]}, **fields}}
+
+
+def source(**fields: Any) -> dict[str, Any]:
+    return {"env": [{"name": "A", "valueFrom": fields}]}
+
+
+REFUSED_CONTAINERS = [
+    ({"imagePullPolicy": "ifnotpresent"}, "imagePullPolicy"),
+    ({"terminationMessagePolicy": "Fallback"}, "terminationMessagePolicy"),
+    ({"image": " img"}, "image"),
+    ({"stdin": "yes"}, "stdin"),
+    ({"ports": [{"containerPort": 70000}]}, "ports[0].containerPort"),
+    ({"ports": [{"containerPort": 80, "protocol": "tcp"}]}, "ports[0].protocol"),
+    ({"ports": [{"containerPort": 80, "hostPort": -1}]}, "ports[0].hostPort"),
+    ({"ports": [{"containerPort": 80, "hostPort": 9}, {"containerPort": 81, "hostPort": 9}]}, "ports[1].hostPort"),
+    (source(fieldRef={"fieldPath": "metadata.nodeName"}), "env[0].valueFrom.fieldRef.fieldPath"),
+    (source(fieldRef={"fieldPath": "metadata.labels"}), "env[0].valueFrom.fieldRef.fieldPath"),
+    (source(resourceFieldRef={"resource": "limits.gpu"}), "env[0].valueFrom.resourceFieldRef.resource"),
+    (source(secretKeyRef={"name": "s"}), "env[0].valueFrom.secretKeyRef.key"),
+    (source(secretKeyRef={"key": "k"}), "env[0].valueFrom.secretKeyRef.name"),
+    (source(secretKeyRef={"name": "My_Secret", "key": "k"}), "env[0].valueFrom.secretKeyRef.name"),
+    (source(configMapKeyRef={"name": "c", "key": "a/b"}), "env[0].valueFrom.configMapKeyRef.key"),
+    ({"envFrom": [{"configMapRef": {"name": "c"}, "secretRef": {"name": "s"}}]}, "envFrom[0]"),
+    ({"envFrom": [{"prefix": "X_"}]}, "envFrom[0]"),
+    ({"envFrom": [{"secretRef": {}}]}, "envFrom[0].secretRef.name"),
+    ({"resources": {"limits": {"nvidia.com/gpu": "500m"}}}, 'resources.limits["nvidia.com/gpu"]'),
+    ({"resources": {"limits": {"nvidia.com/gpu": 0.5}}}, 'resources.limits["nvidia.com/gpu"]'),
+    ({"resources": {"requests": {"nvidia.com/gpu": 1}}}, 'resources.requests["nvidia.com/gpu"]'),
+    (
+        {"resources": {"requests": {"amd.com/gpu": 1}, "limits": {"amd.com/gpu": 2}}},
+        'resources.requests["amd.com/gpu"]',
+    ),
+    ({"resources": {"limits": {"gpu": 1}}}, "resources.limits.gpu"),
+    ({"resources": {"limits": {"mem": "1Gi"}}}, "resources.limits.mem"),
+    ({"resources": {"limits": {"hugepages-2Mi": "4Mi"}}}, "resources"),
+    ({"resources": {"claims": [{"name": "gpu"}]}}, "resources.claims[0].name"),
+    ({"readinessProbe": {"periodSeconds": 5}}, "readinessProbe"),
+    (handler(tcpSocket={"port": 80}), "readinessProbe"),
+    (handler(periodSeconds=-1), "readinessProbe.periodSeconds"),
+    (handler(periodSeconds="5s"), "readinessProbe.periodSeconds"),
+    ({"livenessProbe": {"tcpSocket": {"port": 80}, "successThreshold": 2}}, "livenessProbe.successThreshold"),
+    ({"livenessProbe": {"httpGet": {"port": 0}}}, "livenessProbe.httpGet.port"),
+    ({"livenessProbe": {"httpGet": {"path": "/"}}}, "livenessProbe.httpGet.port"),
+    ({"livenessProbe": {"httpGet": {"port": 80, "scheme": "https"}}}, "livenessProbe.httpGet.scheme"),
+    ({"livenessProbe": {"exec": {}}}, "livenessProbe.exec.command"),
+    ({"lifecycle": {"preStop": {"exec": {"command": ["x"]}, "httpGet": {"port": 80}}}}, "lifecycle.preStop"),
+    ({"lifecycle": {"preStop": {}}}, "lifecycle.preStop"),
+    (
+        {"securityContext": {"privileged": True, "allowPrivilegeEscalation": False}},
+        "securityContext.allowPrivilegeEscalation",
+    ),
+    ({"securityContext": {"capabilities": ["NET_ADMIN"]}}, "securityContext.capabilities"),
+    ({"securityContext": {"runAsNonRoot": "true"}}, "securityContext.runAsNonRoot"),
+    ({"volumeMounts": [{"name": "data"}]}, "volumeMounts[0].mountPath"),
+    ({"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "../x"}]}, "volumeMounts[0].subPath"),
+    ({"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "/x"}]}, "volumeMounts[0].subPath"),
+    (
+        {"volumeMounts": [{"name": "data", "mountPath": "/d", "mountPropagation": "Bidirectional"}]},
+        "volumeMounts[0].mountPropagation",
+    ),
+    ({"volumeMounts": [{"name": "data", "mountPath": "/d", "readOnly": "true"}]}, "volumeMounts[0].readOnly"),
+]
+
+
+@pytest.mark.parametrize(("container", "path"), REFUSED_CONTAINERS)
+def test_reports_what_an_api_server_refuses_in_a_container(container: dict[str, Any], path: str):
+    assert only_error(with_pod({}, container)).path == f"{AT}.spec.containers[0].{path}"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "path"),
+    [
+        ({"labels": {"team": "machine learning"}}, "labels.team"),
+        ({"labels": {"team": "x" * 64}}, "labels.team"),
+        ({"labels": {"a b": "x"}}, 'labels["a b"]'),
+        ({"labels": ["team"]}, "labels"),
+        ({"annotations": {"a b": "x"}}, 'annotations["a b"]'),
+        ({"annotations": {"sidecar.istio.io/inject": False}}, 'annotations["sidecar.istio.io/inject"]'),
+    ],
+)
+def test_reports_what_an_api_server_refuses_in_metadata(metadata: dict[str, Any], path: str):
+    problem = only_error(with_pod({}, {}, metadata))
+    assert problem.path == f"{AT}.metadata.{path}"
+    assert problem.hint or path == "labels"
+
+
+TAKEN_SPECS: list[dict[str, Any]] = [
+    {"tolerations": [{"operator": "Exists"}, {"key": "a"}, {"key": "a", "value": "", "operator": ""}]},
+    {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}]},
+    {"nodeSelector": {"a.example/b": ""}, "hostNetwork": None, "affinity": {}},
+    {"securityContext": {"runAsUser": 0, "sysctls": [{"name": "kernel.shm_rmid_forced", "value": ""}]}},
+    {"imagePullSecrets": [{"name": "regcred"}, {}], "serviceAccount": "sa", "overhead": {"cpu": "10m"}},
+    {
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["::1"], "searches": ["a_b.example."], "options": [{"name": "o"}]},
+    },
+    volume(emptyDir={"sizeLimit": 5, "medium": "Memory"}),
+    volume(emptyDir=None, secret={"secretName": "s", "items": [], "optional": True}),
+    volume(hostPath={"path": "/x", "type": ""}),
+    volume(projected={"sources": [{"serviceAccountToken": {"path": "t"}}, {"configMap": {"name": "c"}}]}),
+    volume(csi={"driver": "d", "volumeAttributes": {"a": "b"}}),
+    volume(ephemeral={"volumeClaimTemplate": {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}}),
+    node_terms(key="a", operator="Gt", values=["5"]),
+    {"affinity": {"nodeAffinity": {PREFERRED_TERMS: [{"weight": 1, "preference": {}}]}}},
+    {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": [{}]}}}},
+    {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}]},
+    {
+        "initContainers": [
+            {"name": "i", "image": "x", "restartPolicy": "Always", "startupProbe": {"tcpSocket": {"port": 1}}}
+        ]
+    },
+]
+TAKEN_CONTAINERS: list[dict[str, Any]] = [
+    {"resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": 1, "cpu": 0.5}}},
+    {"resources": {"limits": {"example.com/a.b-c": 1, "memory": 1e9, "hugepages-2Mi": "4Mi"}}},
+    {"resources": {"requests": {"ephemeral-storage": "1.5Gi"}}, "ports": [{"containerPort": 80, "hostPort": 0}]},
+    {"env": [{"name": "A-b.c", "value": ""}, {"name": "A", "value": "", "valueFrom": None}]},
+    source(fieldRef={"fieldPath": "metadata.annotations['Example.com/A']", "apiVersion": "v1"}),
+    source(fieldRef={"fieldPath": "status.hostIP"}),
+    source(resourceFieldRef={"resource": "limits.memory", "divisor": "1Mi"}),
+    {"livenessProbe": {"httpGet": {"port": "http", "httpHeaders": [{"name": "X-A"}]}, "failureThreshold": 0}},
+    {"livenessProbe": {"grpc": {"port": 5000, "service": ""}}, "lifecycle": {"postStart": {"sleep": {"seconds": 1}}}},
+    {"securityContext": {"privileged": False, "allowPrivilegeEscalation": False, "runAsNonRoot": True}},
+    {"terminationMessagePolicy": "FallbackToLogsOnError", "tty": False, "command": [], "args": None},
+    {"volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "a/..b"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "container"),
+    [*((spec, {"volumeMounts": []}) for spec in TAKEN_SPECS), *(({}, container) for container in TAKEN_CONTAINERS)],
+)
+def test_accepts_what_an_api_server_takes(spec: dict[str, Any], container: dict[str, Any]):
+    assert not parse(with_pod(spec, container)).warnings
+
+
+def test_warns_in_a_cluster_of_what_only_an_api_server_takes():
+    document = with_pod({}, {"volumeMounts": [{"name": "data", "mountPath": "data"}]})
+    assert paths(parse(document, strict=False).warnings) == [f"{AT}.spec.containers[0].volumeMounts[0].mountPath"]
+    assert only_error(document).path == f"{AT}.spec.containers[0].volumeMounts[0].mountPath"
+
+
+def test_keys_that_other_versions_have_are_known():
+    assert not warnings(with_pod({"schedulingGroup": {}}, {}))

@@ -1,0 +1,561 @@
+"""Rules of pods that their schema does not hold: what an API server refuses though every value is of its type.
+
+A rule belongs to a type of Kubernetes' API, wherever a pod has an object of that type. The tables name the type, then
+the field. How the parts of a pod go together is checked by ``pod_template``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tf_dist.core.api.fieldpath import FieldPath, mapping, suggestion
+from tf_dist.core.api.names import DNS_LABEL, is_label_key, is_label_value
+from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.dialects.common_schema import check_label
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, unknown_value
+
+FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
+"""Checks a field that is there and of its type."""
+ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
+"""Checks how the fields of an object go together; fields of a wrong type are left out."""
+
+INT32_MAX: Final = 2**31 - 1
+PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9](?:-?[a-z0-9])*")
+_SUBDOMAIN: Final = re.compile(rf"{DNS_LABEL.pattern}(?:\.{DNS_LABEL.pattern})*")
+_KEY: Final = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
+_VARIABLE: Final = re.compile(r"[ -<>-~]+")  # printable ASCII but for "="
+_HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
+
+
+# Rules of single fields.
+
+
+def _choice(*known: str) -> FieldRule:
+    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
+        if value and value not in known:
+            out.error(loc, unknown_value(value), suggestion(value, [one for one in known if one]))
+
+    return check
+
+
+def _between(least: int, most: int) -> FieldRule:
+    def check(value: int, loc: FieldPath, out: FieldErrors) -> None:
+        if not least <= value <= most:
+            out.error(loc, f"must be from {least} to {most}, not {value}", f"write a number from {least} to {most}")
+
+    return check
+
+
+def _file_mode(value: int, loc: FieldPath, out: FieldErrors) -> None:
+    if not 0 <= value <= 0o777:
+        out.error(loc, f"{value} is not a file mode", "write an octal number from 0000 to 0777, or its decimal value")
+
+
+def _not_negative(value: int, loc: FieldPath, out: FieldErrors) -> None:
+    if value < 0:
+        out.error(loc, f"must not be negative, not {value}", "write 0 or more")
+
+
+def _size(value: object, loc: FieldPath, out: FieldErrors) -> None:
+    if parse_quantity(value) < 0:
+        out.error(loc, f"must not be negative, not {describe_value(value)}", "write a size: 500Mi, 10Gi")
+
+
+def _label(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value:
+        check_label(value, loc, out)
+
+
+def _subdomain(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value and (len(value) > 253 or not _SUBDOMAIN.fullmatch(value)):
+        better = re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-.")[:253]
+        out.error(
+            loc,
+            f"{value!r} is not a name Kubernetes takes: lower-case letters, digits, '-' and '.' only",
+            f'write "{better}"' if _SUBDOMAIN.fullmatch(better) else "use the name of the object in the cluster",
+        )
+
+
+def _label_key(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value and not is_label_key(value):
+        out.error(loc, f"{value!r} is not the key of a label", _KEY_HINT)
+
+
+_KEY_HINT: Final = "a key is at most 63 letters, digits, '-', '_' and '.'; a domain and '/' may stand before it"
+_VALUE_HINT: Final = "at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
+
+
+def label_rules(labels: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Check the keys and values of labels, or of a node selector."""
+    for key, value in labels.items():
+        if isinstance(key, str) and not is_label_key(key):
+            out.error((*loc, key), f"{key!r} is not the key of a label", _KEY_HINT)
+        elif isinstance(value, str) and not is_label_value(value):
+            short = value if len(value) <= 80 else f"{value[:77]}..."
+            out.error((*loc, str(key)), f"{short!r} is not the value of a label", _VALUE_HINT)
+
+
+def _annotations(annotations: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
+    size = 0
+    for key, value in annotations.items():
+        size += len(str(key)) + len(str(value))
+        if isinstance(key, str) and not is_label_key(key.lower()):
+            out.error((*loc, key), f"{key!r} is not the key of an annotation", _KEY_HINT)
+    if size > 256 * 1024:
+        out.error(loc, f"are {size} bytes together; 262144 are allowed", "put large values into a ConfigMap")
+
+
+def _port(value: object, loc: FieldPath, out: FieldErrors) -> None:
+    if isinstance(value, str):
+        if len(value) > 15 or not PORT_NAME.fullmatch(value):
+            hint = f"write {value} without quotes" if value.isdecimal() else "write a number, or a name from ports"
+            out.error(loc, f"{value!r} is not the name of a port", hint)
+    elif not isinstance(value, int) or not 1 <= value <= 65535:
+        out.error(loc, f"is no port: {describe_value(value)}; ports go from 1 to 65535", "write a number up to 65535")
+
+
+def _address(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        out.error(loc, f"{value!r} is not an IP address", "write an address such as 10.0.0.10")
+
+
+def _no_way_up(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if ".." in value.split("/"):
+        out.error(loc, f"{value!r} must not contain '..'", "write the path without '..'")
+
+
+def _inner_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value.startswith("/"):
+        out.error(loc, f"{value!r} must be a relative path", f"write {value.lstrip('/') or 'a path inside the volume'}")
+    _no_way_up(value, loc, out)
+
+
+def _file_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    _inner_path(value, loc, out)
+    if value.startswith("..") and not value.startswith("../") and value != "..":
+        out.error(loc, f"{value!r} must not start with '..'", "begin the name with another character")
+
+
+def _key(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value and not _KEY.fullmatch(value):
+        out.error(loc, f"{value!r} is not a key of a ConfigMap or Secret", "letters, digits, '-', '_' and '.' only")
+
+
+def _variable(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if "=" in value:
+        out.error(loc, f"{value!r}: the name of a variable has no '='", "use name: and value:")
+    elif value and not _VARIABLE.fullmatch(value):
+        out.error(loc, f"{value!r} is not the name of a variable", "letters, digits and '_' only")
+
+
+def _header(value: str, loc: FieldPath, out: FieldErrors) -> None:
+    if value and not _HEADER.fullmatch(value):
+        out.error(loc, f"{value!r} is not the name of a header", "letters, digits and '-' only")
+
+
+def _each(rule: FieldRule) -> FieldRule:
+    def check(values: list[Any], loc: FieldPath, out: FieldErrors) -> None:
+        for index, value in enumerate(values):
+            if value is not None:
+                rule(value, (*loc, index), out)
+
+    return check
+
+
+_USER: Final = _between(0, INT32_MAX)
+_WEIGHT: Final = _between(1, 100)
+_SELECTORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+_PROFILE: Final = _choice("Localhost", "RuntimeDefault", "Unconfined")
+_HONOR: Final = _choice("Honor", "Ignore")
+
+FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
+    "PodSpec": {
+        "activeDeadlineSeconds": _between(1, INT32_MAX),
+        "terminationGracePeriodSeconds": _not_negative,
+        "restartPolicy": _choice("Always", "OnFailure", "Never"),
+        "dnsPolicy": _choice("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+        "preemptionPolicy": _choice("PreemptLowerPriority", "Never"),
+        "nodeSelector": label_rules,
+        "hostname": _label,
+        "subdomain": _label,
+        "hostnameOverride": _subdomain,
+        "serviceAccountName": _subdomain,
+        "priorityClassName": _subdomain,
+        "runtimeClassName": _subdomain,
+        "nodeName": _subdomain,
+    },
+    "ObjectMeta": {"labels": label_rules, "annotations": _annotations},
+    "Container": {
+        "imagePullPolicy": _choice("Always", "IfNotPresent", "Never"),
+        "terminationMessagePolicy": _choice("File", "FallbackToLogsOnError"),
+        "restartPolicy": _choice("Always", "OnFailure", "Never"),
+    },
+    "ContainerPort": {"protocol": _choice("TCP", "UDP", "SCTP")},
+    "ContainerResizePolicy": {
+        "resourceName": _choice("cpu", "memory"),
+        "restartPolicy": _choice("NotRequired", "RestartContainer"),
+    },
+    "EnvVar": {"name": _variable},
+    "EnvFromSource": {"prefix": _variable},
+    "ConfigMapKeySelector": {"name": _subdomain, "key": _key},
+    "SecretKeySelector": {"name": _subdomain, "key": _key},
+    "ConfigMapEnvSource": {"name": _subdomain},
+    "SecretEnvSource": {"name": _subdomain},
+    "FileKeySelector": {"key": _variable, "volumeName": _label, "path": _no_way_up},
+    "VolumeMount": {
+        "subPath": _inner_path,
+        "subPathExpr": _inner_path,
+        "mountPropagation": _choice("None", "HostToContainer", "Bidirectional"),
+        "recursiveReadOnly": _choice("Disabled", "IfPossible", "Enabled"),
+    },
+    "VolumeDevice": {"devicePath": _no_way_up},
+    "EmptyDirVolumeSource": {"sizeLimit": _size},
+    "HostPathVolumeSource": {
+        "path": _no_way_up,
+        "type": _choice(
+            "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"
+        ),
+    },
+    "KeyToPath": {"key": _key, "path": _file_path, "mode": _file_mode},
+    "DownwardAPIVolumeFile": {"path": _file_path, "mode": _file_mode},
+    "ConfigMapVolumeSource": {"defaultMode": _file_mode},
+    "SecretVolumeSource": {"defaultMode": _file_mode},
+    "DownwardAPIVolumeSource": {"defaultMode": _file_mode},
+    "ProjectedVolumeSource": {"defaultMode": _file_mode},
+    "ServiceAccountTokenProjection": {"expirationSeconds": _between(600, 2**32), "path": _file_path},
+    "Probe": {
+        "initialDelaySeconds": _not_negative,
+        "timeoutSeconds": _not_negative,
+        "periodSeconds": _not_negative,
+        "successThreshold": _not_negative,
+        "failureThreshold": _not_negative,
+        "terminationGracePeriodSeconds": _between(1, 2**63 - 1),
+    },
+    "HTTPGetAction": {"port": _port, "scheme": _choice("HTTP", "HTTPS")},
+    "HTTPHeader": {"name": _header},
+    "TCPSocketAction": {"port": _port},
+    "GRPCAction": {"port": _port},
+    "SecurityContext": {
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "procMount": _choice("Default", "Unmasked"),
+    },
+    "PodSecurityContext": {
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "supplementalGroups": _each(_USER),
+        "fsGroupChangePolicy": _choice("OnRootMismatch", "Always"),
+        "supplementalGroupsPolicy": _choice("Merge", "Strict"),
+        "seLinuxChangePolicy": _choice("MountOption", "Recursive"),
+    },
+    "SeccompProfile": {"type": _PROFILE, "localhostProfile": _inner_path},
+    "AppArmorProfile": {"type": _PROFILE},
+    "PodOS": {"name": _choice("linux", "windows")},
+    "PodDNSConfig": {"nameservers": _each(_address)},
+    "HostAlias": {"ip": _address, "hostnames": _each(_subdomain)},
+    "PodReadinessGate": {"conditionType": _label_key},
+    "PodSchedulingGate": {"name": _label_key},
+    "PodResourceClaim": {"name": _label},
+    "Toleration": {
+        "key": _label_key,
+        "operator": _choice("Exists", "Equal", "Lt", "Gt"),
+        "effect": _choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    },
+    "NodeSelectorRequirement": {"operator": _choice(*_SELECTORS, "Gt", "Lt")},
+    "LabelSelectorRequirement": {"operator": _choice(*_SELECTORS), "key": _label_key},
+    "LabelSelector": {"matchLabels": label_rules},
+    "PreferredSchedulingTerm": {"weight": _WEIGHT},
+    "WeightedPodAffinityTerm": {"weight": _WEIGHT},
+    "PodAffinityTerm": {"topologyKey": _label_key, "namespaces": _each(_label)},
+    "TopologySpreadConstraint": {
+        "maxSkew": _between(1, INT32_MAX),
+        "minDomains": _between(1, INT32_MAX),
+        "whenUnsatisfiable": _choice("DoNotSchedule", "ScheduleAnyway"),
+        "nodeAffinityPolicy": _HONOR,
+        "nodeTaintsPolicy": _HONOR,
+    },
+}
+
+REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
+    "Container": {"image": "add image: with the image of the container"},
+    "ContainerPort": {"containerPort": "add containerPort: with the number of the port"},
+    "EnvVar": {"name": "add name: with the name of the variable"},
+    "VolumeMount": {"mountPath": "add mountPath: with the folder in the container"},
+    "PersistentVolumeClaimVolumeSource": {"claimName": "add claimName: with the name of the PersistentVolumeClaim"},
+    "ConfigMapKeySelector": {"name": "add name: with the name of the ConfigMap", "key": "add key: with its key"},
+    "SecretKeySelector": {"name": "add name: with the name of the Secret", "key": "add key: with its key"},
+    "ConfigMapEnvSource": {"name": "add name: with the name of the ConfigMap"},
+    "SecretEnvSource": {"name": "add name: with the name of the Secret"},
+    "ConfigMapVolumeSource": {"name": "add name: with the name of the ConfigMap"},
+    "SecretVolumeSource": {"secretName": "add secretName: with the name of the Secret"},
+    "ConfigMapProjection": {"name": "add name: with the name of the ConfigMap"},
+    "SecretProjection": {"name": "add name: with the name of the Secret"},
+    "ExecAction": {"command": "add command: with the list of its words"},
+    "HTTPHeader": {"name": "add name: with the name of the header"},
+    "PodDNSConfigOption": {"name": "add name: with the name of the option"},
+    "TopologySpreadConstraint": {
+        "whenUnsatisfiable": "add whenUnsatisfiable: DoNotSchedule or ScheduleAnyway",
+        "topologyKey": "add topologyKey: with a label of nodes",
+        "maxSkew": "add maxSkew: 1 or more",
+    },
+    "WeightedPodAffinityTerm": {"weight": "add weight: 1 to 100"},
+    "PreferredSchedulingTerm": {"weight": "add weight: 1 to 100"},
+    "NodeSelector": {"nodeSelectorTerms": "add at least one term"},
+}
+"""What an API server misses though the schema does not, and hints for what the schema requires."""
+
+
+# Rules of objects.
+
+
+def _sources(found: Mapping[str, Any], fields: tuple[str, ...] = ()) -> list[str]:
+    """The fields that are there, of these."""
+    return [key for key in fields or found if found.get(key) is not None]
+
+
+_HANDLERS: Final = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
+
+
+def _check_handler(handler: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    found = _sources(handler, _HANDLERS)
+    if len(found) > 1:
+        out.contradiction(loc, f"has {' and '.join(found)}; one handler is allowed", "keep one of them")
+    elif not found and not out.has_error_in(loc):
+        out.error(loc, "has no handler", "add exec, httpGet, tcpSocket or grpc")
+
+
+def _check_env_from(source: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(_sources(source, ("configMapRef", "secretRef"))) != 1 and not out.has_error_in(loc):
+        out.error(loc, "names exactly one source", "keep one of configMapRef and secretRef")
+
+
+def _check_variable(entry: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    source = entry.get("valueFrom")
+    if source is None:
+        return
+    if entry.get("value"):
+        out.contradiction(loc, "has both value and valueFrom", "keep one of them")
+        return
+    place = (*loc, "valueFrom")
+    if sum(part is not None for part in source.values()) != 1:
+        out.error(place, "names exactly one source", "keep one of configMapKeyRef, secretKeyRef, fieldRef")
+    _check_field(source, _ENV_FIELDS, place, out)
+    _check_resource_field(source, place, out)
+
+
+_SUBSCRIPT: Final = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
+_POD_FIELDS: Final = ("metadata.name", "metadata.namespace", "metadata.uid")
+_ENV_FIELDS: Final = (
+    *_POD_FIELDS,
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+)
+_FILE_FIELDS: Final = (*_POD_FIELDS, "metadata.labels", "metadata.annotations")
+_RESOURCES: Final = tuple(
+    f"{part}.{name}" for part in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
+)
+_UNITS: Final = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
+
+
+def _check_field(source: Mapping[str, Any], known: tuple[str, ...], loc: FieldPath, out: FieldErrors) -> None:
+    path = mapping(source.get("fieldRef")).get("fieldPath")
+    if not isinstance(path, str) or not path or path in known or (path == "spec.host" and known is _ENV_FIELDS):
+        return
+    place = (*loc, "fieldRef", "fieldPath")
+    if subscript := _SUBSCRIPT.fullmatch(path):
+        key = subscript[2]
+        if not is_label_key(key.lower() if subscript[1] == "annotations" else key):
+            out.error(place, f"{key!r} is not the key of a label or annotation", _KEY_HINT)
+        return
+    same = next((one for one in known if one.endswith(f".{path.rpartition('.')[2]}")), "")
+    hint = f"did you mean {same}?" if same else suggestion(path, known)
+    out.error(place, f"{path!r} is not a field of a pod that can be used here", hint)
+
+
+def _check_resource_field(source: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    found = mapping(source.get("resourceFieldRef"))
+    name = found.get("resource")
+    place = (*loc, "resourceFieldRef", "resource")
+    known = not name or name in _RESOURCES or str(name).startswith(("limits.hugepages-", "requests.hugepages-"))
+    if isinstance(name, str) and not known:
+        out.error(place, f"{name!r} is not a resource that can be used here", suggestion(name, _RESOURCES))
+        return
+    divisor = found.get("divisor")
+    allowed = ("1m", "1") if isinstance(name, str) and name.endswith(".cpu") else _UNITS
+    if isinstance(divisor, (str, int)) and str(divisor) not in ("0", "", *allowed):
+        out.error((*loc, "resourceFieldRef", "divisor"), f"{divisor!r} is not a unit of {name}", "write 1")
+
+
+def _check_file(item: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(_sources(item, ("fieldRef", "resourceFieldRef"))) != 1 and not out.has_error_in(loc):
+        out.error(loc, "names exactly one source", "keep one of fieldRef and resourceFieldRef")
+    _check_field(item, _FILE_FIELDS, loc, out)
+    _check_resource_field(item, loc, out)
+    if item.get("resourceFieldRef") is not None and not mapping(item["resourceFieldRef"]).get("containerName"):
+        out.error((*loc, "resourceFieldRef", "containerName"), MISSING, "add containerName:")
+
+
+def _check_toleration(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    operator, value = found.get("operator") or "Equal", found.get("value")
+    if operator == "Exists" and value:
+        out.error((*loc, "value"), "has no meaning with operator Exists", "remove it, or write operator: Equal")
+    elif not found.get("key") and operator != "Exists" and not out.has_error_in(loc):
+        out.error((*loc, "operator"), "without a key must be Exists", "add key:, or write operator: Exists")
+    elif operator == "Equal" and isinstance(value, str) and not is_label_value(value):
+        out.error((*loc, "value"), f"{value!r} is not the value of a taint", _VALUE_HINT)
+    elif operator in ("Lt", "Gt") and not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", str(value or "")):
+        out.error((*loc, "value"), f"must be a whole number in quotes with operator {operator}", 'write "10"')
+    if found.get("tolerationSeconds") is not None and found.get("effect") != "NoExecute":
+        out.error((*loc, "effect"), "must be NoExecute where tolerationSeconds is set", "write effect: NoExecute")
+
+
+def _check_node_requirement(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_values(found, loc, out)
+    if found.get("operator") in ("Gt", "Lt") and len(found.get("values") or ()) != 1:
+        out.error((*loc, "values"), f"must be one value with operator {found['operator']}", "write one number")
+    key = found.get("key")
+    if isinstance(key, str) and loc[-2:-1] == ("matchFields",):
+        if key and key != "metadata.name":
+            out.error((*loc, "key"), f"{key!r} is not a field of nodes", "write metadata.name")
+    else:
+        _label_key(key or "", (*loc, "key"), out)
+        if "preferredDuringSchedulingIgnoredDuringExecution" not in loc:
+            _label_values(found, loc, out)
+
+
+def _check_label_requirement(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_values(found, loc, out)
+    _label_values(found, loc, out)
+
+
+def _label_values(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    for index, value in enumerate(found.get("values") or ()):
+        if isinstance(value, str) and not is_label_value(value):
+            out.error((*loc, "values", index), f"{value!r} is not the value of a label", _VALUE_HINT)
+
+
+def _check_values(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    operator, values = found.get("operator"), found.get("values")
+    if operator in ("In", "NotIn") and not values:
+        out.error((*loc, "values"), f"must not be empty with operator {operator}", "add values, or write Exists")
+    elif operator in ("Exists", "DoesNotExist") and values:
+        out.error((*loc, "values"), f"has no meaning with operator {operator}", "remove it, or write operator: In")
+
+
+def _check_spread(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if found.get("minDomains") is not None and found.get("whenUnsatisfiable") == "ScheduleAnyway":
+        out.error((*loc, "minDomains"), "needs whenUnsatisfiable: DoNotSchedule", "remove it")
+    _check_label_keys(found, loc, out)
+
+
+def _check_label_keys(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    for field in ("matchLabelKeys", "mismatchLabelKeys"):
+        if found.get(field) and found.get("labelSelector") is None:
+            out.error((*loc, field), "needs a labelSelector", "add labelSelector:, or remove it")
+        for index, key in enumerate(found.get(field) or ()):
+            if isinstance(key, str):
+                _label_key(key, (*loc, field, index), out)
+
+
+def _check_security(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if found.get("allowPrivilegeEscalation") is not False:
+        return
+    added = mapping(found.get("capabilities")).get("add") or ()
+    if found.get("privileged") is True:
+        out.error(
+            (*loc, "allowPrivilegeEscalation"),
+            "must not be false where privileged is true",
+            "remove one of them",
+        )
+    elif "CAP_SYS_ADMIN" in added:
+        out.error((*loc, "allowPrivilegeEscalation"), "must not be false with CAP_SYS_ADMIN", "remove one of them")
+
+
+def _check_profile(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    local, named = found.get("type") == "Localhost", found.get("localhostProfile")
+    if local and not named and not out.has_error_in(loc):
+        out.error((*loc, "localhostProfile"), MISSING, "add localhostProfile: with the profile's path on the node")
+    elif not local and named is not None and found.get("type"):
+        out.error((*loc, "localhostProfile"), "needs type: Localhost", "remove it, or write type: Localhost")
+
+
+def _check_projection(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(sources := _sources(found)) > 1:
+        out.contradiction(loc, f"has {' and '.join(sources)}; one source is allowed", "give each an item of its own")
+
+
+def _check_dns(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(found.get("nameservers") or ()) > 3:
+        out.error((*loc, "nameservers"), "more than 3 name servers", "keep three of them")
+    searches = found.get("searches") or ()
+    if len(searches) > 32 or len(" ".join(map(str, searches))) > 2048:
+        out.error((*loc, "searches"), "more than 32 search domains, or 2048 characters", "remove some")
+    for index, search in enumerate(searches):
+        if isinstance(search, str) and search != ".":
+            _subdomain(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
+
+
+def _check_claim(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if len(_sources(found, ("resourceClaimName", "resourceClaimTemplateName"))) != 1 and not out.has_error_in(loc):
+        out.error(loc, "names exactly one claim", "keep one of resourceClaimName and resourceClaimTemplateName")
+
+
+def _check_probe(probe: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    _check_handler(probe, loc, out)
+    if loc[-1] == "readinessProbe":
+        if probe.get("terminationGracePeriodSeconds") is not None:
+            place = (*loc, "terminationGracePeriodSeconds")
+            out.error(place, "has no meaning for a readiness probe", "remove it")
+    elif probe.get("successThreshold") not in (None, 0, 1):
+        out.error((*loc, "successThreshold"), f"must be 1 for a {loc[-1]}", "write 1, or remove it")
+
+
+def _check_mount(mount: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    if mount.get("subPath") and mount.get("subPathExpr"):
+        out.error((*loc, "subPathExpr"), "cannot stand beside subPath", "keep one of them")
+    if mount.get("recursiveReadOnly") in ("IfPossible", "Enabled") and mount.get("readOnly") is not True:
+        out.error((*loc, "recursiveReadOnly"), "needs readOnly: true", "add readOnly: true")
+
+
+OBJECT_RULES: Final[Mapping[str, ObjectRule]] = {
+    "EnvVar": _check_variable,
+    "EnvFromSource": _check_env_from,
+    "DownwardAPIVolumeFile": _check_file,
+    "Probe": _check_probe,
+    "LifecycleHandler": _check_handler,
+    "VolumeMount": _check_mount,
+    "Toleration": _check_toleration,
+    "NodeSelectorRequirement": _check_node_requirement,
+    "LabelSelectorRequirement": _check_label_requirement,
+    "TopologySpreadConstraint": _check_spread,
+    "PodAffinityTerm": _check_label_keys,
+    "SecurityContext": _check_security,
+    "SeccompProfile": _check_profile,
+    "AppArmorProfile": _check_profile,
+    "VolumeProjection": _check_projection,
+    "PodDNSConfig": _check_dns,
+    "PodResourceClaim": _check_claim,
+}
+
+
+def check_object(type_: str, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
+    """Check one object of a type; fields of a wrong type are not in it."""
+    for field, hint in REQUIRED.get(type_, {}).items():
+        if found.get(field) in (None, "", []):
+            out.error((*loc, field), MISSING, hint)
+    for field, rule in FIELD_RULES.get(type_, {}).items():
+        value = found.get(field)
+        if value is not None:
+            rule(value, (*loc, field), out)
+    if whole := OBJECT_RULES.get(type_):
+        whole(found, loc, out)
