@@ -1,4 +1,4 @@
-"""Writes tf_dist/core/api/kubernetes_types.json, the types of Kubernetes' own kinds, from its OpenAPI document.
+"""Writes tf_dist/core/openapi/kubernetes_types.json, the types of Kubernetes' own kinds, from its OpenAPI document.
 
 python tools/kubernetes_types.py $(go mod download -json k8s.io/kubernetes@v1.35.4 | jq -r .Dir)
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parents[1] / "tf_dist/core/api/kubernetes_types.json"
+TARGET = Path(__file__).parents[1] / "tf_dist/core/openapi/kubernetes_types.json"
 KINDS = {
     "": (
         "Pod Service ConfigMap Secret Event PersistentVolumeClaim Node Namespace ServiceAccount Endpoints ResourceQuota"

@@ -1,286 +1,24 @@
-"""Rules of pods that their schema does not hold: what an API server refuses though every value is of its type.
-
-A rule belongs to a type of Kubernetes' API, wherever a pod has an object of that type. The tables name the type, then
-the field. How the parts of a pod go together is checked by ``pod_template``.
-"""
+"""Rules of objects: what is required, and how the fields of an object go together, by its type."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_dist.core.api.fieldpath import FieldPath, mapping, suggestion
-from tf_dist.core.api.names import DNS_LABEL, is_label_key, is_label_value
-from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.dialects.common_schema import check_label
-from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, unknown_value
+from tf_dist.core.api.names import is_label_key, is_label_value
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
+from tf_dist.core.dialects.pod_rules.field_rules import (
+    FIELD_RULES,
+    KEY_HINT,
+    VALUE_HINT,
+    check_label_key,
+    check_subdomain,
+)
 
-FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
-"""Checks a field that is there and of its type."""
 ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
 """Checks how the fields of an object go together; fields of a wrong type are left out."""
-
-INT32_MAX: Final = 2**31 - 1
-PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9](?:-?[a-z0-9])*")
-_SUBDOMAIN: Final = re.compile(rf"{DNS_LABEL.pattern}(?:\.{DNS_LABEL.pattern})*")
-_KEY: Final = re.compile(r"(?!\.{1,2}$)(?!\.\.)[-._a-zA-Z0-9]{1,253}")
-_VARIABLE: Final = re.compile(r"[ -<>-~]+")  # printable ASCII but for "="
-_HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
-
-
-# Rules of single fields.
-
-
-def _choice(*known: str) -> FieldRule:
-    def check(value: str, loc: FieldPath, out: FieldErrors) -> None:
-        if value and value not in known:
-            out.error(loc, unknown_value(value), suggestion(value, [one for one in known if one]))
-
-    return check
-
-
-def _between(least: int, most: int) -> FieldRule:
-    def check(value: int, loc: FieldPath, out: FieldErrors) -> None:
-        if not least <= value <= most:
-            out.error(loc, f"must be from {least} to {most}, not {value}", f"write a number from {least} to {most}")
-
-    return check
-
-
-def _file_mode(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if not 0 <= value <= 0o777:
-        out.error(loc, f"{value} is not a file mode", "write an octal number from 0000 to 0777, or its decimal value")
-
-
-def _not_negative(value: int, loc: FieldPath, out: FieldErrors) -> None:
-    if value < 0:
-        out.error(loc, f"must not be negative, not {value}", "write 0 or more")
-
-
-def _size(value: object, loc: FieldPath, out: FieldErrors) -> None:
-    if parse_quantity(value) < 0:
-        out.error(loc, f"must not be negative, not {describe_value(value)}", "write a size: 500Mi, 10Gi")
-
-
-def _label(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value:
-        check_label(value, loc, out)
-
-
-def _subdomain(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value and (len(value) > 253 or not _SUBDOMAIN.fullmatch(value)):
-        better = re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-.")[:253]
-        out.error(
-            loc,
-            f"{value!r} is not a name Kubernetes takes: lower-case letters, digits, '-' and '.' only",
-            f'write "{better}"' if _SUBDOMAIN.fullmatch(better) else "use the name of the object in the cluster",
-        )
-
-
-def _label_key(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value and not is_label_key(value):
-        out.error(loc, f"{value!r} is not the key of a label", _KEY_HINT)
-
-
-_KEY_HINT: Final = "a key is at most 63 letters, digits, '-', '_' and '.'; a domain and '/' may stand before it"
-_VALUE_HINT: Final = "at most 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
-
-
-def label_rules(labels: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """Check the keys and values of labels, or of a node selector."""
-    for key, value in labels.items():
-        if isinstance(key, str) and not is_label_key(key):
-            out.error((*loc, key), f"{key!r} is not the key of a label", _KEY_HINT)
-        elif isinstance(value, str) and not is_label_value(value):
-            short = value if len(value) <= 80 else f"{value[:77]}..."
-            out.error((*loc, str(key)), f"{short!r} is not the value of a label", _VALUE_HINT)
-
-
-def _annotations(annotations: Mapping[Any, Any], loc: FieldPath, out: FieldErrors) -> None:
-    size = 0
-    for key, value in annotations.items():
-        size += len(str(key)) + len(str(value))
-        if isinstance(key, str) and not is_label_key(key.lower()):
-            out.error((*loc, key), f"{key!r} is not the key of an annotation", _KEY_HINT)
-    if size > 256 * 1024:
-        out.error(loc, f"are {size} bytes together; 262144 are allowed", "put large values into a ConfigMap")
-
-
-def _port(value: object, loc: FieldPath, out: FieldErrors) -> None:
-    if isinstance(value, str):
-        if len(value) > 15 or not PORT_NAME.fullmatch(value):
-            hint = f"write {value} without quotes" if value.isdecimal() else "write a number, or a name from ports"
-            out.error(loc, f"{value!r} is not the name of a port", hint)
-    elif not isinstance(value, int) or not 1 <= value <= 65535:
-        out.error(loc, f"is no port: {describe_value(value)}; ports go from 1 to 65535", "write a number up to 65535")
-
-
-def _address(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    try:
-        ipaddress.ip_address(value)
-    except ValueError:
-        out.error(loc, f"{value!r} is not an IP address", "write an address such as 10.0.0.10")
-
-
-def _no_way_up(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if ".." in value.split("/"):
-        out.error(loc, f"{value!r} must not contain '..'", "write the path without '..'")
-
-
-def _inner_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value.startswith("/"):
-        out.error(loc, f"{value!r} must be a relative path", f"write {value.lstrip('/') or 'a path inside the volume'}")
-    _no_way_up(value, loc, out)
-
-
-def _file_path(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    _inner_path(value, loc, out)
-    if value.startswith("..") and not value.startswith("../") and value != "..":
-        out.error(loc, f"{value!r} must not start with '..'", "begin the name with another character")
-
-
-def _key(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value and not _KEY.fullmatch(value):
-        out.error(loc, f"{value!r} is not a key of a ConfigMap or Secret", "letters, digits, '-', '_' and '.' only")
-
-
-def _variable(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if "=" in value:
-        out.error(loc, f"{value!r}: the name of a variable has no '='", "use name: and value:")
-    elif value and not _VARIABLE.fullmatch(value):
-        out.error(loc, f"{value!r} is not the name of a variable", "letters, digits and '_' only")
-
-
-def _header(value: str, loc: FieldPath, out: FieldErrors) -> None:
-    if value and not _HEADER.fullmatch(value):
-        out.error(loc, f"{value!r} is not the name of a header", "letters, digits and '-' only")
-
-
-def _each(rule: FieldRule) -> FieldRule:
-    def check(values: list[Any], loc: FieldPath, out: FieldErrors) -> None:
-        for index, value in enumerate(values):
-            if value is not None:
-                rule(value, (*loc, index), out)
-
-    return check
-
-
-_USER: Final = _between(0, INT32_MAX)
-_WEIGHT: Final = _between(1, 100)
-_SELECTORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
-_PROFILE: Final = _choice("Localhost", "RuntimeDefault", "Unconfined")
-_HONOR: Final = _choice("Honor", "Ignore")
-
-FIELD_RULES: Final[Mapping[str, Mapping[str, FieldRule]]] = {
-    "PodSpec": {
-        "activeDeadlineSeconds": _between(1, INT32_MAX),
-        "terminationGracePeriodSeconds": _not_negative,
-        "restartPolicy": _choice("Always", "OnFailure", "Never"),
-        "dnsPolicy": _choice("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-        "preemptionPolicy": _choice("PreemptLowerPriority", "Never"),
-        "nodeSelector": label_rules,
-        "hostname": _label,
-        "subdomain": _label,
-        "hostnameOverride": _subdomain,
-        "serviceAccountName": _subdomain,
-        "priorityClassName": _subdomain,
-        "runtimeClassName": _subdomain,
-        "nodeName": _subdomain,
-    },
-    "ObjectMeta": {"labels": label_rules, "annotations": _annotations},
-    "Container": {
-        "imagePullPolicy": _choice("Always", "IfNotPresent", "Never"),
-        "terminationMessagePolicy": _choice("File", "FallbackToLogsOnError"),
-        "restartPolicy": _choice("Always", "OnFailure", "Never"),
-    },
-    "ContainerPort": {"protocol": _choice("TCP", "UDP", "SCTP")},
-    "ContainerResizePolicy": {
-        "resourceName": _choice("cpu", "memory"),
-        "restartPolicy": _choice("NotRequired", "RestartContainer"),
-    },
-    "EnvVar": {"name": _variable},
-    "EnvFromSource": {"prefix": _variable},
-    "ConfigMapKeySelector": {"name": _subdomain, "key": _key},
-    "SecretKeySelector": {"name": _subdomain, "key": _key},
-    "ConfigMapEnvSource": {"name": _subdomain},
-    "SecretEnvSource": {"name": _subdomain},
-    "FileKeySelector": {"key": _variable, "volumeName": _label, "path": _no_way_up},
-    "VolumeMount": {
-        "subPath": _inner_path,
-        "subPathExpr": _inner_path,
-        "mountPropagation": _choice("None", "HostToContainer", "Bidirectional"),
-        "recursiveReadOnly": _choice("Disabled", "IfPossible", "Enabled"),
-    },
-    "VolumeDevice": {"devicePath": _no_way_up},
-    "EmptyDirVolumeSource": {"sizeLimit": _size},
-    "HostPathVolumeSource": {
-        "path": _no_way_up,
-        "type": _choice(
-            "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"
-        ),
-    },
-    "KeyToPath": {"key": _key, "path": _file_path, "mode": _file_mode},
-    "DownwardAPIVolumeFile": {"path": _file_path, "mode": _file_mode},
-    "ConfigMapVolumeSource": {"defaultMode": _file_mode},
-    "SecretVolumeSource": {"defaultMode": _file_mode},
-    "DownwardAPIVolumeSource": {"defaultMode": _file_mode},
-    "ProjectedVolumeSource": {"defaultMode": _file_mode},
-    "ServiceAccountTokenProjection": {"expirationSeconds": _between(600, 2**32), "path": _file_path},
-    "Probe": {
-        "initialDelaySeconds": _not_negative,
-        "timeoutSeconds": _not_negative,
-        "periodSeconds": _not_negative,
-        "successThreshold": _not_negative,
-        "failureThreshold": _not_negative,
-        "terminationGracePeriodSeconds": _between(1, 2**63 - 1),
-    },
-    "HTTPGetAction": {"port": _port, "scheme": _choice("HTTP", "HTTPS")},
-    "HTTPHeader": {"name": _header},
-    "TCPSocketAction": {"port": _port},
-    "GRPCAction": {"port": _port},
-    "SecurityContext": {
-        "runAsUser": _USER,
-        "runAsGroup": _USER,
-        "procMount": _choice("Default", "Unmasked"),
-    },
-    "PodSecurityContext": {
-        "runAsUser": _USER,
-        "runAsGroup": _USER,
-        "fsGroup": _USER,
-        "supplementalGroups": _each(_USER),
-        "fsGroupChangePolicy": _choice("OnRootMismatch", "Always"),
-        "supplementalGroupsPolicy": _choice("Merge", "Strict"),
-        "seLinuxChangePolicy": _choice("MountOption", "Recursive"),
-    },
-    "SeccompProfile": {"type": _PROFILE, "localhostProfile": _inner_path},
-    "AppArmorProfile": {"type": _PROFILE},
-    "PodOS": {"name": _choice("linux", "windows")},
-    "PodDNSConfig": {"nameservers": _each(_address)},
-    "HostAlias": {"ip": _address, "hostnames": _each(_subdomain)},
-    "PodReadinessGate": {"conditionType": _label_key},
-    "PodSchedulingGate": {"name": _label_key},
-    "PodResourceClaim": {"name": _label},
-    "Toleration": {
-        "key": _label_key,
-        "operator": _choice("Exists", "Equal", "Lt", "Gt"),
-        "effect": _choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    },
-    "NodeSelectorRequirement": {"operator": _choice(*_SELECTORS, "Gt", "Lt")},
-    "LabelSelectorRequirement": {"operator": _choice(*_SELECTORS), "key": _label_key},
-    "LabelSelector": {"matchLabels": label_rules},
-    "PreferredSchedulingTerm": {"weight": _WEIGHT},
-    "WeightedPodAffinityTerm": {"weight": _WEIGHT},
-    "PodAffinityTerm": {"topologyKey": _label_key, "namespaces": _each(_label)},
-    "TopologySpreadConstraint": {
-        "maxSkew": _between(1, INT32_MAX),
-        "minDomains": _between(1, INT32_MAX),
-        "whenUnsatisfiable": _choice("DoNotSchedule", "ScheduleAnyway"),
-        "nodeAffinityPolicy": _HONOR,
-        "nodeTaintsPolicy": _HONOR,
-    },
-}
 
 REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "Container": {"image": "add image: with the image of the container"},
@@ -309,9 +47,6 @@ REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "NodeSelector": {"nodeSelectorTerms": "add at least one term"},
 }
 """What an API server misses though the schema does not, and hints for what the schema requires."""
-
-
-# Rules of objects.
 
 
 def _sources(found: Mapping[str, Any], fields: tuple[str, ...] = ()) -> list[str]:
@@ -375,7 +110,7 @@ def _check_field(source: Mapping[str, Any], known: tuple[str, ...], loc: FieldPa
     if subscript := _SUBSCRIPT.fullmatch(path):
         key = subscript[2]
         if not is_label_key(key.lower() if subscript[1] == "annotations" else key):
-            out.error(place, f"{key!r} is not the key of a label or annotation", _KEY_HINT)
+            out.error(place, f"{key!r} is not the key of a label or annotation", KEY_HINT)
         return
     same = next((one for one in known if one.endswith(f".{path.rpartition('.')[2]}")), "")
     hint = f"did you mean {same}?" if same else suggestion(path, known)
@@ -412,7 +147,7 @@ def _check_toleration(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors
     elif not found.get("key") and operator != "Exists" and not out.has_error_in(loc):
         out.error((*loc, "operator"), "without a key must be Exists", "add key:, or write operator: Exists")
     elif operator == "Equal" and isinstance(value, str) and not is_label_value(value):
-        out.error((*loc, "value"), f"{value!r} is not the value of a taint", _VALUE_HINT)
+        out.error((*loc, "value"), f"{value!r} is not the value of a taint", VALUE_HINT)
     elif operator in ("Lt", "Gt") and not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", str(value or "")):
         out.error((*loc, "value"), f"must be a whole number in quotes with operator {operator}", 'write "10"')
     if found.get("tolerationSeconds") is not None and found.get("effect") != "NoExecute":
@@ -428,7 +163,7 @@ def _check_node_requirement(found: Mapping[str, Any], loc: FieldPath, out: Field
         if key and key != "metadata.name":
             out.error((*loc, "key"), f"{key!r} is not a field of nodes", "write metadata.name")
     else:
-        _label_key(key or "", (*loc, "key"), out)
+        check_label_key(key or "", (*loc, "key"), out)
         if "preferredDuringSchedulingIgnoredDuringExecution" not in loc:
             _label_values(found, loc, out)
 
@@ -441,7 +176,7 @@ def _check_label_requirement(found: Mapping[str, Any], loc: FieldPath, out: Fiel
 def _label_values(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     for index, value in enumerate(found.get("values") or ()):
         if isinstance(value, str) and not is_label_value(value):
-            out.error((*loc, "values", index), f"{value!r} is not the value of a label", _VALUE_HINT)
+            out.error((*loc, "values", index), f"{value!r} is not the value of a label", VALUE_HINT)
 
 
 def _check_values(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
@@ -464,7 +199,7 @@ def _check_label_keys(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors
             out.error((*loc, field), "needs a labelSelector", "add labelSelector:, or remove it")
         for index, key in enumerate(found.get(field) or ()):
             if isinstance(key, str):
-                _label_key(key, (*loc, field, index), out)
+                check_label_key(key, (*loc, field, index), out)
 
 
 def _check_security(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
@@ -502,7 +237,7 @@ def _check_dns(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> No
         out.error((*loc, "searches"), "more than 32 search domains, or 2048 characters", "remove some")
     for index, search in enumerate(searches):
         if isinstance(search, str) and search != ".":
-            _subdomain(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
+            check_subdomain(search.removesuffix(".").replace("_", "a"), (*loc, "searches", index), out)
 
 
 def _check_claim(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:

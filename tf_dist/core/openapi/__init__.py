@@ -1,0 +1,1 @@
+"""The types of Kubernetes' own kinds, from its OpenAPI document."""
