@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.support import node, pod, wait_for
-from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, Object
+from tf_dist.cluster.api import NODES, PODS, PRIORITY_CLASSES, Object, Resource
 from tf_dist.cluster.api_errors import AdmissionDenied
 from tf_dist.cluster.apiserver.scheduler import Scheduler, free_resources, schedule_pod
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.core.gang.resources.pod_requests import pod_requests
 
 
@@ -159,12 +160,51 @@ def test_the_thread_binds_when_there_is_room(memory: MemoryCluster) -> None:
         scheduler.stop()
 
 
-def test_a_pod_that_makes_no_sense_stops_nobody(memory: MemoryCluster) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"affinity": {"nodeAffinity": ["nonsense"]}},
+        {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [5]}}},
+        {"priority": "high"},
+        {"containers": [5]},
+        {"containers": [{"name": "c", "resources": ["cpu"]}]},
+        {"containers": [{"name": "c", "ports": [{"hostPort": "x"}]}]},
+        {"tolerations": [5]},
+        {"nodeSelector": ["gpu"]},
+    ],
+)
+@pytest.mark.parametrize("on", ["", "n1"])
+def test_a_stored_pod_that_cannot_be_read_stops_nobody(memory: MemoryCluster, fields: Object, on: str) -> None:
     memory.create(NODES, None, node("n1", cpu="2"))
-    memory.create(PODS, "default", asking("a", affinity={"nodeAffinity": ["nonsense"]}))
+    stored = memory.create(PODS, "default", asking("a"))
+    put_unchecked(memory, PODS, {**stored, "spec": {**stored["spec"], **fields, "nodeName": on}})
     memory.create(PODS, "default", asking("b"))
+    Scheduler(memory).step()
+    assert bound(memory)["b"] == "n1"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"spec": {"taints": [5]}},
+        {"spec": {"taints": 5}},
+        {"status": {"allocatable": ["cpu"]}},
+        {"status": {"conditions": [5]}},
+    ],
+)
+def test_a_stored_node_that_cannot_be_read_stops_nobody(memory: MemoryCluster, fields: Object) -> None:
+    stored = memory.create(NODES, None, node("n0"))
+    put_unchecked(memory, NODES, {**stored, **fields})
+    memory.create(NODES, None, node("n1"))
+    memory.create(PODS, "default", asking("a"))
     assert Scheduler(memory).step() == 1
-    assert bound(memory) == {"a": "", "b": "n1"}
+    assert bound(memory) == {"a": "n1"}
+
+
+def put_unchecked(memory: MemoryCluster, resource: Resource, obj: Object) -> None:
+    """Store what an older server took, as a state folder may hold it."""
+    metadata = obj["metadata"]
+    memory._store.put(Key(resource.plural, metadata.get("namespace", ""), metadata["name"]), obj)
 
 
 def apart(topology: str, **fields: Any) -> Object:

@@ -491,3 +491,80 @@ def test_a_token_is_compared_as_a_whole(say: Say, server: ApiServer) -> None:
     said: list[Any] = [server.token[:-1], server.token + "x", server.token.swapcase(), "", " "]
     for token in said:
         assert say(f"GET {MAPS}", f"Authorization: Bearer {token}", token=False)[0] == 401
+
+
+STRATEGIC = "application/strategic-merge-patch+json"
+NAMESPACED = "/api/v1/namespaces/default"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code", "said"),
+    [
+        ("DELETE", f"{MAPS}/m", {"gracePeriodSeconds": "soon"}, 400, "gracePeriodSeconds"),
+        ("DELETE", f"{MAPS}/m", {"preconditions": ["uid"]}, 400, "preconditions"),
+        ("DELETE", f"{MAPS}/m", {"dryRun": 5}, 400, "dryRun"),
+        ("DELETE", f"{MAPS}/m", {"dryRun": ["Some"]}, 422, "dryRun"),
+        ("DELETE", f"{MAPS}/m", {"propagationPolicy": ["Orphan"]}, 400, "propagationPolicy"),
+        ("DELETE", f"{MAPS}/m", {"propagationPolicy": "Odd"}, 422, "propagationPolicy"),
+        ("DELETE", f"{MAPS}/m", {"propagationPolicy": "Orphan", "orphanDependents": True}, 422, "propagationPolicy"),
+        ("DELETE", MAPS, {"propagationPolicy": "Odd"}, 422, "propagationPolicy"),
+        ("DELETE", f"{MAPS}/m", [], 400, "DeleteOptions"),
+        ("PATCH", f"{MAPS}/m", {"data": {"$retainKeys": 5}}, 400, "$retainKeys"),
+        ("PATCH", f"{MAPS}/m", {"data": {"$patch": "odd"}}, 400, "$patch"),
+        ("PATCH", f"{MAPS}/m", {"metadata": {"ownerReferences": [{"uid": ["x"]}]}}, 400, "does not fit"),
+        ("PATCH", f"{MAPS}/m", {"metadata": {"labels": ["x"]}}, 400, "metadata.labels"),
+        ("POST", f"{NAMESPACED}/secrets", {"metadata": {"name": "s"}, "stringData": "x"}, 400, "stringData"),
+        ("POST", f"{NAMESPACED}/secrets", {"metadata": {"name": "s"}, "stringData": {"a": 5}}, 400, "stringData.a"),
+        ("POST", f"{NAMESPACED}/secrets", {"metadata": {"name": "s"}, "data": {"a": "no base64"}}, 400, "data.a"),
+        ("POST", f"{NAMESPACED}/services", {"metadata": {"name": "s"}, "spec": None}, 422, "spec.ports"),
+        (
+            "POST",
+            f"{NAMESPACED}/services",
+            {"metadata": {"name": "s"}, "spec": {"selector": ["x"], "ports": [{"port": 80}]}},
+            400,
+            "spec.selector",
+        ),
+        (
+            "POST",
+            f"{NAMESPACED}/resourcequotas",
+            {"metadata": {"name": "q"}, "spec": {"hard": ["x"]}},
+            400,
+            "spec.hard",
+        ),
+        ("POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"taints": [5]}}, 400, "spec.taints[0]"),
+        ("POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a"}]}}, 422, "effect"),
+        (
+            "POST",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {"metadata": {"name": "c"}, "value": "abc"},
+            400,
+            "cannot unmarshal string into field value of type int32",
+        ),
+        ("POST", f"{NAMESPACED}/pods", pod("p", priorityClassName=[]), 400, "spec.priorityClassName"),
+        ("POST", f"{NAMESPACED}/pods", pod("p", priority="high"), 400, "spec.priority"),
+        ("POST", f"{NAMESPACED}/pods", pod("p", activeDeadlineSeconds="x"), 400, "spec.activeDeadlineSeconds"),
+        ("POST", f"{NAMESPACED}/pods", pod("p", activeDeadlineSeconds=0), 422, "spec.activeDeadlineSeconds"),
+        ("POST", f"{NAMESPACED}/pods", pod("p", dnsPolicy="Cluster"), 422, "Unsupported value"),
+        ("POST", f"{NAMESPACED}/pods", pod("p", volumes=[{"name": "Data"}]), 422, "spec.volumes[0].name"),
+        ("POST", f"{NAMESPACED}/pods", pod("p", containers=[{"name": "c"}]), 422, "spec.containers[0].image: Required"),
+    ],
+)
+def test_refuses_what_an_api_server_refuses(
+    ask: Ask, memory: MemoryCluster, method: str, path: str, body: Any, code: int, said: str
+) -> None:
+    memory.create(CONFIG_MAPS, "default", config_map("m", a="b"))
+    media = STRATEGIC if method == "PATCH" else "application/json"
+    found, answer = ask(method, path, json.dumps(body).encode(), Content_Type=media)
+    assert (found, said in answer["message"]) == (code, True), answer
+    assert memory.get(CONFIG_MAPS, "default", "m")["data"] == {"a": "b"}
+
+
+def test_null_and_unknown_fields_are_passed_over(ask: Ask) -> None:
+    body = pod("p", nodeSelector=None, tolerations=None, quantumEntanglement=True)
+    body["spec"]["containers"][0] |= {
+        "resources": None,
+        "ports": [{"containerPort": 80, "protocol": None}],
+        "env": None,
+    }
+    code, made = ask("POST", f"{NAMESPACED}/pods", json.dumps(body).encode(), Content_Type="application/json")
+    assert (code, made["spec"]["containers"][0]["ports"]) == (201, [{"containerPort": 80, "protocol": "TCP"}])

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ import pytest
 
 from tf_dist.cluster.api import PODS, LogOptions, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.object_validation import set_pod_defaults
+from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, NodeSettings, RestartBackoff
 from tf_dist.cluster.kubelet.runtime.egress import SLIRP_PROGRAM, TAP_NAME, TUN_DEVICE
@@ -82,6 +85,15 @@ class Bench:
         """Create a pod and wait for its end; its status."""
         self.create(pod)
         return self.over(pod["metadata"]["name"])
+
+    def run_unchecked(self, pod: Object) -> Object:
+        """``run`` for a pod that the API server refuses: one that an older server stored, say."""
+        stub = {**pod, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+        made = self.create(stub)
+        whole = {**made, "spec": deepcopy(pod["spec"])}
+        set_pod_defaults(whole)
+        self.cluster._store.put(Key("pods", "default", made["metadata"]["name"]), whole)
+        return self.over(made["metadata"]["name"])
 
     def running(self, name: str) -> None:
         until(lambda: "running" in self.container(name).get("state", {}), f"{name} runs")

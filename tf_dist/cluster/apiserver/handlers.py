@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_dist.cluster.api import LogOptions, Object, PatchType, Resource, Stream, WatchEvent
-from tf_dist.cluster.api_errors import BadRequest, MethodNotAllowed, UnsupportedMediaType, status_from_error
+from tf_dist.cluster.api_errors import BadRequest, Invalid, MethodNotAllowed, UnsupportedMediaType, status_from_error
 from tf_dist.cluster.apiserver.printing import ObjectFormat, negotiate_format
 from tf_dist.cluster.apiserver.requests import APPLY_PATCH, Request, ResourcePath, Response, StreamResponse, json_line
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
-from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions
+from tf_dist.cluster.apiserver.storage.garbage_collector import POLICIES, DeleteOptions
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.cluster.apiserver.storage.object_admission import unmarshal_error
 from tf_dist.cluster.apiserver.storage.store import with_metadata
 from tf_dist.core.api.timestamps import parse_time
-from tf_dist.errors import ClusterError, NotFound
+from tf_dist.core.openapi.kubernetes_types import UNKNOWN, type_mistakes
+from tf_dist.errors import ClusterError, NotFound, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +63,34 @@ def body_object(call: ResourceRequest) -> Object:
 def delete_options(request: Request) -> tuple[DeleteOptions, bool]:
     """The delete options of the body and the query (which wins), and whether it is a dry run; BadRequest."""
     body: Any = request.document() if request.body.strip() else {}
-    if not isinstance(body, dict):
-        raise BadRequest("delete options must be an object")
+    for mistake in type_mistakes(body, "DeleteOptions"):
+        if mistake.wanted != UNKNOWN:
+            raise BadRequest(f"delete options cannot be handled as DeleteOptions: {unmarshal_error(mistake)}")
     fences = body.get("preconditions") or {}
     grace = request.number("gracePeriodSeconds")
     if grace is None:
         grace = body.get("gracePeriodSeconds")
     orphan = body.get("orphanDependents") or request.flag("orphanDependents")
     policy = request.query.get("propagationPolicy") or body.get("propagationPolicy")
+    dry_run = body.get("dryRun") or []
+    problems = (
+        (
+            policy and policy not in POLICIES,
+            "propagationPolicy",
+            f"Unsupported value: {policy!r}: {', '.join(POLICIES)}",
+        ),
+        (policy and orphan, "propagationPolicy", "Invalid value: orphanDependents and it cannot be both set"),
+        (set(dry_run) - {"All"}, "dryRun", f"Unsupported value: {dry_run}: All"),
+    )
+    if found := [Problem(field, text) for wrong, field, text in problems if wrong]:
+        raise Invalid("DeleteOptions.meta.k8s.io", found)
     options = DeleteOptions(
         uid=str(fences.get("uid") or ""),
         version=str(fences.get("resourceVersion") or ""),
-        grace_period=None if grace is None else int(grace),
+        grace_period=None if grace is None else max(grace, 0),
         propagation=str(policy or ("Orphan" if orphan else "Background")),
     )
-    return options, request.dry_run or "All" in (body.get("dryRun") or ())
+    return options, request.dry_run or "All" in dry_run
 
 
 def success_status(**more: Any) -> Object:

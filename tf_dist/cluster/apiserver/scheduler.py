@@ -9,7 +9,7 @@ import logging
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -195,6 +195,14 @@ def _filter_reason(spec: Object, node: Object) -> str:
     return ""
 
 
+def _is_readable(node: Object) -> bool:
+    """True, unless reading what the scheduler reads of a node raises."""
+    _is_ready(node)
+    parse_resources(value_at(node, "status", "allocatable"))
+    predicates.untolerated_taint({}, value_at(node, "spec", "taints") or ())
+    return pods_exclude_each_other(_labels(node)) is not None
+
+
 def _is_ready(node: Object) -> bool:
     conditions = value_at(node, "status", "conditions") or ()
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
@@ -217,6 +225,7 @@ class Scheduler:
         self._thread: threading.Thread | None = None
         self._informers: tuple[Informer, ...] = ()
         self._known: dict[str, Amounts] = {}
+        self._unreadable: set[str] = set()  # uids and versions that were logged
 
     def start(self) -> None:
         """Schedule in the background from now on."""
@@ -254,15 +263,41 @@ class Scheduler:
     def step(self) -> int:
         """Run one scheduling cycle; the number of pods that were bound."""
         pods = self._cluster.list(PODS).items
-        pending = [pod for pod in pods if _is_pending(pod)]
+        pending = [pod for pod in pods if self._guarded(pod, lambda one: _is_pending(one) and _queue_order(one))]
         if not pending:
             return 0
-        nodes = self._cluster.list(NODES).items
         bound = [pod for pod in pods if pod["spec"].get("nodeName") and not has_ended(pod)]
-        self._known = {pod["metadata"]["uid"]: self._wanted(pod) for pod in (*bound, *pending)}
-        free = free_resources(nodes, ((pod["spec"]["nodeName"], self._wanted(pod)) for pod in bound))
-        neighbours = AssignedPods(nodes, bound)
-        return sum(self._place(pod, nodes, free, neighbours) for pod in sorted(pending, key=_queue_order))
+        known: dict[str, Amounts] = {}
+        for pod in (*bound, *pending):
+            self._guarded(pod, lambda one: known.update({one["metadata"]["uid"]: self._wanted(one)}))
+        self._known = known
+        nodes = [node for node in self._cluster.list(NODES).items if self._guarded(node, _is_readable)]
+        free = free_resources(
+            nodes, ((pod["spec"]["nodeName"], known.get(pod["metadata"]["uid"], {})) for pod in bound)
+        )
+        neighbours = AssignedPods(nodes, ())
+        for pod in bound:
+            self._guarded(pod, lambda one: neighbours.add(one, one["spec"]["nodeName"]))
+        placed = (
+            self._guarded(pod, lambda one: self._place(one, nodes, free, neighbours))
+            for pod in sorted(pending, key=_queue_order)
+            if pod["metadata"]["uid"] in known
+        )
+        return sum(placed)
+
+    def _guarded(self, obj: Object, read: Callable[[Object], Any]) -> bool:
+        """What ``read`` says about a pod or node; False for one that cannot be read, which keeps no other waiting."""
+        try:
+            return bool(read(obj))
+        except ClusterError:
+            raise
+        except Exception:
+            metadata = obj["metadata"]
+            version = f"{metadata.get('uid')} {metadata.get('resourceVersion')}"
+            if version not in self._unreadable:
+                self._unreadable.add(version)
+                _log.exception("%s is left out of scheduling: it cannot be read", metadata.get("name"))
+            return False
 
     def _wanted(self, pod: Object) -> Amounts:
         # A pod's requests never change, and reading quantities is the slow part.

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _SHORTEST, _LONGEST = 0.1, 5.0  # seconds until what the disk refused is tried again
 FOREGROUND_FINALIZER = "foregroundDeletion"
 _PROTECTED = frozenset({"default", "kube-system", "kube-public"})
-_POLICIES = ("Background", "Foreground", "Orphan")
+POLICIES = ("Background", "Foreground", "Orphan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class GarbageCollector:
                 )
         if key.kind == "namespaces" and key.name in _PROTECTED:
             raise Forbidden(f'namespaces "{key.name}" is forbidden: this namespace may not be deleted')
-        if options.propagation not in _POLICIES:
-            raise BadRequest(f"invalid propagationPolicy {options.propagation!r}: one of {', '.join(_POLICIES)}")
+        if options.propagation not in POLICIES:
+            raise BadRequest(f"invalid propagationPolicy {options.propagation!r}: one of {', '.join(POLICIES)}")
 
     def _begin(self, key: Key, obj: Object, options: DeleteOptions) -> Object | None:
         if options.propagation == "Orphan":

@@ -17,9 +17,11 @@ from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage import object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
+from tf_dist.core.api.fieldpath import format_field_path
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.types import GangQuotaUsage, PodQuotaUsage, ResourceQuota
+from tf_dist.core.openapi.kubernetes_types import NOT_THERE, UNKNOWN, TypeMistake, type_mistakes, type_of_kind
 from tf_dist.errors import Forbidden, InvalidJob, Problem
 
 Validator = Callable[[Object, Object | None], Object]
@@ -70,9 +72,11 @@ def set_default_labels(kind: Kind, metadata: Object) -> None:
 
 
 def _pod_rules(kind: Kind, pod: Object, old: Object | None) -> None:
-    raise_if_invalid(kind, pod, object_validation.shape_problems(pod))
+    if not pod.get("spec"):
+        raise Invalid(error_subject(kind, pod), [Problem("spec.containers", "Required value")])
     object_validation.set_pod_defaults(pod)
-    raise_if_invalid(kind, pod, object_validation.pod_spec_problems(pod))
+    if old is None or pod["spec"] != old["spec"]:
+        raise_if_invalid(kind, pod, object_validation.pod_spec_problems(pod))
     if old:
         raise_if_invalid(kind, pod, object_validation.pod_update_problems(old, pod))
 
@@ -91,13 +95,10 @@ def _service_rules(kind: Kind, service: Object, old: Object | None) -> None:
 
 def _service_problems(spec: Object) -> Iterator[Problem]:
     ports = spec.get("ports") or []
-    if not isinstance(ports, list) or not all(isinstance(port, dict) for port in ports):
-        yield Problem("spec.ports", "Invalid value: must be a list of objects")
-        return
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         yield Problem("spec.ports", "Required value")
     for at, port in enumerate(ports):
-        if not isinstance(port.get("port"), int) or not 0 < port["port"] < 65536:
+        if not 0 < port.get("port", 0) < 65536:
             yield Problem(f"spec.ports[{at}].port", "Invalid value: must be between 1 and 65535, inclusive")
         if len(ports) > 1 and not port.get("name"):
             yield Problem(f"spec.ports[{at}].name", "Required value")
@@ -106,7 +107,7 @@ def _service_problems(spec: Object) -> Iterator[Problem]:
 def _secret_rules(kind: Kind, secret: Object, old: Object | None) -> None:
     secret.setdefault("type", "Opaque")
     if plain := secret.pop("stringData", None):
-        encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in plain.items()}
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
         secret["data"] = {**(secret.get("data") or {}), **encoded}
 
 
@@ -145,7 +146,7 @@ def _new_pod(context: ServerContext, pod: Object) -> None:
 def _default_class(context: ServerContext) -> str:
     """The class of pods that name none: of several such the lowest."""
     classes = context.store.by_age(_CLASSES, "").items()
-    defaults = [(int(one.get("value", 0)), name) for name, one in classes if one.get("globalDefault")]
+    defaults = [(one.get("value") or 0, name) for name, one in classes if one.get("globalDefault")]
     return min(defaults)[1] if defaults else ""
 
 
@@ -157,7 +158,7 @@ def _priority(context: ServerContext, name: str) -> int:
         return 0
     if found is None:
         raise AdmissionDenied(f"no PriorityClass with name {name} was found")
-    return int(found.get("value", 0))
+    return int(found.get("value") or 0)
 
 
 def _new_service(context: ServerContext, service: Object) -> None:
@@ -280,8 +281,8 @@ def _quantity_text(value: Decimal | None) -> str:
 _STAMPS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
-def decode_body(kind: Kind, api_version: str, body: Any) -> Object:
-    """A private copy of a request's body, of the right type; BadRequest."""
+def decode_body(kind: Kind, api_version: str, body: Any, old: Object | None = None) -> Object:
+    """A private copy of a request's body, of the right type; BadRequest. What is as in ``old`` is taken as it is."""
     try:
         obj = deep_copy_json(body)
     except (TypeError, RecursionError) as error:
@@ -294,7 +295,67 @@ def decode_body(kind: Kind, api_version: str, body: Any) -> Object:
     for field in ("spec", "status", "data"):
         if obj.get(field) is not None and not isinstance(obj[field], dict):
             raise BadRequest(f"{kind.resource.kind} {field} must be an object, not {type(obj[field]).__name__}")
+    return _typed(kind, obj, old)
+
+
+# Parts of an object whose types are checked, and in which null means that a field is not set.
+_DESIRED = ("spec", "rules", "roleRef", "subjects", "data", "stringData", "value", "template")
+
+
+def _typed(kind: Kind, obj: Object, old: Object | None) -> Object:
+    """The object if each value in it is of its type, without nulls; BadRequest, Invalid. In place."""
+    type_ = type_of_kind(obj["apiVersion"], obj["kind"])
+    if not type_:
+        return obj
+    # A field that the server does not know is passed over, and null in a mapping is as good as nothing.
+    mistakes = [
+        one
+        for one in type_mistakes(obj, type_)
+        if one.wanted == NOT_THERE
+        or (one.wanted != UNKNOWN and (one.value is not None or isinstance(one.loc[-1], int)))
+    ]
+    if mistakes and old is not None:  # an older server may have stored it: its status can still be written
+        stored = type_mistakes(old, type_)
+        mistakes = [one for one in mistakes if one not in stored]
+    for mistake in mistakes:
+        if mistake.wanted != NOT_THERE:
+            raise BadRequest(
+                f'{obj["kind"]} in version "{kind.resource.version}" cannot be handled as a {obj["kind"]}: '
+                f"{unmarshal_error(mistake)}"
+            )
+    missing = (Problem(format_field_path(one.loc), "Required value") for one in mistakes if one.loc[0] in _DESIRED)
+    raise_if_invalid(kind, obj, missing)
+    for field in obj.keys() & set(_DESIRED):
+        obj[field] = _without_nulls(obj[field])
+        if obj[field] is None:
+            del obj[field]
     return obj
+
+
+def unmarshal_error(mistake: TypeMistake) -> str:
+    """What a server says about a value that is not of its type."""
+    path = format_field_path(mistake.loc)
+    return f"json: cannot unmarshal {_json_type(mistake.value)} into field {path} of type {mistake.wanted}"
+
+
+def _json_type(value: object) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "null" if value is None else "object"
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def admit_create(context: ServerContext, kind: Kind, obj: Object) -> Object:

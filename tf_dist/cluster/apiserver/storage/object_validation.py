@@ -10,7 +10,9 @@ from typing import Any
 
 from tf_dist.cluster.api import Object
 from tf_dist.core.api.names import is_label_key, is_label_value
-from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
+from tf_dist.core.dialects.pod_rules.typed_values import check_rules
+from tf_dist.core.dialects.pod_template import check_spec, require_container
 from tf_dist.errors import Problem
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -95,8 +97,6 @@ def _string_map(value: Any) -> Iterator[tuple[str, Any]]:
     return iter(value.items()) if isinstance(value, Mapping) else iter(())
 
 
-_LISTS = ("containers", "initContainers", "volumes", "tolerations", "schedulingGates")
-_RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _SPEC_DEFAULTS = {
     "restartPolicy": "Always",
     "dnsPolicy": "ClusterFirst",
@@ -138,91 +138,19 @@ def all_containers(spec: Object) -> list[Object]:
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
-def shape_problems(pod: Object) -> Iterator[Problem]:
-    """Fields of the wrong type; every other check expects that there are none."""
-    spec = pod.get("spec")
-    if not isinstance(spec, dict):
-        yield Problem("spec", "Required value: must be an object")
-        return
-    for field in _LISTS:
-        items = spec.get(field)
-        if items is not None and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
-            yield Problem(f"spec.{field}", "Invalid value: must be a list of objects")
-        elif field in ("containers", "initContainers"):
-            for at, container in enumerate(items or ()):
-                yield from _container_shape(container, f"spec.{field}[{at}]")
-
-
-def _container_shape(container: Object, path: str) -> Iterator[Problem]:
-    for field in ("ports", "env", "volumeMounts"):
-        items = container.get(field)
-        if items is not None and not (isinstance(items, list) and all(isinstance(item, dict) for item in items)):
-            yield Problem(f"{path}.{field}", "Invalid value: must be a list of objects")
-    resources = container.get("resources")
-    if resources is None:
-        container.pop("resources", None)
-        return
-    for part in ("limits", "requests"):
-        if not isinstance(resources, dict) or not isinstance(resources.get(part) or {}, dict):
-            yield Problem(f"{path}.resources", "Invalid value: must be an object with limits and requests")
-            return
-
-
 def pod_spec_problems(pod: Object) -> Iterator[Problem]:
-    """Every rule that a well-shaped pod breaks."""
-    spec = pod["spec"]
-    if not spec.get("containers"):
-        yield Problem("spec.containers", "Required value")
-    if spec.get("restartPolicy") not in _RESTART_POLICIES:
-        yield Problem("spec.restartPolicy", f"Unsupported value: {spec['restartPolicy']!r}: Always, OnFailure, Never")
-    seen: set[Any] = set()
-    for field in ("initContainers", "containers"):
-        for at, container in enumerate(spec.get(field) or ()):
-            yield from _container_problems(container, f"spec.{field}[{at}]", seen)
-    yield from _mount_problems(spec)
-
-
-def _container_problems(container: Object, path: str, seen: set[Any]) -> Iterator[Problem]:
-    name = container.get("name")
-    if problem := name_problem(NameRule.LABEL, name if isinstance(name, str) else "", f"{path}.name"):
-        yield problem
-    elif name in seen:
-        yield Problem(f"{path}.name", f'Duplicate value: "{name}"')
-    seen.add(str(name))
-    if not container.get("image"):
-        yield Problem(f"{path}.image", "Required value")
-    for at, variable in enumerate(container.get("env") or ()):
-        if not variable.get("name"):
-            yield Problem(f"{path}.env[{at}].name", "Required value")
-    yield from _quantity_problems(container["resources"], path)
-
-
-def _quantity_problems(resources: Object, path: str) -> Iterator[Problem]:
-    values: dict[tuple[str, str], Any] = {}
-    for part in ("requests", "limits"):
-        for name, text in (resources.get(part) or {}).items():
-            try:
-                values[part, name] = parse_quantity(text)
-            except ValueError as error:
-                yield Problem(f"{path}.resources.{part}[{name}]", f"Invalid value: {error}")
-                continue
-            if values[part, name] < 0:
-                yield Problem(f"{path}.resources.{part}[{name}]", "Invalid value: must be greater than or equal to 0")
-    for (part, name), value in values.items():
-        limit = values.get(("limits", name))
-        if part == "requests" and limit is not None and value > limit:
-            yield Problem(f"{path}.resources.requests", f"Invalid value: must be less than or equal to {name} limit")
-
-
-def _mount_problems(spec: Object) -> Iterator[Problem]:
-    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
-    for field in ("initContainers", "containers"):
-        for at, container in enumerate(spec.get(field) or ()):
-            for number, mount in enumerate(container.get("volumeMounts") or ()):
-                if mount.get("name") not in volumes:
-                    yield Problem(
-                        f"spec.{field}[{at}].volumeMounts[{number}].name", f'Not found: "{mount.get("name")}"'
-                    )
+    """Every rule that a pod breaks whose values are of their types, in the words of an API server."""
+    out = FieldErrors(strict=False, advice=False)
+    require_container(pod, (), out)
+    check_rules(pod["spec"], "PodSpec", ("spec",), out)
+    check_spec(pod["spec"], ("spec",), out)
+    for problem in out.errors:
+        if problem.message == MISSING:
+            yield Problem(problem.path, "Required value", problem.hint)
+        elif problem.message.startswith("unknown value"):
+            yield Problem(problem.path, problem.message.replace("unknown value", "Unsupported value:", 1), problem.hint)
+        else:
+            yield Problem(problem.path, f"Invalid value: {problem.message}", problem.hint)
 
 
 def pod_update_problems(old: Object, new: Object) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jsonpatch
@@ -42,10 +42,12 @@ def apply_patch(obj: Object, patch: Any, kind: PatchType) -> Object:
         return _json_patched(obj, patch)
     if not isinstance(patch, Mapping):
         raise BadRequest(f"a {kind} body must be an object, not {type(patch).__name__}")
-    change: Callable[[Any, Mapping[str, Any]], Object] = (
-        merge_patch if kind is PatchType.MERGE else strategic_merge_patch
-    )
-    return change(obj, patch)
+    if kind is PatchType.MERGE:
+        return merge_patch(obj, patch)
+    try:
+        return strategic_merge_patch(obj, patch)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadRequest(f"the strategic merge patch does not fit the object: {error!r}") from error
 
 
 def merge_patch(target: Any, patch: Mapping[str, Any]) -> Object:
@@ -78,11 +80,15 @@ def _json_patched(obj: Object, patch: Any) -> Object:
 def strategic_merge_patch(target: Any, patch: Mapping[str, Any]) -> Object:
     """Kubernetes' strategic merge: as ``merge_patch``, but known lists merge by key and ``$`` directives are obeyed."""
     directive = patch.get("$patch")
+    if directive not in (None, "delete", "replace", "merge"):
+        raise BadRequest(f"the patch has an unknown directive $patch: {directive!r}")
     if directive == "delete":
         return {}
     plain = {key: change for key, change in patch.items() if not key.startswith("$")}
     base: Object = {} if directive == "replace" or not isinstance(target, Mapping) else dict(target)
     if (retained := patch.get("$retainKeys")) is not None:
+        if not isinstance(retained, list):
+            raise BadRequest("$retainKeys must be a list of keys")
         base = {key: value for key, value in base.items() if key in retained}
     for key, change in plain.items():
         if change is None:

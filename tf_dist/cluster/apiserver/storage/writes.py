@@ -163,7 +163,7 @@ class ObjectWriter:
         if (uid := metadata.get("uid")) != old["metadata"]["uid"]:
             problem = Problem("metadata.uid", f'Invalid value: "{uid}": field is immutable')
             raise Invalid(error_subject(kind, old), [problem])
-        decode_body(kind, before["apiVersion"], {**new, "metadata": {}})
+        new = decode_body(kind, before["apiVersion"], new, before)
         return self._update(kind, key, old, new, subresource=subresource, dry_run=dry_run)
 
     def _update(self, kind: Kind, key: Key, old: Object, new: Object, *, subresource: str, dry_run: bool) -> Object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from tf_dist.core.api.fieldpath import FieldPath, nearest_word
@@ -38,6 +39,17 @@ def check_typed(value: object, type_: str, loc: FieldPath, out: FieldErrors) -> 
     for mistake in mistakes:
         _report(mistake, out)
         wrong.setdefault(mistake.loc[:-1], set()).add(mistake.loc[-1])
+    check_rules(value, type_, loc, out, wrong)
+
+
+def check_rules(
+    value: object,
+    type_: str,
+    loc: FieldPath,
+    out: FieldErrors,
+    wrong: Mapping[FieldPath, set[str | int]] = MappingProxyType({}),
+) -> None:
+    """Check a value against the rules of all objects in it; ``wrong``: fields of a wrong type, by object."""
     for found in typed_objects(value, type_, loc):
         bad = wrong.get(found.loc, ())
         inner = {key: item for key, item in found.value.items() if key not in bad} if bad else found.value
