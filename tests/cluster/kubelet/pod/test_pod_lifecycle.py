@@ -36,7 +36,7 @@ def pod(policy: str = "Never", *, status: Object | None = None, **changes: Any) 
 def ended(code: int, *, ago: float = 0, ran: float = 1, attempt: int = 0, **changes: Any) -> ContainerRun:
     times = {"started": NOW - ago - ran, "finished": NOW - ago}
     return ContainerRun(
-        name="c", state=ContainerState.EXITED, code=code, attempt=attempt, **{"streak": attempt, **times, **changes}
+        state=ContainerState.EXITED, code=code, attempt=attempt, **{"name": "c", "streak": attempt, **times, **changes}
     )
 
 
@@ -84,6 +84,20 @@ def test_restart_policies(policy: str, code: int, phase: str, restarts: bool) ->
     decision = ask(pod(policy), ended(code))
     assert decision.status["phase"] == phase
     assert decision.actions == ((StartContainer("c", 1, 1),) if restarts else ())
+
+
+def test_a_pod_stays_running_while_its_container_starts_again() -> None:
+    restarting = ContainerRun(name="c", attempt=1, last=ended(1))
+    assert ask(pod("OnFailure"), restarting).status["phase"] == "Running"
+    assert ask(pod("OnFailure"), ContainerRun(name="c")).status["phase"] == "Pending"
+
+
+def test_a_sidecar_that_starts_again_does_not_hold_up_the_containers() -> None:
+    sidecar = {"name": "side", "image": "i", "restartPolicy": "Always"}
+    again = ContainerRun(name="side", attempt=1, last=ended(1, name="side"))
+    decision = ask(pod("OnFailure", initContainers=[sidecar]), again, ended(1))
+    assert decision.actions == (StartContainer("c", 1, 1),)
+    assert decision.status["phase"] == "Running"
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def _containers(pod: Object, runs: Mapping[str, ContainerRun], now: float, backo
     names = [item["name"] for item in pod["spec"]["containers"]]
     if all(_is_finished(runs.get(name), policy) for name in names):
         return _Step(phase="Failed" if any(runs[name].failed for name in names) else "Succeeded")
-    begun = any(name in runs and runs[name].started for name in names)
+    begun = any(name in runs and runs[name].begun for name in names)
     mains = _merge(_container_step(name, runs.get(name), policy, now, backoff) for name in names)
     beside = _merge(_container_step(name, runs.get(name), "Always", now, backoff) for name in sidecars)
     return _merge((beside, mains, _Step(phase="Running" if begun else "Pending")))
@@ -178,7 +178,7 @@ def _init_container_steps(
         name, run = item["name"], runs.get(item["name"])
         if item.get("restartPolicy") == "Always":
             beside.append(_container_step(name, run, "Always", now, backoff))
-            if run is None or not run.started:
+            if run is None or not run.begun:
                 return _merge((*beside, _Step(phase="Pending")))
         elif run is None or run.alive or run.code != 0:
             if run is not None and run.failed and policy == "Never":

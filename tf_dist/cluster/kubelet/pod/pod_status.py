@@ -75,6 +75,11 @@ class ContainerRun:
         return self.state != ContainerState.EXITED
 
     @property
+    def begun(self) -> bool:
+        """Whether an instance of the container has run: the one that starts now may not be the first."""
+        return bool(self.started) or self.attempt > 0
+
+    @property
     def failed(self) -> bool:
         """Whether it ended badly."""
         return not self.alive and self.code != 0
