@@ -22,7 +22,7 @@ from tf_dist.cluster.api_errors import AdmissionDenied, RequestInfo, error_from_
 from tf_dist.controller.driver import Driver
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import diagnose
-from tf_dist.core.dialects.parsing import parse
+from tf_dist.core.dialects.parsing import parse, read
 from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 # What no reader of jobs knows, but the API server does of pods.
@@ -85,7 +85,7 @@ def test_a_job_whose_pods_are_invalid_fails_within_seconds_and_says_why(world: W
     assert ("TFJobFailed", failed["message"]) in world.events()
     assert any(reason == "FailedCreatePod" and "tolerations" in text for reason, text in world.events())
     assert not world.pods(), "the parameter server could be made, and has no worker to serve"
-    told = diagnose(parse(stored).job, load_status(stored["status"]), (), world.clock.now)
+    told = diagnose(read(stored), load_status(stored["status"]), (), world.clock.now)
     assert any("tolerations" in one.summary for one in told), told
     assert not any("got no node" in one.summary + one.resolution for one in told), told
 

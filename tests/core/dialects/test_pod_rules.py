@@ -242,7 +242,13 @@ TAKEN_SPECS: list[dict[str, Any]] = [
     volume(hostPath={"path": "/x", "type": ""}),
     volume(projected={"sources": [{"serviceAccountToken": {"path": "t"}}, {"configMap": {"name": "c"}}]}),
     volume(csi={"driver": "d", "volumeAttributes": {"a": "b"}}),
-    volume(ephemeral={"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}),
+    volume(
+        ephemeral={
+            "volumeClaimTemplate": {
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+            }
+        }
+    ),
     node_terms(key="a", operator="Gt", values=["5"]),
     {"affinity": {"nodeAffinity": {PREFERRED_TERMS: [{"weight": 1, "preference": {}}]}}},
     {"affinity": {"nodeAffinity": {REQUIRED_TERMS: {"nodeSelectorTerms": [{}]}}}},
