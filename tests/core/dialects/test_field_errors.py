@@ -53,7 +53,7 @@ def test_nearest():
         (v1(), "spec.tfReplicaSpecs.Worker.restartPolicy", "ExitCodes", "unknown value", "did you mean ExitCode?"),
         (v1(), "spec.tfReplicaSpecs.Worker.restartpolicy", "Never", "unknown key", "did you mean restartPolicy?"),
         (v1(), "spec.tfReplicaSpecs.Worker.tempalte", {}, "unknown key", "did you mean template?"),
-        (v1(), "spec.tfReplicaSpecs.Worker", None, "must be a mapping (key: value), not nothing (null)", ""),
+        (v1(), "spec.tfReplicaSpecs.Worker", 5, "must be a mapping (key: value), not the number 5", ""),
         (v1(), "spec.tfReplicaSpecs.Worker.template", ..., "is required and missing", ""),
         (v1(), "spec.tfReplicaSpecs", [], "must be a mapping", ""),
         (v1(), "spec.runPolicy.cleanPodPolicy", "", "unknown value ''", "known: All, Running, None"),

@@ -43,8 +43,19 @@ def test_the_layout_says_more_than_the_likeness_of_versions():
     assert errors(changed(v1alpha1(), "apiVersion", "kubeflow.org/v2"))[0].hint == "did you mean kubeflow.org/v1alpha1?"
 
 
-def test_both_unknown_are_two_problems():
-    assert [problem.path for problem in errors({"apiVersion": "v1", "kind": "Podlet"})] == ["apiVersion", "kind"]
+def test_both_nearly_right_are_two_problems():
+    document = {"apiVersion": "kubeflow.org/v2", "kind": "Podlet"}
+    assert [problem.path for problem in errors(document)] == ["apiVersion", "kind"]
+
+
+@pytest.mark.parametrize("kind", ["Namespace", "ServiceAccount", "ResourceQuota", "Podlet"])
+def test_kind_that_is_not_a_job_is_one_problem_that_says_what_to_do(kind: str):
+    problem = only_error({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}})
+    assert (problem.path, problem.message) == (
+        "kind",
+        f"a {kind} is not a job, and not one of the objects that go with a job",
+    )
+    assert "apply it with kubectl" in problem.hint
 
 
 @pytest.mark.parametrize(

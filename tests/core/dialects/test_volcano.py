@@ -202,8 +202,8 @@ def test_allowed_events_and_actions(event: str, action: Action):
         (
             [{"event": "*", "action": "AbortJob"}, {"event": "PodFailed", "action": "RestartJob"}],
             "",
-            "'*' is every event, so PodFailed cannot have a policy beside it",
-            "",
+            "'*' is every event, so PodFailed cannot have a policy in addition",
+            "keep only the policy for '*'",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -45,11 +45,28 @@ def unknown_value(value: object) -> str:
 
 def quote_hint(value: object) -> str:
     """The hint for a scalar that YAML read as something else than text."""
+    if value is None:
+        return "write a text, or leave it out"
     if isinstance(value, bool):
         return f'write it in quotes: "{str(value).lower()}"'
     if isinstance(value, (int, float)):
         return f'write it in quotes: "{_short(value)}"'
-    return "" if value is None or isinstance(value, (list, Mapping)) else "write it in quotes"
+    return "" if isinstance(value, (list, Mapping)) else "write it in quotes"
+
+
+def in_source_words(problem: Problem, value: object, written: str) -> Problem:
+    """The problem of a scalar, as its file has the scalar: YAML reads ``2.10`` as 2.1, and in quotes it stays 2.10.
+
+    ``written``: the text of the scalar without quotes, "" where the file has nothing.
+    """
+    described = describe_value(value)
+    if isinstance(value, str) or not written or described not in problem.message:
+        return problem
+    message = problem.message
+    if described not in (f"the number {written}", f"the boolean {written}", f"nothing ({written})"):
+        message = message.replace(described, f"{written}, which YAML reads as {described}")
+    hint = f'write it in quotes: "{written}"' if problem.hint == quote_hint(value) else problem.hint
+    return replace(problem, message=message, hint=hint)
 
 
 def _short(value: object) -> str:
@@ -126,6 +143,10 @@ class FieldErrors:
         self.partial = True
         self.error(loc, message, hint)
         self._unreadable.add(format_field_path(loc))
+
+    def is_wrong(self, loc: FieldPath) -> bool:
+        """Whether an error was added about this very value, so that its default says nothing about the document."""
+        return format_field_path(loc) in self._wrong
 
     def unknown_key(self, loc: FieldPath, hint: str) -> None:
         """Add that nothing reads this key."""

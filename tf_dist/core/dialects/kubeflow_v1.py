@@ -163,7 +163,6 @@ def defaulted(document: Document) -> dict[str, Any]:
     if filled.get("successPolicy") is None:
         filled["successPolicy"] = ""
     if isinstance(specs := spec.get("tfReplicaSpecs"), Mapping):
-        specs = {key: value for key, value in specs.items() if value is not None}  # as API servers drop them
         names = [normalized_type(key) if isinstance(key, str) else key for key in specs]
         # Two spellings of one type are an error to report: one must not hide the other.
         keys = names if len(set(names)) == len(names) else list(specs)
@@ -418,7 +417,7 @@ def _advise_restart(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
         written = value_at(replicas.template, "spec", "restartPolicy")
         policy = replicas.restart_policy or "Never"
         used = "Never" if policy == "ExitCode" else policy
-        if isinstance(written, str) and written != used:
+        if isinstance(written, str) and written != used and not out.is_wrong((*_SPECS, key, "restartPolicy")):
             said = f"{key}'s {'' if replicas.restart_policy else 'default '}restartPolicy {policy}"
             out.warn(
                 (*_SPECS, key, "template", "spec", "restartPolicy"),

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, mappings, value_at
+from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, mappings, text, value_at
 from tf_dist.core.api.job import (
     Action,
     CleanPodPolicy,
@@ -210,7 +210,9 @@ def templates(document: Document) -> Iterator[RawTemplate]:
             count = value_at(replicas, "replicas")
             number = count if type(count) is int else 1
             place = ("spec", "replicaSpecs", index, "template")
-            yield RawTemplate(place, replicas["template"], number, value_at(replicas, "tfReplicaType") == "PS")
+            yield RawTemplate(
+                place, replicas["template"], number, text(value_at(replicas, "tfReplicaType")).upper() == "PS"
+            )
 
 
 def defaulted(document: Document) -> dict[str, Any]:
@@ -357,6 +359,8 @@ def _check_names(metadata: Metadata, spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_replicas(replicas: Replicas, loc: FieldPath, out: FieldErrors) -> None:
+    if out.is_wrong((*loc, "tfReplicaType")):
+        return  # what it needs depends on its type
     if replicas.kind == "MASTER" and replicas.count > 1:
         out.error((*loc, "replicas"), f"{replicas.count} masters: there can be one", "write 1, or leave it out")
     if replicas.default_server:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from tf_dist.core.api.fieldpath import FieldPath, mapping, suggestion, value_at
+from tf_dist.core.api.fieldpath import FieldPath, mapping, nearest_word, suggestion, value_at
 from tf_dist.core.api.job import Dialect, Document, Job
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
@@ -86,6 +86,7 @@ FORERUNNERS: Final = ("kubeflow.org/v1alpha2", "kubeflow.org/v1beta1", "kubeflow
 """Versions of TFJob between v1alpha1 and v1, of tf-operator 0.2 to 0.7. Their layout is v1's; pods that still ran were
 removed at the end (``SetDefaults_TFJob``), and of exit codes 130, 137, 138 and 143 were retried (``train_util``).
 """
+_FORMER_TTL: Final = "ttlSecondsAfterFinishing"
 _BOUNDS: Final = {"min-instances": MIN_WORKERS, "max-instances": MAX_WORKERS}
 """What DRAGON 0.9 added to the spec of a v1 TFJob, and the annotations that say the same."""
 
@@ -96,23 +97,37 @@ def _is_forerunner(document: Document) -> bool:
 
 def current(document: Any) -> Any:
     """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1; one of
-    v1alpha1 that an early operator stored, as it was submitted.
+    v1alpha1 that an early operator stored, as it was submitted. Roles without a value are left out, as API servers do.
 
     Anything else is returned as it is. Never in place; unchanged parts are shared.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("spec"), Mapping):
         return document
     if _is_forerunner(document):
-        spec = document["spec"]
-        policy = {} if spec.get("cleanPodPolicy") is not None else {"cleanPodPolicy": "Running"}
-        if value_at(spec, "runPolicy", "cleanPodPolicy") is None:
-            spec = {**spec, **policy}
-        document = {**document, "apiVersion": Dialect.TFJOB_V1.value, "spec": spec}
+        document = {**document, "apiVersion": Dialect.TFJOB_V1.value, "spec": _forerunner_spec(document["spec"])}
+    if isinstance(roles := document["spec"].get("tfReplicaSpecs"), Mapping) and None in roles.values():
+        present = {key: value for key, value in roles.items() if value is not None}
+        document = {**document, "spec": {**document["spec"], "tfReplicaSpecs": present}}
     if document.get("apiVersion") == Dialect.TFJOB_V1 and not _BOUNDS.keys().isdisjoint(document["spec"]):
         return _with_bounds(document)
     if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
         return kubeflow_v1alpha1.as_submitted(document)
     return document
+
+
+def _forerunner_spec(spec: Document) -> Document:
+    """The spec with its own default of cleanPodPolicy, and with the time to live under the name that v1 gave it."""
+    policy = spec.get("runPolicy")
+    if not isinstance(policy, Mapping | None):
+        return spec
+    filled = dict(mapping(policy))
+    if spec.get("cleanPodPolicy") is None and filled.get("cleanPodPolicy") is None:
+        filled["cleanPodPolicy"] = "Running"
+    seconds = spec.get(_FORMER_TTL)
+    if type(seconds) is int and seconds >= 0 and filled.get("ttlSecondsAfterFinished") is None:
+        filled["ttlSecondsAfterFinished"] = seconds
+        spec = {key: value for key, value in spec.items() if key != _FORMER_TTL}
+    return {**spec, "runPolicy": filled}
 
 
 def _with_bounds(document: Document) -> dict[str, Any]:
@@ -135,6 +150,9 @@ def advise_version(document: Document, out: FieldErrors) -> None:
             filled: FieldPath = ("spec", "replicaSpecs", index, "template")
             said = "was filled in by an early tf-operator: tf-dist starts its own standard server"
             out.warn(filled, said, "leave the template out")
+    for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
+        if replicas is None:
+            out.warn(("spec", "tfReplicaSpecs", str(key)), "is empty, so the job has no such replicas", "leave it out")
     if not _is_forerunner(document):
         return
     out.warn(
@@ -164,6 +182,10 @@ def _unknown(document: Document, version: object, kind: object, out: FieldErrors
         out.error(("kind",), *known)
         return
     kinds = sorted({one.kind for one in Dialect})
+    if isinstance(version, str) and isinstance(kind, str) and not _resembles_a_job(version, kind, kinds):
+        article = "an" if kind[:1] in "AEIOU" else "a"
+        out.error(("kind",), f"{article} {kind} is not a job, and not one of the objects that go with a job", _BESIDE)
+        return
     versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
     if kind == Dialect.TFJOB_V1.kind and (actual := spec_layout(document)):
         versions = [actual]
@@ -173,6 +195,19 @@ def _unknown(document: Document, version: object, kind: object, out: FieldErrors
     fitting = [one.kind for one in Dialect if one == version] or kinds
     if kind not in fitting and (good or kind not in kinds):
         _unknown_word("kind", kind, fitting, out)
+
+
+_BESIDE: Final = (
+    "apply it with kubectl from a file of its own; beside jobs a file may hold ConfigMaps, Secrets, Services, "
+    "PersistentVolumeClaims and Queues"
+)
+
+
+def _resembles_a_job(version: str, kind: str, kinds: Collection[str]) -> bool:
+    """Whether a document may have been meant as a job: its group or its kind is a job's, or nearly."""
+    groups = {one.value.partition("/")[0] for one in Dialect}
+    group = version.partition("/")[0]
+    return bool(nearest_word(group, groups) or nearest_word(kind, kinds))
 
 
 def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -> None:

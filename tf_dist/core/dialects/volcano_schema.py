@@ -232,5 +232,7 @@ def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -
     named = {name for policy in policies for name in events_of(policy)}
     if ANY_EVENT in named and len(named) > 1:
         out.error(
-            loc, f"'*' is every event, so {', '.join(sorted(named - {ANY_EVENT}))} cannot have a policy beside it"
+            loc,
+            f"'*' is every event, so {', '.join(sorted(named - {ANY_EVENT}))} cannot have a policy in addition",
+            "name the events one by one, or keep only the policy for '*'",
         )

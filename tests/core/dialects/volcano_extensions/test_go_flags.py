@@ -45,7 +45,7 @@ def test_all_is_read(arguments: list[str], values: dict[str, str]):
         (["--=22"], "is no flag"),
         (["--help"], "is not known"),
         (["--"], "ends the flags"),
-        (["--quiet=yes"], "is true or false, not 'yes'"),
+        (["--quiet=yes"], "must be true or false, not 'yes'"),
         (["--quiet", "true"], "is no flag"),
     ],
 )
@@ -59,7 +59,7 @@ def test_reading_stops_at_what_cannot_be_read_and_what_was_read_holds(bad: list[
 def test_a_number_that_cannot_be_read_stops_too():
     found = parse_go_flags(["--port=no", "--ps=servers"], KINDS)
     assert (found.problem, found.unread, "ps" in found.values) == (
-        "is a whole number, not 'no'",
+        "must be a whole number, not 'no'",
         ("--ps=servers",),
         False,
     )

@@ -85,8 +85,8 @@ def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> P
                 return ParsedFlags(values, argument, "needs a value")
             value = waiting.pop(0)
         if kind is FlagKind.BOOL and parse_go_bool(value) is None:
-            return ParsedFlags(values, argument, f"is {kind}, not {value[:40]!r}", unread=tuple(waiting))
+            return ParsedFlags(values, argument, f"must be {kind}, not {value[:40]!r}", unread=tuple(waiting))
         values[name] = value
         if kind is FlagKind.INT and parse_go_int(value) is None:
-            return ParsedFlags(values, argument, f"is {kind}, not {value[:40]!r}", unread=tuple(waiting))
+            return ParsedFlags(values, argument, f"must be {kind}, not {value[:40]!r}", unread=tuple(waiting))
     return ParsedFlags(values)

@@ -112,9 +112,12 @@ def _advise_unread(flags: ParsedFlags, known: Mapping[str, FlagKind], loc: Field
     if not flags.stopped_at:
         return
     also = f", nor {' '.join(flags.unread)}" if flags.unread else ""
-    message = f"{flags.stopped_at[:80]} {flags.problem}: it is not used{also}, as Volcano stops reading there"
+    argument = flags.stopped_at[:80]
     names = [f"--{name}" for name in known]
-    out.warn(loc, message, suggestion(f"--{flags.unknown}", names) if flags.unknown else "")
+    hint = suggestion(f"--{flags.unknown}", names) if flags.unknown else ""
+    if " -" in flags.stopped_at:  # two arguments in one text: the first is meant, and its value ends at the space
+        argument, hint = argument.partition("=")[0], "write each argument as an entry of its own"
+    out.warn(loc, f"{argument} {flags.problem}: it is not used{also}, as Volcano stops reading there", hint)
 
 
 def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str], out: FieldErrors) -> None:
