@@ -123,10 +123,15 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         ":5: spec.ports: must be a list, not a number",
         "",
     ),
-    "a list of kubectl's": (
+    "a List without items": (
         b"apiVersion: v1\nkind: List\nitems: []\n",
-        ":2: kind: a List holds several objects",
-        "write its items as documents, separated by ---",
+        ":1: items: is empty: this List holds no objects",
+        "",
+    ),
+    "a List whose items are none": (
+        b"apiVersion: v1\nkind: List\nitems: {a: 1}\n",
+        ":1: items: must be a list (- item)",
+        "",
     ),
     "a companion twice": (
         SETTINGS + b"---\n" + SETTINGS,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.client.yaml_files import FileProblem, YamlDocument, read_yaml_file, read_yaml_text
 from tf_dist.core.api.fieldpath import format_field_path
+from tf_dist.core.dialects.field_errors import in_source_words, quote_hint
+from tf_dist.core.dialects.placeholders import explained
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -73,9 +75,11 @@ class _Collector:
     problems: list[FileProblem] = field(default_factory=list)
 
     def add(self, written: YamlDocument, found: Iterable[Problem], *, warning: bool = False) -> None:
-        for problem in found:
+        for problem in explained(written.content, found):
             line = written.line(problem.path)
-            self.problems.append(FileProblem(written.file, written.number, line, problem, warning))
+            self.problems.append(
+                FileProblem(written.file, written.number, line, written.in_its_words(problem), warning)
+            )
 
 
 def load_job_files(
@@ -117,7 +121,8 @@ def _sorted(
     strict: bool = False,
     volcano_queues: bool = False,
 ) -> JobFiles:
-    for written in documents:
+    for document in documents:
+        written = replace(document, content=without_server_fields(document.content))
         if _is_queue(written.content):
             _add_queue(collector, written)
         elif volcano_queues and _is_volcano_queue(written.content):
@@ -153,10 +158,70 @@ def _add_job(
         refuse_unknown_keys(overrides, parsed.warnings)
         changed = YamlDocument(written.file, written.number, current(content), written.node)
     except InvalidJob as error:
-        collector.add(written, error.problems)
+        collector.add(written, (_in_words_of(overrides, problem) for problem in error.problems))
         return
     collector.add(written, parsed.warnings, warning=True)
     collector.jobs.append(LoadedJob(changed, parsed))
+
+
+def _in_words_of(overrides: Sequence[Override], problem: Problem) -> Problem:
+    """The problem of a value that was set, as it was given, with the option that takes any text."""
+    for one in overrides:
+        if one.written and format_field_path(one.path) == problem.path:
+            hint = f"--set-string {problem.path}={one.written}"
+            found = in_source_words(problem, one.value, one.written)
+            return replace(found, hint=hint) if problem.hint == quote_hint(one.value) else found
+    return problem
+
+
+_SERVER_FIELDS: Final = frozenset(
+    {
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "managedFields",
+        "ownerReferences",
+        "finalizers",
+    }
+)
+_SERVER_ANNOTATIONS: Final = (
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "pv.kubernetes.io/",
+    "volume.kubernetes.io/selected-node",
+    "volume.kubernetes.io/storage-provisioner",
+    "volume.beta.kubernetes.io/storage-provisioner",
+)
+_SERVER_SPECS: Final[Mapping[str, tuple[str, ...]]] = {
+    "PersistentVolumeClaim": ("volumeName",),
+    "Service": ("clusterIP", "clusterIPs"),
+}
+
+
+def without_server_fields(content: Any) -> Any:
+    """A document that was exported from a cluster (``kubectl get -o yaml``) as a new one; others as they are.
+
+    Owners and finalizers of the old object are left out, too: the garbage collector deletes an object whose owners are
+    gone.
+    """
+    metadata = content.get("metadata") if isinstance(content, Mapping) else None
+    if not isinstance(metadata, Mapping) or (_SERVER_FIELDS.isdisjoint(metadata) and "status" not in content):
+        return content
+    exported = isinstance(metadata.get("uid"), str)
+    dropped = _SERVER_FIELDS if exported else _SERVER_FIELDS - {"ownerReferences", "finalizers"}
+    kept = {key: value for key, value in metadata.items() if key not in dropped}
+    if isinstance(annotations := kept.get("annotations"), Mapping):
+        of_users = {k: v for k, v in annotations.items() if not str(k).startswith(_SERVER_ANNOTATIONS)}
+        kept["annotations"] = of_users
+    result = {key: value for key, value in content.items() if key != "status"} | {"metadata": kept}
+    spec = result.get("spec")
+    if exported and isinstance(spec, Mapping) and spec.get("clusterIP") != "None":
+        gone = _SERVER_SPECS.get(str(content.get("kind")), ())
+        result["spec"] = {key: value for key, value in spec.items() if key not in gone}
+    return result
 
 
 def _is_queue(content: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,6 +13,8 @@ import yaml
 
 from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
 from tf_dist.core.api.overrides import TAG, Loader
+from tf_dist.core.dialects.field_errors import in_source_words
+from tf_dist.core.dialects.placeholders import find_placeholder, find_template, find_ytt, placeholder_problem
 from tf_dist.errors import Problem
 
 _MAX_VALUES: Final = 1_000_000
@@ -130,20 +132,35 @@ class YamlDocument:
 
     def line(self, path: str) -> int:
         """The line of the file on which a dotted path stands, or as much of it as there is; 0 if there is no file."""
+        return self._find(path)[0]
+
+    def in_its_words(self, problem: Problem) -> Problem:
+        """A problem of this document, which says scalars as the file does."""
+        node = self._find(problem.path)[1]
+        if not isinstance(node, yaml.ScalarNode) or node.style in ("'", '"', "|", ">"):
+            return problem
+        maker = Loader("")
+        try:
+            return in_source_words(problem, maker.construct_document(node), str(node.value))
+        finally:
+            maker.dispose()
+
+    def _find(self, path: str) -> tuple[int, Any]:
+        """The line of a path, or of as much of it as there is, and the node at its end (None: there is none)."""
         node = self.node
         if node is None:
-            return 0
+            return 0, None
         line = node.start_mark.line
         try:
             parts = parse_field_path(path) if path else ()
         except ValueError:
-            parts = ()
+            return int(line) + 1, None
         for part in parts:
             found = _child(node, part)
             if found is None:
-                break
+                return int(line) + 1, None
             line, node = found
-        return int(line) + 1
+        return int(line) + 1, node
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +255,10 @@ def _decoded(data: bytes) -> str:
 
 def _load(name: str, text: str, documents: list[YamlDocument], problems: list[FileProblem]) -> None:
     """Every document up to the first that cannot be separated from the rest."""
+    if ytt := find_ytt(text):
+        line = text.count("\n", 0, ytt.start) + 1
+        problems.append(_of_file(name, f"is a template that was not rendered: {ytt.text}", ytt.hint, line))
+        return
     nodes: list[Any] = []
     loader = Loader(text)
     try:
@@ -247,28 +268,106 @@ def _load(name: str, text: str, documents: list[YamlDocument], problems: list[Fi
     except yaml.reader.ReaderError as error:
         problems.append(_unprintable(name, text, error))
     except yaml.YAMLError as error:
-        problems.append(_syntax(name, error))
+        problems.append(_template(name, text, error) or _syntax(name, error))
     except RecursionError:
         problems.append(_of_file(name, "is nested too deeply to be read"))
     finally:
         loader.dispose()
-    several = len(nodes) > 1
-    for number, node in enumerate(nodes, start=1):
-        if _empty(node):
-            continue
-        where = number if several else None
-        found = list(find_yaml_problems(node))
-        problems += [FileProblem(display_name(name), where, line, problem) for line, problem in found]
-        if not any(problem.message in FATAL for _, problem in found):
-            _construct(name, where, node, documents, problems)
+    lines = text.split("\n")
+    objects = [one for node in nodes if not _empty(node) for one in _objects(node)]
+    for number, one in enumerate(objects, start=1):
+        where = number if len(objects) > 1 else None
+        found = list(find_yaml_problems(one.node))
+        said = dict.fromkeys((line, _unfilled(problem, lines[line - 1])) for line, problem in found)
+        if one.problem is not None:
+            said[one.node.start_mark.line + 1, one.problem] = None
+        problems += [FileProblem(display_name(name), where, line, problem) for line, problem in said]
+        if one.problem is None and not any(problem.message in FATAL for _, problem in found):
+            _construct(name, where, one, documents, problems)
+
+
+class _Object(NamedTuple):
+    """An object of a file: a document, or an item of a list."""
+
+    node: Any
+    envelope: Mapping[str, str] = {}
+    """The apiVersion and kind that a list of one kind says for its items."""
+    problem: Problem | None = None
+    """Why a list has no items that can be read."""
+
+
+def _objects(root: Any) -> Iterator[_Object]:
+    """The document, or the items of a List as ``kubectl get -o yaml`` writes it, with those of the Lists among them."""
+    if _list_of(root) is None or any(problem.message in FATAL for _, problem in find_yaml_problems(root)):
+        yield _Object(root)
+        return
+    pending = [_Object(root)]
+    while pending:
+        one = pending.pop()
+        listed = _list_of(one.node)
+        if listed is None:
+            yield one
+        elif not isinstance(listed.items, yaml.SequenceNode):
+            yield _Object(one.node, problem=Problem("items", "must be a list (- item)"))
+        elif not listed.items.value:
+            yield _Object(one.node, problem=Problem("items", f"is empty: this {listed.kind} holds no objects"))
+        else:
+            version = str(getattr(_value(one.node, "apiVersion"), "value", ""))
+            item_kind = listed.kind.removesuffix("List")
+            envelope = {"apiVersion": version, "kind": item_kind} if item_kind else {}
+            pending += [_Object(item, envelope) for item in reversed(listed.items.value)]
+
+
+class _ListNode(NamedTuple):
+    kind: str
+    items: Any
+
+
+def _list_of(node: Any) -> _ListNode | None:
+    kind, items = (_value(node, key) for key in ("kind", "items"))
+    named = str(getattr(kind, "value", ""))
+    return _ListNode(named, items) if named.endswith("List") and items is not None else None
+
+
+def _value(node: Any, key: str) -> Any:
+    found = _child(node, key) if isinstance(node, yaml.MappingNode) else None
+    return found and found[1]
+
+
+def _unfilled(problem: Problem, line: str) -> Problem:
+    """``{{ name }}`` without quotes is a mapping with a mapping as its key."""
+    found = find_placeholder(line) if problem.message == _NO_TEXT and "{{" in line else None
+    return placeholder_problem(problem.path, found) if found else problem
+
+
+def _template(name: str, text: str, error: yaml.YAMLError) -> FileProblem | None:
+    """What to say of a text that is not YAML because it is a template."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    lines = text.split("\n")
+    last = mark.line if mark else 0
+    for line in range(min(last, len(lines) - 1), max(last - 2, -1), -1):
+        found = find_placeholder(lines[line])
+        quoted = found and any(lines[line].count(quote, 0, found.start) % 2 for quote in "'\"")
+        if found and not quoted and found.text.startswith(("{", "${", "%", "@", "[[")):
+            hint = (find_template(text) or found).hint
+            return _of_file(name, f"is a template that was not rendered: {found.text}", hint, line + 1)
+    found = find_template(text)
+    if found is None:
+        return None
+    whole = _syntax(name, error)
+    hint = f"it seems to be a template ({found.text}): {found.hint}"
+    return replace(whole, problem=replace(whole.problem, hint=hint))
 
 
 def _construct(
-    name: str, number: int | None, node: Any, documents: list[YamlDocument], problems: list[FileProblem]
+    name: str, number: int | None, one: _Object, documents: list[YamlDocument], problems: list[FileProblem]
 ) -> None:
     maker = Loader("")
     try:
-        documents.append(YamlDocument(display_name(name), number, maker.construct_document(node), node))
+        content = maker.construct_document(one.node)
+        if isinstance(content, dict):
+            content = {**one.envelope, **content}
+        documents.append(YamlDocument(display_name(name), number, content, one.node))
     except yaml.YAMLError as error:
         problems.append(_syntax(name, error, number))
     except RecursionError:

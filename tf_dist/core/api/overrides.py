@@ -13,7 +13,7 @@ import json as json_text
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
@@ -82,6 +82,8 @@ class Override:
 
     path: FieldPath
     value: Any
+    written: str = field(default="", compare=False)
+    """The scalar of a ``--set`` as it was given: YAML reads ``2.10`` as 2.1. Empty for all other values."""
 
 
 def parse_overrides(
@@ -105,7 +107,7 @@ def parse_overrides(
             try:
                 path, value = _split(text)
                 parsed, where = parse_field_path(path), f"{path}: "
-                overrides.append(Override(parsed, value_of(value)))
+                overrides.append(Override(parsed, value_of(value), value if option == "--set" else ""))
             except _Structure as error:
                 problems.append(Problem(option, f"{where}{error}", _WAYS))
             except ValueError as error:

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, text, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
-from tf_dist.core.dialects import common_annotations, kubeflow_v1, volcano
+from tf_dist.core.dialects import common_annotations, kubeflow_v1, placeholders, volcano
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
 from tf_dist.core.dialects.environment import check_environment
 from tf_dist.core.dialects.field_errors import FieldErrors, report_schema_errors
@@ -26,7 +26,7 @@ from tf_dist.core.dialects.registry import (
     dialect_of,
     spec_dialect,
 )
-from tf_dist.errors import Problem
+from tf_dist.errors import InvalidJob, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,13 @@ def parse(document: Any, *, strict: bool = True) -> Parsed:
     ``strict``: unknown keys are errors; else they are warnings, as a cluster passes them over, too.
     Documents are never changed; what the defaults leave alone, ``Parsed.document`` and the job share with the original.
     """
-    out = FieldErrors(strict=strict)
+    try:
+        return _parsed(document, FieldErrors(strict=strict))
+    except InvalidJob as error:
+        raise InvalidJob(placeholders.explained(document, error.problems)) from None
+
+
+def _parsed(document: Any, out: FieldErrors) -> Parsed:
     dialect = dialect_of(document)
     advise_version(document, out)
     document = current(document)
@@ -57,6 +63,7 @@ def parse(document: Any, *, strict: bool = True) -> Parsed:
     check_environment(job, out)
     out.raise_errors()
     _advise_tf_config(job, form.templates(document), out)
+    _advise_images(form.templates(document), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
 
@@ -68,6 +75,17 @@ def _advise_tf_config(job: Job, templates: Iterable[RawTemplate], out: FieldErro
         for place, container in template_containers(raw.template):
             if any(value_at(entry, "name") == "TF_CONFIG" for entry in list_items(container.get("env"))):
                 out.warn((*raw.loc, *place, "env"), "tf-dist sets TF_CONFIG, and this one is overridden", "remove it")
+
+
+def _advise_images(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
+    """An API server takes any text for an image, and the pod then waits for one that no registry has."""
+    for raw in templates:
+        for field in ("initContainers", "containers"):
+            for place, container in template_containers(raw.template, field):
+                if found := placeholders.find_placeholder(text(container.get("image"))):
+                    loc = (*raw.loc, *place, "image")
+                    said = placeholders.placeholder_problem(format_field_path(loc), found)
+                    out.warn(loc, said.message, said.hint)
 
 
 def read(stored: Document) -> Job:

@@ -1,0 +1,131 @@
+"""Placeholders of template languages that nobody has filled in, and how each language is rendered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.api.fieldpath import FieldPath, parse_field_path
+from tf_dist.errors import Problem
+
+
+class Placeholder(NamedTuple):
+    """A placeholder in a text."""
+
+    text: str
+    """As it is written."""
+    hint: str
+    """How its language is rendered."""
+    start: int
+    """Its position in the text."""
+
+
+_ARGO: Final = "inputs|outputs|workflow|steps|tasks|item|pod|retries|lastRetry|node|parameters|cronworkflow"
+_GO: Final = (
+    "if|else|with|range|end|define|block|template|include|toYaml|toJson|default|quote|tpl|required|printf|int|not"
+)
+# The first that fits names the language.
+_YTT: Final = re.compile(
+    r"#@\s*(?:data\.|load\(|if\b|for\b|end\b|def\b|overlay\b)[^\n]*|#@(?:data/values|overlay/)[^\n]*"
+)
+# The first that fits names the language.
+_LANGUAGES: Final = tuple(
+    (re.compile(pattern), hint)
+    for pattern, hint in (
+        (
+            r"\{\{-?\s*(?:(?:with|range)\s+)?\.(?:Trial|NameSpace|HyperParameters)\b[^}\n]*\}\}"
+            r"|\$\{trial(?:Parameters|Spec)\.[^}\n]*\}",
+            "Katib renders it for each trial of an Experiment: submit the Experiment, or write a value",
+        ),
+        (
+            rf"\{{\{{=?\s*(?:{_ARGO})\b[^}}\n]*\}}\}}",
+            "Argo renders it when the workflow runs: submit the workflow, or write a value",
+        ),
+        (
+            rf"\{{\{{-?\s*(?:/\*|[.$\"(]|(?:{_GO})\b)[^}}\n]*\}}\}}",
+            "render the template first: helm template CHART | tf-dist validate -",
+        ),
+        (
+            r"\{\{[^}\n]*\}\}|\{%-?[^%\n]*%\}",
+            "render the template first, with Jinja for example; in Airflow, TFJobOperator(job=...) renders it",
+        ),
+        (
+            r"\$\((?:params|context|tasks|workspaces)\.[^)\n]*\)",
+            "Tekton renders it when the pipeline runs: write a value",
+        ),
+        (
+            r"\$\{[A-Za-z_][^}\n]*\}|\$\([A-Za-z_][\w.-]*\)|\$[A-Za-z_]\w*",
+            "fill it in first: envsubst < FILE | tf-dist validate -",
+        ),
+        (
+            r"%\([A-Za-z_][\w.]*\)[sdifr]|%[A-Z_]{2,}%|@[A-Za-z_][\w.-]*@|__[A-Z][A-Z0-9_]*__|<[A-Za-z][\w .-]*>"
+            r"|\[\[[^\]\n]*\]\]|\{[A-Za-z_]\w*\}",
+            "write a value",
+        ),
+    )
+)
+_WHOLE_FILES: Final = 4  # the languages whose text is recognised anywhere in a file; the others only in a value
+_JSONNET: Final = re.compile(
+    r"\bstd\.[a-z]\w*|^\s*local\s+\w+\s*=.*|\bimport(?:str)?\s+['\"][^'\"\n]*['\"]", re.MULTILINE
+)
+_LISTS_OF_WORDS: Final = frozenset({"command", "args"})  # a shell may fill in what is written there
+
+
+def find_placeholder(text: str) -> Placeholder | None:
+    """The first placeholder of a value."""
+    for pattern, hint in _LANGUAGES:
+        if found := pattern.search(text):
+            return Placeholder(found[0], hint, found.start())
+    return None
+
+
+def find_ytt(text: str) -> Placeholder | None:
+    """The first expression of ytt in a file: comments to YAML, so that the values seem to be missing."""
+    found = _YTT.search(text)
+    return (
+        Placeholder(found[0], "render the template first: ytt -f FILE | tf-dist validate -", found.start())
+        if found
+        else None
+    )
+
+
+def find_template(text: str) -> Placeholder | None:
+    """The template language of a file that is not YAML, by its most telling mark."""
+    if found := _JSONNET.search(text):
+        return Placeholder(found[0].strip(), "render it first: jsonnet FILE | tf-dist validate -", found.start())
+    for pattern, hint in _LANGUAGES[:_WHOLE_FILES]:
+        if found := pattern.search(text):
+            return Placeholder(found[0], hint, found.start())
+    return None
+
+
+def placeholder_problem(path: str, found: Placeholder) -> Problem:
+    """What to say of a value that holds a placeholder."""
+    return Problem(path, f"has the placeholder {found.text}, and nothing has filled it in", found.hint)
+
+
+def explained(document: Any, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The problems; of a value that holds a placeholder, that this is the reason."""
+    for problem in problems:
+        found = _placeholder_at(document, problem.path)
+        yield placeholder_problem(problem.path, found) if found else problem
+
+
+def _placeholder_at(document: Any, path: str) -> Placeholder | None:
+    try:
+        parts: FieldPath = parse_field_path(path)
+    except ValueError:
+        return None
+    value = document
+    for part in parts:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    if isinstance(value, Mapping) and len(value) == 1:  # {name} without quotes is a mapping to YAML
+        ((key, nothing),) = value.items()
+        value = f"{{{key}}}" if nothing is None and isinstance(key, str) else None
+    if not isinstance(value, str) or _LISTS_OF_WORDS.intersection(map(str, parts)):
+        return None
+    return find_placeholder(value)
