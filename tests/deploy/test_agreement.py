@@ -321,7 +321,7 @@ EDITS: Final = [
     ),
     (edited("v1", (("spec", "runPolicy"), DELETED)), V1, ""),
     (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), "efgh")), "RuntimeId is immutable"),
-    (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), "RuntimeId is immutable"),
+    (V1ALPHA1, edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), ""),
     (edited("v1alpha1", (("spec", "RuntimeId"), DELETED)), V1ALPHA1, ""),
     (edited("v1alpha1", (("spec", "RuntimeId"), "")), V1ALPHA1, ""),
     (V1, {**V1, "spec": V1ALPHA1["spec"]}, "a job keeps its layout"),

@@ -99,6 +99,15 @@ def test_what_a_driver_writes_at_v1_is_kept_and_shown(
         assert row.split()[:4] == [job.key.name, "Running", body["status"]["tfDist"]["ready"], "Started"]
 
 
+def test_kubectl_waits_for_a_job_of_v1alpha1(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:
+    document = example("tfjob-v1alpha1.yaml")
+    stored = admin.create(TFJOBS_V1ALPHA1, namespace, document)
+    name = document["metadata"]["name"]
+    status = written_status(read(stored), Status(phase=Phase.COMPLETED, reason="Done", since=1.8e9), 1.8e9)
+    admin.replace(TFJOBS_V1ALPHA1, namespace, name, {**stored, "status": status}, subresource="status")
+    kubectl("wait", f"tfjobs.v1alpha1.kubeflow.org/{name}", "--for=condition=Succeeded", "-n", namespace)
+
+
 def test_the_status_is_a_subresource(admin: RestCluster, namespace: str) -> None:
     made = admin.create(TFJOBS, namespace, {**odd_job(), "status": {"conditions": []}})
     assert "status" not in made

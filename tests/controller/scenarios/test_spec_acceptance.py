@@ -418,6 +418,21 @@ def test_a_runtime_id_that_is_missing_is_written_into_the_spec(world: World) -> 
     assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["metadata"]["resourceVersion"] == version
 
 
+@pytest.mark.parametrize("own", [{}, {"RuntimeId": "some-runtime-id"}])
+def test_runtime_id_that_a_replacement_leaves_out_stays(world: World, own: dict[str, str]) -> None:
+    """As `kubectl replace` does with the file that the job was made from."""
+    runs(world, v1alpha1(**own))
+    stored = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
+    before = [pod["metadata"]["uid"] for pod in world.cluster.list(PODS, "default").items]
+    spec = {key: value for key, value in stored["spec"].items() if key != "RuntimeId"}
+    world.cluster.replace(TFJOBS_V1ALPHA1, "default", "mnist", {**stored, "spec": spec})
+    world.settle()
+    again = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
+    assert again["spec"]["RuntimeId"] == stored["spec"]["RuntimeId"]
+    assert load_status(stored_status(again)).refused is None
+    assert [pod["metadata"]["uid"] for pod in world.cluster.list(PODS, "default").items] == before
+
+
 def test_a_runtime_id_of_the_user_s_own_stays(world: World) -> None:
     runs(world, v1alpha1(RuntimeId="some-runtime-id"))
     assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["spec"]["RuntimeId"] == "some-runtime-id"

@@ -32,7 +32,16 @@ STATE = {"phase": "Pending", "lastTransitionTime": format_time(START), "reason":
     ("document", "shown"),
     [
         (v1(), {"replicaStatuses": {}, "conditions": [("SpecAccepted", "False", SAID)]}),
-        (v1alpha1(), {"phase": "Creating", "state": "Running", "replicaStatuses": [], "reason": SAID}),
+        (
+            v1alpha1(),
+            {
+                "phase": "Creating",
+                "state": "Running",
+                "replicaStatuses": [],
+                "reason": SAID,
+                "conditions": [("SpecAccepted", "False", SAID)],
+            },
+        ),
         (volcano(), {"state": STATE}),
     ],
 )

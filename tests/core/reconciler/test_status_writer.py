@@ -9,6 +9,7 @@ import pytest
 
 from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, volcano_job, written_status
 from tests.core.world import WAIT, World
+from tf_dist.cli.install.crds import tfjobs, volcano_jobs
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Job, Rule
 from tf_dist.core.api.status import Admission, Counts, Phase, Status, display_phase, outcome_kind
@@ -220,7 +221,42 @@ def test_volcano_counts_retries_and_versions() -> None:
     assert (world.status["retryCount"], world.status["version"]) == (1, 1)
 
 
-def test_ready_tells_workers_that_work_or_are_done_of_those_wanted() -> None:
-    counts = {"worker": Counts(running=1, ready=1, failed=1), "ps": Counts(ready=1)}
-    assert ready_text(JOB, Status(counts=counts)) == "1/2"
+def test_ready_counts_replicas_of_every_type() -> None:
+    counts = {"worker": Counts(running=1, ready=1, failed=1), "ps": Counts(ready=1), "chief": Counts(succeeded=1)}
+    job = v1_job(replicas("Chief", 1), replicas("PS", 1), replicas("Worker", 2))
+    assert ready_text(job, Status(counts=counts)) == "3/4"
     assert ready_text(v1_job(replicas("PS", 2)), Status(counts=counts)) == "1/2"
+
+
+@pytest.mark.parametrize(("phase", "type_"), [(Phase.RUNNING, "Running"), (Phase.COMPLETED, "Succeeded")])
+def test_v1alpha1_has_the_conditions_that_kubectl_waits_for(phase: Phase, type_: str) -> None:
+    told = written_status(v1alpha1_job(), Status(phase=phase))
+    assert [one["type"] for one in told["conditions"] if one["status"] == "True"][-1] == type_
+
+
+@pytest.mark.parametrize(
+    ("make", "definition"), [(v1_job, tfjobs), (v1alpha1_job, tfjobs), (volcano_job, volcano_jobs)]
+)
+def test_kubectl_explains_every_field_of_the_status(make: Any, definition: Any) -> None:
+    """``kubectl explain tfjob.status`` shows what the definition describes."""
+    full = Status(
+        phase=Phase.FAILED,
+        reason="why",
+        message="m",
+        since=START,
+        created=START,
+        start_time=START,
+        completion_time=START,
+        admission=Admission(START),
+        counts={"worker": Counts(running=1, ready=1, failed=1)},
+        restarts={"worker": 1},
+        disruptions={"worker": 1},
+        driver="d",
+    )
+    versions = definition()["spec"]["versions"]
+    described = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    told = written_status(make(), full)
+    assert set(told) <= set(described)
+    memory = set(told["tfDist"]) - {"version"}
+    assert memory <= set(described["tfDist"]["properties"])
+    assert all(field["description"] for field in (*described.values(), *described["tfDist"]["properties"].values()))

@@ -89,6 +89,20 @@ def test_nothing_is_gathered_for_longer_than_it_says() -> None:
     assert plan.wake_at == pytest.approx(running + COMPLETION_WRITE_INTERVAL, rel=0, abs=1e-3)
 
 
+def test_last_replica_that_becomes_ready_is_written_within_a_second() -> None:
+    world = gathering()
+    pods = list(world.pods.values())
+    for pod in pods[:-1]:
+        world.run(pod)
+        world.settle()
+    written = world.memory.reported
+    assert written is not None
+    world.run(pods[-1])
+    world.settle()
+    if world.memory.reported == written:
+        assert world.look().wake_at == pytest.approx(written + COMPLETION_WRITE_INTERVAL, rel=0, abs=1e-3)
+
+
 def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
     world = gathering()
     first, second, *_ = world.pods.values()

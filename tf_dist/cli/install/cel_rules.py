@@ -102,8 +102,9 @@ TFJOB_SPEC: Final[tuple[Rule, ...]] = (
     (f"{_MANAGER.format('self')} == {_MANAGER.format('oldSelf')}", "runPolicy.managedBy is immutable"),
     ("has(self.replicaSpecs) == has(oldSelf.replicaSpecs)", "a job keeps its layout: tfReplicaSpecs or replicaSpecs"),
     (
-        "!has(oldSelf.RuntimeId) || oldSelf.RuntimeId == ''"
-        " || (has(self.RuntimeId) && self.RuntimeId == oldSelf.RuntimeId)",
+        # Left out it is what it was: the controller writes it, and the file that a user replaces the job with has none.
+        "!has(oldSelf.RuntimeId) || oldSelf.RuntimeId == '' || !has(self.RuntimeId)"
+        " || self.RuntimeId == '' || self.RuntimeId == oldSelf.RuntimeId",
         "RuntimeId is immutable: it is part of the names of pods and services",
     ),
 )

@@ -36,6 +36,7 @@ from tf_dist.core.api.names import (
     OPERATORS,
     TRAINING_OPERATOR,
 )
+from tf_dist.core.api.status_codec import FIELD
 from tf_dist.core.api.timestamps import DURATION, MAX_DURATION_LENGTH
 from tf_dist.core.dialects.volcano_schema import ACTIONS, EVENTS, MAX_TASKS
 from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
@@ -128,15 +129,77 @@ _V1ALPHA1: Final = {
     "total-number": {"type": "integer", "format": "int64"},
 }
 
+_MEMORY: Final = mapping(
+    "What tf-dist knows of it, the same for jobs of each format.",
+    {
+        "state": anything("The state in one word, as kubectl get shows it."),
+        "ready": anything("Replicas that run and are ready, or are done, of those wanted: 2/3."),
+        "why": anything("The reason of the state in one word."),
+        "message": anything("The reason of the state in a sentence."),
+        "phase": anything("Pending, Running, Restarting, Completing, Completed, Failed, Aborted, Terminated."),
+        "reason": anything("The reason of the phase."),
+        "since": anything("When the phase began."),
+        "created": anything("When tf-dist first saw it."),
+        "startTime": anything("When its first pod ran."),
+        "completionTime": anything("When it ended."),
+        "outcome": anything("How it ended: kind, and the numbers of restarts, disruptions and preemptions."),
+        "failure": anything("The failure that counts: replica, exit code, reason and message."),
+        "admission": anything("When its gang was admitted, with how many replicas, on which nodes."),
+        "replicas": anything("Numbers of pods by replica type: pending, running, ready, succeeded, failed."),
+        "attempts": anything("How often it, its tasks and its replicas were started."),
+        "restarts": anything("Restarts after failures, by replica type."),
+        "disruptions": anything("Restarts after disruptions, by replica type."),
+        "driver": anything("Who reconciles it."),
+        "obstacle": anything("Why it cannot be reconciled now."),
+        "acceptedSpec": anything("The spec in force: its generation, and its text in compressed form."),
+        "refusedSpec": anything("The present spec if it is not in force, and why."),
+        "selector": anything("The labels of its workers, for autoscalers."),
+    },
+)
+
 _LAYOUTS: Final = [{"required": ["tfReplicaSpecs"]}, {"required": ["replicaSpecs"]}]
 
 _TFJOB_SPEC: Final = mapping("The job: tfReplicaSpecs (v1) or replicaSpecs (v1alpha1).", {**_V1, **_V1ALPHA1})
+
+# What controllers of all releases wrote must stay valid: fields whose form differs between the versions have no type.
+_TFJOB_STATUS: Final = mapping(
+    "How it stands, in the words of its version. tfDist has what tf-dist knows of it.",
+    {
+        "conditions": list_of(
+            "Its states: Created, Running, Restarting, Suspended, Succeeded, Failed; the last one is the present one. "
+            "Before them SpecAccepted, Admitted and Stalled.",
+            mapping(
+                "One state.",
+                {
+                    "type": anything("Its name."),
+                    "status": anything("Whether the job is in it: True, False or Unknown."),
+                    "reason": anything("Why, in one word."),
+                    "message": anything("Why, in a sentence."),
+                    "lastUpdateTime": anything("When it was written."),
+                    "lastTransitionTime": anything("When status changed."),
+                    "observedGeneration": anything("SpecAccepted: the generation of the spec that it is about."),
+                },
+            ),
+        ),
+        "replicaStatuses": anything("Pods by replica type: a mapping in v1, a list in v1alpha1."),
+        "startTime": anything("v1: when the first pod ran."),
+        "completionTime": anything("v1: when it ended."),
+        "phase": anything("v1alpha1: Creating, Running, CleanUp, Failed or Done."),
+        "state": anything("v1alpha1: Unknown, Running, Succeeded or Failed."),
+        "reason": anything("v1alpha1: why it waits or failed."),
+        "runningReplicas": anything("v1alpha1: how many workers it has."),
+        "enqueueScheduleTime": anything("v1alpha1: when it began to wait."),
+        "startRunTime": anything("v1alpha1: when it began to run."),
+        "jobFinishTime": anything("v1alpha1: when it ended."),
+        FIELD: _MEMORY,
+    },
+)
 
 TFJOB_SCHEMA: Final[Schema] = validated(
     root(
         "A distributed TensorFlow job.",
         {**validated(_TFJOB_SPEC, *cel_rules.TFJOB_SPEC), "oneOf": _LAYOUTS},
-        mapping("How it stands, in the words of its version.", {"tfDist": mapping("What tf-dist remembers of it.")}),
+        _TFJOB_STATUS,
         name=text("Its name, and the beginning of those of its pods.", longest=MOST_CHARACTERS, pattern=SERVICE),
     ),
     *cel_rules.TFJOB,
@@ -212,11 +275,36 @@ _VOLCANO_SPEC: Final = mapping(
     required=["tasks"],
 )
 
+_VOLCANO_STATUS: Final = mapping(
+    "How it stands.",
+    {
+        "state": mapping(
+            "The present phase.",
+            {
+                "phase": anything("Pending, Running, Restarting, Completing, Completed, Failed, Aborted, Terminated."),
+                "reason": anything("Why, in one word."),
+                "message": anything("Why, in a sentence."),
+                "lastTransitionTime": anything("Since when."),
+            },
+        ),
+        "conditions": anything("The phases that it has been in, with their times."),
+        "minAvailable": anything("How many pods must have room at once."),
+        "taskStatusCount": anything("Pods by task and phase."),
+        **{key: anything(f"How many pods are {key}.") for key in ("pending", "running", "succeeded", "failed")},
+        "terminating": anything("How many pods are being deleted."),
+        "version": anything("How often it was restarted."),
+        "retryCount": anything("How many attempts of maxRetry it has spent."),
+        "runningDuration": anything("From its start to its end."),
+        "controlledResources": anything("Its plugins and claims."),
+        FIELD: _MEMORY,
+    },
+)
+
 VOLCANO_JOB_SCHEMA: Final[Schema] = validated(
     root(
         "A job in Volcano's format.",
         validated(_VOLCANO_SPEC, *cel_rules.VOLCANO_SPEC),
-        mapping("How it stands.", {"tfDist": mapping("What tf-dist remembers of it.")}),
+        _VOLCANO_STATUS,
         name=text("Its name, and the beginning of those of its pods.", longest=MOST_CHARACTERS, pattern=LABEL),
     ),
     *cel_rules.VOLCANO,

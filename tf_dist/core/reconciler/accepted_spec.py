@@ -75,8 +75,13 @@ class StoredSpec:
 def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
     """The job that ``stored`` means, or the one that was accepted last, as ``status`` remembers it."""
     generation = _generation(stored)
+    runtime_id = _left_out_runtime_id(stored, status.accepted)
+    if runtime_id:
+        stored = {**stored, "spec": {**mapping(stored.get("spec")), **runtime_id}}
     try:
         job = read(stored)
+        if runtime_id:
+            job = replace(job, spec_defaults=runtime_id)  # it is written again
         # What a driver writes into the spec makes no other spec of it.
         said = _source({**stored, "spec": {**mapping(stored.get("spec")), **job.spec_defaults}})
         digest, before = _digest(said), status.accepted
@@ -95,6 +100,18 @@ def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
     unknown = "" if status.finished else _unknown_keys(stored)
     accepted = AcceptedSpec(generation=generation, digest=digest, data=_packed(said), unknown=unknown)
     return StoredSpec(job=job, accepted=accepted)
+
+
+def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[str, Any]:
+    """The RuntimeId of a v1alpha1 job that has lost it: a controller wrote it, and `kubectl replace` took it out.
+
+    The names of the job's pods and services have it, so it stays what it was.
+    """
+    spec = mapping(stored.get("spec"))
+    if before is None or spec.get("RuntimeId") or not isinstance(spec.get("replicaSpecs"), list):
+        return {}
+    kept = value_at(_unpacked(before.data), "spec", "RuntimeId")
+    return {"RuntimeId": kept} if isinstance(kept, str) and kept else {}
 
 
 def _unknown_keys(stored: Document) -> str:
@@ -223,15 +240,11 @@ def _shown(kind: object, spec: Document, stored: Document, status: Status, now: 
                 "message": status.display_message,
             }
         }
-    if isinstance(spec.get("replicaSpecs"), list):
-        return {
-            "phase": "Creating",
-            "state": "Running",
-            "replicaStatuses": [],
-            **stored,
-            "reason": status.display_message,
-        }
     listed = [dict(one) for one in list_items(stored.get("conditions")) if isinstance(one, Mapping)]
     before = next((one for one in listed if one.get("type") == SPEC_ACCEPTED), None)
     others = [one for one in listed if one.get("type") != SPEC_ACCEPTED]
-    return {"replicaStatuses": {}, **stored, "conditions": [*spec_condition(status, before, now), *others]}
+    conditions = {"conditions": [*spec_condition(status, before, now), *others]}
+    if isinstance(spec.get("replicaSpecs"), list):
+        begins = {"phase": "Creating", "state": "Running", "replicaStatuses": []}
+        return {**begins, **stored, "reason": status.display_message, **conditions}
+    return {"replicaStatuses": {}, **stored, **conditions}

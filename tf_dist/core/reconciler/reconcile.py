@@ -28,7 +28,7 @@ from tf_dist.core.integrations.dispatch import retry_at
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
 from tf_dist.core.reconciler.job_events import document_notes, job_events
-from tf_dist.core.reconciler.status_writer import build_status
+from tf_dist.core.reconciler.status_writer import build_status, ready_replicas
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
@@ -113,9 +113,13 @@ def _status_write_at(stored: Status, s: ReconcileContext) -> float | None:
     )
     if after != replace(numbers, succeeded=after.succeeded):
         return 0.0
-    if after != numbers:
+    if after != numbers or _all_ready(s.job, after) > _all_ready(s.job, stored):
         return round_time(reported + COMPLETION_WRITE_INTERVAL)
     return round_time(reported + (CREATION_WRITE_INTERVAL if _only_created(stored, after) else STATUS_WRITE_INTERVAL))
+
+
+def _all_ready(job: Job, status: Status) -> bool:
+    return ready_replicas(job, status) >= sum(spec.replicas for spec in job.replica_specs)
 
 
 def _only_created(stored: Status, after: Status) -> bool:

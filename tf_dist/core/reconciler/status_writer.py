@@ -190,10 +190,14 @@ def _outcome(status: Status) -> RawStatus:
 
 
 def ready_text(job: Job, status: Status) -> str:
-    """``2/3``: workers that run and are ready, or are done, of those wanted (all replicas where there is no worker)."""
-    workers = [spec for spec in job.replica_specs if spec.role is Role.WORKER] or list(job.replica_specs)
-    counts = [status.counts.get(spec.type, NO_PODS) for spec in workers]
-    return f"{sum(c.ready + c.succeeded for c in counts)}/{sum(spec.replicas for spec in workers)}"
+    """``2/3``: replicas that run and are ready, or are done, of those wanted."""
+    return f"{ready_replicas(job, status)}/{sum(spec.replicas for spec in job.replica_specs)}"
+
+
+def ready_replicas(job: Job, status: Status) -> int:
+    """How many replicas run and are ready, or are done."""
+    counts = (status.counts.get(spec.type, NO_PODS) for spec in job.replica_specs)
+    return sum(one.ready + one.succeeded for one in counts)
 
 
 def _time(seconds: float | None) -> str | None:
@@ -263,7 +267,15 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
     replicas = [_v1alpha1_replicas(spec, status.counts.get(spec.type, NO_PODS)) for spec in job.replica_specs]
     well = status.phase in (Phase.RUNNING, Phase.COMPLETED) and not status.stalled and not status.refusal
     reason = "" if well else status.display_message
-    return {"phase": phase, "state": state, "reason": reason, "replicaStatuses": replicas, **_dragon(job, status)}
+    return {
+        # The original has none; with them, `kubectl wait` works for jobs of each version.
+        "conditions": build_conditions(job, status, stored.get("conditions") or (), now),
+        "phase": phase,
+        "state": state,
+        "reason": reason,
+        "replicaStatuses": replicas,
+        **_dragon(job, status),
+    }
 
 
 def _dragon(job: Job, status: Status) -> RawStatus:
