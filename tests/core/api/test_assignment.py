@@ -109,7 +109,7 @@ def test_tf_config_services_and_success_follow() -> None:
     assert (len(config["cluster"]["worker"]), config["task"]["index"]) == (5, 4)
     assert len(matching_replicas(two, "worker", None)) == 2
     status = replace(placed(ps=1, worker=2), counts={"worker": Counts(running=2, ready=2)})
-    assert ready_text(two, status) == "2/2"
+    assert ready_text(two, status) == "2/3"
 
 
 def test_nobody_waits_for_more_than_there_are() -> None:

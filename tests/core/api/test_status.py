@@ -248,4 +248,4 @@ def test_phases_are_stored_in_words_that_other_versions_read() -> None:
 
 def test_of_a_replica_type_without_pods_none_does_anything() -> None:
     assert not any(astuple(NO_PODS))
-    assert ready_text(v1_job(), Status()) == "0/2"
+    assert ready_text(v1_job(), Status()) == "0/3"

@@ -53,6 +53,31 @@ def test_a_list_shows_what_keeps_pods_from_starting(
 
 
 @pytest.mark.parametrize(
+    ("reason", "message", "said"),
+    [
+        (
+            "CreateContainerConfigError",
+            'secret "creds" not found',
+            'CreateContainerConfigError (secret "creds" not found)',
+        ),
+        ("ImagePullBackOff", 'Back-off pulling image "train:9"', 'ImagePullBackOff (image "train:9")'),
+        (
+            "ErrImagePull",
+            'failed to pull and unpack image "docker.io/library/train:9": ...',
+            'ImagePullBackOff (image "train:9")',
+        ),
+        ("ErrImagePull", "no such host", "ImagePullBackOff"),
+        ("CrashLoopBackOff", "back-off 20s restarting failed container", "CrashLoopBackOff"),
+    ],
+)
+def test_status_names_what_holds_a_pod(reason: str, message: str, said: str) -> None:
+    job = v1_job()
+    pods = [pod(job, name, waiting(reason, message=message)) for name in ("ps-0", "worker-0", "worker-1")]
+    after = apply_transitions(read_context(job, ADMITTED, observed(job, *pods))).status
+    assert after.message == f"ps-0, worker-0, worker-1 wait: {said}"
+
+
+@pytest.mark.parametrize(
     ("silent", "message"),
     [
         ({}, "3 of 3 replicas are running"),

@@ -58,7 +58,7 @@ def test_it_starts_with_as_many_as_it_is_granted_and_says_so() -> None:
     for pod in world.pods.values():
         world.run(pod)
     world.settle()
-    assert world.status["tfDist"]["ready"] == "2/2"
+    assert world.status["tfDist"]["ready"] == "3/3"
 
 
 def held_back(placement: dict[str, int], **sizes: int) -> World:

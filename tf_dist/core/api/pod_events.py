@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -324,7 +325,26 @@ def held_text(pods: Sequence[PodView]) -> str:
     """``ps-0 waits: CrashLoopBackOff``; of several pods, what holds the first, and all that are held by the same."""
     reason = pods[0].held_by
     alike = [pod.replica for pod in pods if pod.held_by == reason]
-    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}"
+    what = _what_holds(pods[0])
+    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
+
+
+# Reasons whose messages name an object and stay the same for as long as the container waits.
+_NAMING_REASONS: Final = frozenset({"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName"})
+_IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
+_LONGEST_DETAIL: Final = 300
+
+
+def _what_holds(pod: PodView) -> str:
+    """The secret, key or image that a held pod lacks, as far as its kubelet names it.
+
+    Of an image only the name: the kubelet's messages alternate, and each would be another status.
+    """
+    message = pod.waiting[1] if pod.waiting else ""
+    if pod.held_by in _NAMING_REASONS:
+        return message[:_LONGEST_DETAIL]
+    found = _IMAGE.search(message) if pod.held_by == "ImagePullBackOff" else None
+    return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""
 
 
 def describe_event(job: Job, occurrence: PodEvent) -> str:
