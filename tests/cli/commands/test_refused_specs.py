@@ -50,7 +50,7 @@ def runs(request: pytest.FixtureRequest, world: World) -> bool:
 def test_a_list_has_the_reason(tf_dist: Program, config: str, world: World, runs: bool) -> None:
     world.settle()
     _, row = tf_dist("get", "mnist", "--kubeconfig", config).stdout.splitlines()
-    state, ready = ("Running", "2/2") if runs else ("Pending", "-")
+    state, ready = ("Running", "3/3") if runs else ("Pending", "-")
     assert row.split()[:3] == ["tfjob/mnist", state, ready]
     assert row.split()[-1] == "InvalidSpec"
 
