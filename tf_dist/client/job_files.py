@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.client.yaml_files import FileProblem, YamlDocument, read_yaml_file, read_yaml_text
 from tf_dist.core.api.fieldpath import format_field_path
-from tf_dist.core.dialects.field_errors import in_source_words, quote_hint
-from tf_dist.core.dialects.placeholders import explained
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -75,6 +73,8 @@ class _Collector:
     problems: list[FileProblem] = field(default_factory=list)
 
     def add(self, written: YamlDocument, found: Iterable[Problem], *, warning: bool = False) -> None:
+        from tf_dist.core.dialects.placeholders import explained  # slow to import, and few commands read files
+
         for problem in explained(written.content, found):
             line = written.line(problem.path)
             self.problems.append(
@@ -166,6 +166,8 @@ def _add_job(
 
 def _in_words_of(overrides: Sequence[Override], problem: Problem) -> Problem:
     """The problem of a value that was set, as it was given, with the option that takes any text."""
+    from tf_dist.core.dialects.field_errors import in_source_words, quote_hint
+
     for one in overrides:
         if one.written and format_field_path(one.path) == problem.path:
             hint = f"--set-string {problem.path}={one.written}"

@@ -13,8 +13,6 @@ import yaml
 
 from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
 from tf_dist.core.api.overrides import TAG, Loader
-from tf_dist.core.dialects.field_errors import in_source_words
-from tf_dist.core.dialects.placeholders import find_placeholder, find_template, find_ytt, placeholder_problem
 from tf_dist.errors import Problem
 
 _MAX_VALUES: Final = 1_000_000
@@ -136,6 +134,8 @@ class YamlDocument:
 
     def in_its_words(self, problem: Problem) -> Problem:
         """A problem of this document, which says scalars as the file does."""
+        from tf_dist.core.dialects.field_errors import in_source_words  # slow to import, and few commands read files
+
         node = self._find(problem.path)[1]
         if not isinstance(node, yaml.ScalarNode) or node.style in ("'", '"', "|", ">"):
             return problem
@@ -255,6 +255,8 @@ def _decoded(data: bytes) -> str:
 
 def _load(name: str, text: str, documents: list[YamlDocument], problems: list[FileProblem]) -> None:
     """Every document up to the first that cannot be separated from the rest."""
+    from tf_dist.core.dialects.placeholders import find_ytt
+
     if ytt := find_ytt(text):
         line = text.count("\n", 0, ytt.start) + 1
         problems.append(_of_file(name, f"is a template that was not rendered: {ytt.text}", ytt.hint, line))
@@ -336,12 +338,16 @@ def _value(node: Any, key: str) -> Any:
 
 def _unfilled(problem: Problem, line: str) -> Problem:
     """``{{ name }}`` without quotes is a mapping with a mapping as its key."""
+    from tf_dist.core.dialects.placeholders import find_placeholder, placeholder_problem
+
     found = find_placeholder(line) if problem.message == _NO_TEXT and "{{" in line else None
     return placeholder_problem(problem.path, found) if found else problem
 
 
 def _template(name: str, text: str, error: yaml.YAMLError) -> FileProblem | None:
     """What to say of a text that is not YAML because it is a template."""
+    from tf_dist.core.dialects.placeholders import find_placeholder, find_template
+
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     lines = text.split("\n")
     last = mark.line if mark else 0
