@@ -155,8 +155,8 @@ def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterato
     """
     for occurrence in _present_events(job, status, facts):
         began = occurrence.since
-        if began is None and status.policy_timeouts:
-            began = status.policy_timeouts.get(event_key(occurrence, status.attempts))
+        if status.policy_timeouts:
+            began = status.policy_timeouts.get(event_key(occurrence, status.attempts), began)
         yield occurrence if began == occurrence.since else replace(occurrence, since=began)
     if status.policy_timeouts:
         yield from _unreturned(job, status, facts)
@@ -199,16 +199,18 @@ def _of_replica(
     elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
         outlived = pod.past_deadline and _has_deadline_of_job(job, spec)
         event = Event.POD_EVICTED if pod.evicted or outlived else Event.POD_FAILED
-        since = end_of_second(pod.exit.finished_at) if pod.exit else None
+        since = end_of_second(pod.exit.finished_at) if pod.exit and event is Event.POD_FAILED else None
         taken = Disruption(DEADLINE_EXCEEDED, node=pod.node) if outlived else pod.disruption if pod.evicted else None
         yield PodEvent(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
     elif pod.node_lost:
         yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.deleting:
-        # However it ends in its grace period. A pod that was being deleted when it was first observed (scaled away, and
-        # wanted again) is no disruption.
+        # However it ends in its grace period. A timeout counts from the end of that at the latest: then it can come back.
+        # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
         if seen:
-            yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=pod.disruption)
+            yield PodEvent(
+                event=Event.POD_EVICTED, spec=spec, replica=replica, since=pod.stops_at, disruption=pod.disruption
+            )
     elif pod.phase is PodPhase.PENDING:
         yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=end_of_second(pod.created_at))
     elif (judged := _container_end(pod, spec)) is not None:

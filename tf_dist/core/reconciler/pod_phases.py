@@ -14,8 +14,9 @@ from tf_dist.core.api.assignment import room_text, startable_replicas
 from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.fieldpath import updated
 from tf_dist.core.api.job import Event
-from tf_dist.core.api.lifecycle_policy import policy_timeouts
+from tf_dist.core.api.lifecycle_policy import decide_action, policy_timeouts
 from tf_dist.core.api.pod_events import (
+    PodEvent,
     derive_events,
     describe_events,
     event_key,
@@ -49,16 +50,23 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     if _runs(s):
         if phase is not Phase.RUNNING:
             return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
-        return updated(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
+        return _running_status(s)
     held = _pending_reason(s)
     if phase is Phase.RESTARTING:
         reason, message = held or (_PODS_PENDING, "the new pods have not started yet")
         return s.status.with_phase(Phase.PENDING, s.now, reason, message)
     if phase is Phase.RUNNING and _too_few(s):
         return s.status.with_phase(Phase.PENDING, s.now, *(held or (_PODS_PENDING, "too few pods are running")))
+    if phase is Phase.RUNNING:
+        return _running_status(s)
     if phase is Phase.PENDING:
         return _pending_status(s, held)
     return None
+
+
+def _running_status(s: ReconcileContext) -> Status | None:
+    """A running job says how many replicas run, though they may be fewer than it needs."""
+    return updated(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
 
 
 def _pending_status(s: ReconcileContext, held: tuple[str, str] | None) -> Status | None:
@@ -147,23 +155,40 @@ def start_policy_timeouts(s: ReconcileContext) -> Status | None:
     so that the next driver goes on with it, and the timer of another attempt never fires. A pod that runs again in time
     calls the action off, and counts as disrupted: pods that are taken away again and again end the job at last.
     """
-    before = s.status.policy_timeouts
-    timeouts = policy_timeouts(s.job, s.status, s.facts, s.now)
-    if timeouts == before:
+    status = s.status
+    before, attempts = status.policy_timeouts, status.attempts
+    timeouts = policy_timeouts(s.job, status, s.facts, s.now)
+    if not before and not timeouts:
         return None
     evicted = [
         one
-        for one in derive_events(s.job, s.status, s.facts)
-        if one.event is Event.POD_EVICTED and event_key(one, s.status.attempts) in timeouts
+        for one in derive_events(s.job, status, s.facts)
+        if one.event is Event.POD_EVICTED and event_key(one, attempts) in timeouts
     ]
-    if any(event_key(one, s.status.attempts) not in before for one in evicted):
+    if any(event_key(one, attempts) not in before for one in evicted):
         over = restarts.fail_over_disruptions(s, evicted, describe_events(s.job, evicted))
         if over:
             return over
-    taken = {one.replica for one in evicted}
-    seen = frozenset(r for r in s.status.observed_replicas if r not in taken or r in s.facts.current)
-    status = restarts.charge_disruptions(s.job, s.status, len(_called_off(s, timeouts)))
-    return replace(status, policy_timeouts=timeouts, observed_replicas=seen)
+    status = restarts.charge_disruptions(s.job, status, len(_called_off(s, timeouts)))
+    # A pod that stops within its grace period is gone in a later pass than the one in which its eviction was seen.
+    back = {one.replica for one in evicted if one.replica is not None and one.replica not in s.facts.current}
+    for one in evicted:
+        if one.replica is not None and _is_replaced(s, one):
+            since = timeouts.pop(event_key(one, attempts))
+            attempts = attempts.next_pod(one.replica)
+            timeouts[event_key(one, attempts)] = since
+            back.add(one.replica)
+    seen = status.observed_replicas - back
+    return updated(status, policy_timeouts=timeouts, observed_replicas=seen, attempts=attempts)
+
+
+def _is_replaced(s: ReconcileContext, eviction: PodEvent) -> bool:
+    """Whether an eviction has left a Failed pod, and a policy for evictions waits for its timeout."""
+    pod = s.facts.current.get(eviction.replica) if eviction.replica is not None else None
+    if pod is None or pod.deleting or not pod.finished:
+        return False
+    # Rows for failures, which see how a container ended, wait with the pod.
+    return decide_action(s.job, replace(eviction, exit=None), s.now).due is not None
 
 
 def _called_off(s: ReconcileContext, timeouts: Mapping[str, float]) -> set[str]:

@@ -177,7 +177,8 @@ def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
 
 def policy_due_at(s: ReconcileContext) -> float | None:
     """When the next timeout of a policy expires, or the next pod is lost with its node."""
-    timed = s.status.policy_timeouts or any(counts.pending or counts.failed for counts in s.facts.counts.values())
+    dated = (counts.pending or counts.failed or counts.terminating for counts in s.facts.counts.values())
+    timed = s.status.policy_timeouts or any(dated)
     timeout = next_policy_timeout(s.job, s.status, s.facts, s.now) if timed else None
     return s.next_of(timeout, *node_loss_times(s))
 
@@ -281,7 +282,7 @@ def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
 def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | None:
     for replica in matching_replicas(s.job, type_, index):
         pod = s.facts.current.get(replica)
-        if pod is not None and pod.phase is PodPhase.FAILED:
+        if pod is not None and pod.phase is PodPhase.FAILED and not pod.deleting:
             return replica
     return None
 

@@ -1,0 +1,202 @@
+"""Pods that others delete and that stop within their grace period, under every policy table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.core.builders import EXIT_CODE, NEVER, ON_FAILURE, replicas, v1_job, volcano_job
+from tests.core.reconciler.scenarios import started
+from tests.core.world import World
+from tf_dist.core.api.job import Action, Event, Job, Rule, SuccessRule
+from tf_dist.core.api.status import LIVE, Phase
+from tf_dist.core.api.timestamps import format_time
+
+GRACE = 30.0
+TIMEOUT = 60.0
+EVICTED = frozenset({Event.POD_EVICTED})
+# Volcano's "*", as the dialect reads it.
+ANY = frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.POD_PENDING, Event.NODE_LOST, Event.UNKNOWN})
+ACTIONS = [
+    Action.RESTART_POD,
+    Action.RESTART_TASK,
+    Action.RESTART_JOB,
+    Action.ABORT_JOB,
+    Action.TERMINATE_JOB,
+    Action.COMPLETE_JOB,
+    Action.RESUME_JOB,
+]
+
+_TABLES = [NEVER, ON_FAILURE, EXIT_CODE]
+
+
+def with_policy(action: Action, timeout: float, events: frozenset[Event] = EVICTED) -> Job:
+    rules = (Rule(events=events, action=action, timeout=timeout),)
+    return volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=()), rules=rules)
+
+
+def passes(world: World) -> None:
+    """Passes of one moment; pods that are being deleted stay."""
+    while world.step():
+        pass
+
+
+def delete(world: World, replica: str) -> dict[str, Any]:
+    """Another client deletes the pod: it runs on until its grace period is over."""
+    pod = world.pod(replica)
+    assert pod is not None
+    pod["metadata"]["deletionTimestamp"] = format_time(world.now + GRACE)
+    passes(world)
+    return pod
+
+
+def stop(world: World, pod: dict[str, Any], code: int | None) -> None:
+    """The container ends (None: with its pod), and the pod is gone ten seconds later."""
+    world.now += 5
+    if code is not None:
+        world.end(pod, code)
+    passes(world)
+    world.now += 10
+    world.remove(pod)
+    passes(world)
+
+
+def run_all(world: World) -> None:
+    for pod in world.pods.values():
+        world.run(pod)
+    passes(world)
+
+
+@pytest.mark.parametrize("events", [EVICTED, ANY], ids=["PodEvicted", "any"])
+@pytest.mark.parametrize("code", [None, 143, 1, 0])
+@pytest.mark.parametrize("replica", ["ps-0", "worker-0"])
+@pytest.mark.parametrize("action", ACTIONS)
+def test_pod_returns_before_the_timeout_of_its_policy(
+    action: Action, replica: str, code: int | None, events: frozenset[Event]
+) -> None:
+    world = started(with_policy(action, TIMEOUT, events))
+    stop(world, delete(world, replica), code)
+    assert world.pod(replica) is not None
+    run_all(world)
+    world.now += 10 * TIMEOUT
+    passes(world)
+    assert (world.memory.phase, world.memory.policy_timeouts) == (Phase.RUNNING, {})
+    assert world.memory.disruptions == {"Deleted": 1}
+    assert world.memory.total_restarts == 0
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_timeout_counts_from_when_the_pod_is_gone(action: Action) -> None:
+    """A timeout shorter than the grace period does not end a job whose pod had no time to return."""
+    world = started(with_policy(action, GRACE / 2))
+    pod = delete(world, "worker-1")
+    world.now += GRACE - 1
+    world.remove(pod)
+    passes(world)
+    run_all(world)
+    world.now += TIMEOUT
+    passes(world)
+    assert world.memory.phase is Phase.RUNNING
+
+
+def test_timeout_counts_from_the_end_of_the_grace_period_of_a_pod_that_stays() -> None:
+    world = started(with_policy(Action.TERMINATE_JOB, TIMEOUT))
+    at = int(world.now) + GRACE + TIMEOUT
+    delete(world, "worker-1")
+    plan = world.look()
+    assert plan.wake_at == at
+    world.now = at - 0.1
+    passes(world)
+    assert world.memory.phase is Phase.RUNNING
+    world.now = at
+    passes(world)
+    assert (world.memory.phase, world.memory.reason) == (Phase.TERMINATING, "PodEvicted")
+
+
+def test_pod_that_does_not_return_in_time_is_answered() -> None:
+    world = started(with_policy(Action.ABORT_JOB, TIMEOUT))
+    stop(world, delete(world, "worker-1"), 143)
+    world.now += TIMEOUT - 1
+    passes(world)
+    assert world.memory.phase is not Phase.ABORTING
+    world.now += 2
+    passes(world)
+    assert (world.memory.phase, world.memory.reason) == (Phase.ABORTING, "PodEvicted")
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_pod_that_the_kubelet_evicted_returns_before_the_timeout_of_its_policy(action: Action) -> None:
+    """Its Failed pod stays behind, unlike one that was deleted, and has to go first."""
+    world = started(with_policy(action, TIMEOUT))
+    pod = world.pod("worker-0")
+    assert pod is not None
+    world.evict(pod)
+    world.settle()
+    assert [one["status"]["phase"] for one in world.pods.values()].count("Pending") == 1
+    run_all(world)
+    world.now += 10 * TIMEOUT
+    passes(world)
+    assert (world.memory.phase, world.memory.policy_timeouts) == (Phase.RUNNING, {})
+    assert world.memory.total_disruptions == 1
+
+
+def test_pods_that_are_evicted_again_and_again_do_not_extend_the_timeout() -> None:
+    world = started(with_policy(Action.ABORT_JOB, TIMEOUT))
+    began = world.now
+    while world.memory.phase in LIVE:
+        pod = world.pod("worker-0")
+        assert pod is not None
+        pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+        world.settle()
+        world.now += 7
+        assert world.now < began + 2 * TIMEOUT
+    assert world.memory.reason == "PodEvicted"
+
+
+@pytest.mark.parametrize("code", [None, 143, 1, 0])
+@pytest.mark.parametrize("replica", ["ps-0", "worker-0", "worker-1"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        *(v1_job(replicas("PS", 1, rules=rules), replicas("Worker", 2, rules=rules)) for rules in _TABLES),
+        volcano_job(rules=(Rule(events=frozenset({Event.POD_FAILED}), action=Action.ABORT_JOB),)),
+        *(with_policy(action, 0.0) for action in ACTIONS),
+    ],
+)
+def test_a_deleted_pod_is_an_eviction_however_it_ends(job: Job, replica: str, code: int | None) -> None:
+    """No table takes the code of a pod that was asked to stop for a failure of the program, or for its success."""
+    world = started(job)
+    stop(world, delete(world, replica), code)
+    memory = world.memory
+    assert memory.charged_restarts == 0
+    if memory.phase in LIVE:
+        assert memory.disruptions == {"Deleted": 1}
+        world.settle()
+        run_all(world)
+        assert world.memory.phase is Phase.RUNNING
+    else:
+        assert memory.reason == "PodEvicted"
+
+
+@pytest.mark.parametrize("code", [None, 143, 1, 0])
+@pytest.mark.parametrize("rules", _TABLES)
+def test_a_worker_that_is_scaled_away_and_wanted_again_does_not_end_the_job(
+    rules: tuple[Rule, ...], code: int | None
+) -> None:
+    """Its pod was being deleted already when it became a replica of the job: it is neither lost nor disrupted."""
+    world = started(v1_job(replicas("Worker", 2, rules=rules), success=(SuccessRule(type="worker"),)))
+    world.scale("worker", 1)
+    pod = delete(world, "worker-1")
+    world.scale("worker", 2)
+    stop(world, pod, code)
+    run_all(world)
+    assert (world.memory.phase, world.memory.disruptions) == (Phase.RUNNING, {})
+    assert len(world.pods) == 2
+
+
+def test_message_counts_the_pods_that_run_while_one_stops() -> None:
+    world = started(with_policy(Action.RESTART_JOB, TIMEOUT))
+    assert world.memory.message == "3 of 3 replicas are running"
+    delete(world, "worker-0")
+    assert (world.memory.phase, world.memory.message) == (Phase.RUNNING, "2 of 3 replicas are running")
