@@ -381,8 +381,8 @@ MUTANTS: Final = (
     Mutant(
         "deadline-needs-another-event",
         "core/reconciler/transitions.py",
-        "_phases(Phase.FAILED), active_deadline_at),",
-        "_phases(Phase.FAILED)),",
+        "LIVE, _BY_POLICY, active_deadline_at),",
+        "LIVE, _BY_POLICY),",
         "activeDeadlineSeconds falls when something else happens",
     ),
     Mutant(

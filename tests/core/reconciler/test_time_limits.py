@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import (
+    EXIT_CODE,
+    NEVER,
     ON_FAILURE,
     replicas,
     template,
     v1_job,
+    v1alpha1_job,
     volcano_job,
 )
 from tests.core.reconciler.scenarios import end, ended, lose, started
@@ -24,8 +28,10 @@ from tf_dist.core.api.job import (
     Backoff,
     CleanPodPolicy,
     Event,
+    Job,
     Rule,
     RunPolicy,
+    SuccessRule,
 )
 from tf_dist.core.api.status import OutcomeKind, Phase, outcome_kind
 from tf_dist.core.diagnostics.outcome import job_outcome
@@ -47,6 +53,65 @@ def test_a_deadline_fires_on_time_and_counts_from_admission() -> None:
     world.settle()
     assert ended(world) == (Phase.FAILED, "DeadlineExceeded")
     assert not world.pods, "what the limit was set for has to stop, whatever the clean-up policy"
+
+
+BEFORE, AFTER = 99, 101  # seconds, of a job that may be active for 100
+
+
+@pytest.mark.parametrize(("at", "phase"), [(BEFORE, Phase.COMPLETED), (AFTER, Phase.FAILED)])
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
+def test_replicas_that_succeeded_before_the_deadline_complete_a_job_that_is_looked_at_later(
+    make: Any, at: float, phase: Phase
+) -> None:
+    world = started(make(policy=RunPolicy(active_deadline=100)) if make is not volcano_job else volcano_with(100))
+    world.now += at
+    for pod in world.pods.values():
+        if "-ps-" not in pod["metadata"]["name"]:
+            world.end(pod, 0)
+    world.now += 3600
+    world.settle()
+    assert world.memory.phase is phase
+    assert world.memory.completion_time == world.memory.since == pytest.approx(world.now)
+    assert (world.memory.reason == "DeadlineExceeded") is (at == AFTER)
+
+
+def volcano_with(deadline: float) -> Job:
+    return volcano_job(run_policy=RunPolicy(active_deadline=deadline, max_restarts=2))
+
+
+@pytest.mark.parametrize(
+    ("rules", "code", "at", "reason"),
+    [
+        (NEVER, 3, BEFORE, "PodFailed"),
+        (EXIT_CODE, 3, BEFORE, "PodFailed"),
+        # A restart would have no time left.
+        (ON_FAILURE, 3, BEFORE, "DeadlineExceeded"),
+        (EXIT_CODE, 137, BEFORE, "DeadlineExceeded"),
+        (NEVER, 3, AFTER, "DeadlineExceeded"),
+    ],
+)
+def test_a_failure_before_the_deadline_that_ends_the_job_is_its_reason_though_it_is_looked_at_later(
+    rules: tuple[Rule, ...], code: int, at: float, reason: str
+) -> None:
+    world = started(v1_job(replicas("Worker", 2, rules=rules), policy=RunPolicy(active_deadline=100)))
+    world.now += at
+    world.end(world.pods["mnist-worker-1"], code)
+    world.now += 3600
+    world.settle()
+    assert ended(world) == (Phase.FAILED, reason)
+
+
+def test_one_replica_that_had_not_finished_by_the_deadline_fails_the_job() -> None:
+    all_workers = (SuccessRule(type="worker"),)
+    world = started(v1_job(replicas("Worker", 2), success=all_workers, policy=RunPolicy(active_deadline=100, ttl=50.0)))
+    world.now += BEFORE
+    world.end(world.pods["mnist-worker-0"], 0)
+    world.now += 2
+    world.end(world.pods["mnist-worker-1"], 0)
+    world.now += 3600
+    world.settle()
+    assert ended(world) == (Phase.FAILED, "DeadlineExceeded")
+    assert not world.job_gone, "its time to live counts from when it was seen to end"
 
 
 def deadlines(world: World) -> dict[str, int | None]:

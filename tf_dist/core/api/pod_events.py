@@ -205,7 +205,7 @@ def _of_replica(
     elif pod.node_lost:
         yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
     elif pod.deleting:
-        # However it ends in its grace period. A timeout counts from the end of that at the latest: then it can come back.
+        # However it ends in its grace period. A timeout counts from the end of that at the latest: then it can return.
         # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
         if seen:
             yield PodEvent(

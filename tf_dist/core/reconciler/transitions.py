@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
 from typing import Final
 
 from tf_dist.core.api import names
@@ -39,13 +40,14 @@ from tf_dist.core.api.lifecycle_policy import (
     next_policy_timeout,
 )
 from tf_dist.core.api.pod_events import (
+    classify_pods,
     derive_events,
     describe_event,
     describe_events,
     gang_is_placed,
     training_specs,
 )
-from tf_dist.core.api.pods import PodPhase
+from tf_dist.core.api.pods import PodPhase, PodView
 from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
 from tf_dist.core.api.status_codec import runs_under_other_controller
 from tf_dist.core.api.timestamps import parse_time, round_time
@@ -149,7 +151,27 @@ def exceed_active_deadline(s: ReconcileContext) -> Status | None:
     if due is None or s.now < due:
         return None
     message = f"active longer than activeDeadlineSeconds={s.job.run_policy.active_deadline:g}"
-    return s.status.with_phase(Phase.FAILED, s.now, "DeadlineExceeded", message)
+    return _end_before(s, due) or s.status.with_phase(Phase.FAILED, s.now, "DeadlineExceeded", message)
+
+
+def _end_before(s: ReconcileContext, due: float) -> Status | None:
+    """The end of a job whose containers had finished when its deadline expired, though this pass comes later."""
+    pods = tuple(_as_of(pod, due) for pod in s.observed.pods)
+    facts = classify_pods(s.job, s.status, pods, s.observed.departed)
+    then = replace(s, facts=facts, observed=replace(s.observed, now=due, pods=pods))
+    rules = (succeed, apply_lifecycle_policy, finish_by_counts, fail_when_success_unreachable)
+    ended = next((following for rule in rules if (following := rule(then)) is not None), None)
+    if ended is None or ended.phase in LIVE:
+        return None
+    return replace(ended, since=s.now, completion_time=s.now if ended.completion_time else None)
+
+
+def _as_of(pod: PodView, moment: float) -> PodView:
+    """The pod without what its containers did later: one that had not ended by then ran."""
+    end, last = (
+        exit_ if exit_ and (exit_.finished_at or inf) <= moment else None for exit_ in (pod.exit, pod.last_exit)
+    )
+    return replace(pod, phase=PodPhase.RUNNING if pod.finished and not end else pod.phase, exit=end, last_exit=last)
 
 
 def active_deadline_at(s: ReconcileContext) -> float | None:
@@ -347,7 +369,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(execute_command, LIVE, COMMANDED_PHASES),
     TransitionRule(resume_by_command, STOPPED, _phases(Phase.PENDING)),
     TransitionRule(ignore_command, _phases(Phase.COMPLETING, Phase.TERMINATING)),
-    TransitionRule(exceed_active_deadline, LIVE, _phases(Phase.FAILED), active_deadline_at),
+    TransitionRule(exceed_active_deadline, LIVE, _BY_POLICY, active_deadline_at),
     TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING, Phase.PENDING)),
     TransitionRule(start_policy_timeouts, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
     TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING, Phase.PENDING}, policy_due_at),
