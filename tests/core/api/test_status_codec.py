@@ -93,6 +93,7 @@ FULL: Final = Status(
     attempts=Attempts(job=2, tasks={"worker": 3}, pods={WORKER: 4}),
     observed_replicas=frozenset({WORKER, ReplicaId("ps", 0)}),
     succeeded=frozenset({ReplicaId("worker", 0)}),
+    survivors=frozenset({ReplicaId("worker", 2)}),
     restarts={"PodFailed": 5},
     disruptions={"EvictionByEvictionAPI": 11},
     container_restarts=6,

@@ -197,6 +197,8 @@ class Status:
 
     - ``observed_replicas``: replicas whose present pod has been observed, so that one which is missing was taken away.
     - ``succeeded``: replicas that have succeeded for good, even when their pods are gone.
+    - ``survivors``: while the job restarts, replicas whose pods are of before that and were left alone: their failures
+      are part of the restart under way where failures of the same moment count together (Volcano).
     - ``restarts``: restarts spent, by cause; ``container_restarts``: restarts by the kubelet in pods that are gone.
     - ``disruptions``: pods that were taken away, by reason (``core.api.pods``).
     - ``retries``: how often a policy has restarted the job or a part of it (Volcano's ``retryCount``); failures of the
@@ -229,6 +231,7 @@ class Status:
     attempts: Attempts = field(default_factory=Attempts)
     observed_replicas: frozenset[ReplicaId] = frozenset()
     succeeded: frozenset[ReplicaId] = frozenset()
+    survivors: frozenset[ReplicaId] = frozenset()
     restarts: Mapping[str, int] = field(default_factory=dict)
     disruptions: Mapping[str, int] = field(default_factory=dict)
     container_restarts: int = 0
@@ -268,6 +271,7 @@ class Status:
             since=now,
             reason=reason,
             message=message,
+            survivors=frozenset(),
             completion_time=now if ends else self.completion_time,
             admission=None if gives_back else self.admission,
             last_sizes=self.admission.sizes if gives_back and self.admission is not None else self.last_sizes,
@@ -284,6 +288,7 @@ class Status:
             admission=admission,
             start_time=None if admission is None else self.start_time,
             observed_replicas=frozenset(),
+            survivors=frozenset(),
             backoffs={},
         )
 

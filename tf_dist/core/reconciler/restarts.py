@@ -17,7 +17,7 @@ from tf_dist.core.api.job import Action, Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
 from tf_dist.core.api.pod_events import PodEvent, derive_events, describe_events, exit_text
-from tf_dist.core.api.status import COMMAND_ISSUED, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.api.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
 
 
@@ -184,17 +184,20 @@ def _costs(s: ReconcileContext, answered: DecidedEvents, each: Iterable[PodEvent
         return list(each)
     if s.status.phase is not Phase.RESTARTING:
         return [_gravest(answered)]
-    later = [(one, decision) for one, decision in answered if not _is_of_before(s, one)]
+    later = [(one, decision) for one, decision in answered if one.replica not in s.status.survivors]
     return [_gravest(later)] if later else []
 
 
-def _is_of_before(s: ReconcileContext, occurrence: PodEvent) -> bool:
-    """Whether it happened to a pod that was there when the present restart was decided."""
-    replica, since = occurrence.replica, s.status.since
-    if replica is None or since is None:
-        return False
-    pod = s.facts.current.get(replica) or s.facts.departed.get(replica)
-    return pod is not None and pod.created_at is not None and pod.created_at <= since
+def _survivors(s: ReconcileContext, attempts: Attempts) -> frozenset[ReplicaId]:
+    """The replicas whose pods a restart to these attempts leaves alone, and that no restart under way has made anew.
+
+    Attempts tell, not times: the clocks of the API server and of two drivers differ, and a second is long.
+    """
+    if not s.job.run_policy.failures_count_together:
+        return frozenset()
+    again = s.status.phase is Phase.RESTARTING
+    before = s.status.survivors if again else s.status.observed_replicas | s.facts.current.keys()
+    return frozenset(one for one in before if attempts.label(one) == s.status.attempts.label(one))
 
 
 def spent_restarts(s: ReconcileContext) -> int:
@@ -300,7 +303,8 @@ def _with_backoff(
     event = status.failure.event if status.failure else ""
     spent = " and ".join(_counts(s.job, status, costs)) or "part of the restart under way"
     message = f"{_sentence(s, answered)}; {spent}{later}"
-    return replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, message)
+    restarting = replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, message)
+    return replace(restarting, survivors=_survivors(s, status.attempts))
 
 
 def _counts(job: Job, status: Status, costs: Iterable[PodEvent]) -> Iterator[str]:
