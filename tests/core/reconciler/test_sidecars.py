@@ -9,6 +9,9 @@ import pytest
 from tests.core.builders import (
     CHIEF,
     EXIT_CODE,
+    FAILED,
+    NEVER,
+    ON_FAILURE,
     REPLACED,
     observed,
     pod,
@@ -19,7 +22,7 @@ from tests.core.builders import (
     volcano_job,
 )
 from tf_dist.core.api.context import WriteStatus
-from tf_dist.core.api.job import Job
+from tf_dist.core.api.job import Action, CleanPodPolicy, ExitCodes, Job, Rule, RunPolicy
 from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
@@ -164,3 +167,114 @@ def test_a_native_sidecar_that_cannot_start_is_named() -> None:
     }
     row = replica_states(job, load_status({}), views(pod(job, "worker-0", found)))[0]
     assert (row.state, row.detail) == ("ImagePullBackOff", "container shipper: no such image")
+
+
+INITIALIZING = {"waiting": {"reason": "PodInitializing"}}
+
+
+def init_fails(code: int, reason: str = "Error") -> dict[str, Any]:
+    """As kubelets leave it: the container that trains never started."""
+    ended = {"terminated": {"exitCode": code, "reason": reason, "message": "no such bucket"}}
+    return {
+        "phase": "Failed",
+        "initContainerStatuses": [
+            {"name": "set-up", "state": ends(0, "Completed")},
+            {"name": "fetch-data", "state": ended},
+        ],
+        "containerStatuses": [{"name": "tensorflow", "state": INITIALIZING}],
+    }
+
+
+@pytest.mark.parametrize("rules", [NEVER, EXIT_CODE])
+def test_the_failure_of_an_init_container_is_named_with_its_exit_code(rules: Any) -> None:
+    job = v1_job(replicas("Worker", 1, rules=rules))
+    found = init_fails(4)
+    status = after(job, "worker-0", found)
+    said = "worker-0 has failed: its init container fetch-data exited with code 4"
+    assert (status.phase, status.message) == (Phase.FAILED, said)
+    assert status.failure is not None
+    assert (status.failure.code, status.failure.message) == (4, "no such bucket")
+    ending = diagnose(job, status, (), 0.0)[0]
+    assert (ending.summary, ending.detail) == (said, "no such bucket")
+    row = replica_states(job, status, views(pod(job, "worker-0", found)))[0]
+    assert (row.state, row.detail) == ("Failed", "its init container fetch-data exited with code 4")
+
+
+def test_an_init_container_that_is_killed_is_retried_by_its_code() -> None:
+    status = after(v1_job(replicas("Worker", 1, rules=EXIT_CODE)), "worker-0", init_fails(137))
+    assert status.phase is Phase.RESTARTING
+    assert "its init container fetch-data exited with code 137 (SIGKILL)" in status.message
+
+
+def test_a_volcano_policy_answers_the_exit_code_of_an_init_container() -> None:
+    rule = Rule(events=FAILED, action=Action.TERMINATE_JOB, codes=ExitCodes(ranges=((4, 4),)))
+    status = after(volcano_job(replicas("worker", 1, rules=(rule,))), "worker-0", init_fails(4))
+    assert (status.phase, status.reason) == (Phase.TERMINATED, "PodFailed")
+
+
+def test_the_reason_of_a_pod_goes_before_the_code_of_its_init_container() -> None:
+    """An eviction kills whatever runs."""
+    found = {**init_fails(137), "reason": "Evicted", "message": "low on memory"}
+    status = after(v1_job(replicas("Worker", 1, rules=NEVER)), "worker-0", found)
+    assert status.phase is Phase.RESTARTING
+    assert "was evicted" in status.message
+
+
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
+@pytest.mark.parametrize(
+    "job",
+    [v1_job(replicas("Worker", 1, rules=EXIT_CODE)), alpha("Never")],
+    ids=["ExitCode", "v1alpha1"],
+)
+def test_a_container_that_cannot_be_started_is_not_retried(job: Job, reason: str) -> None:
+    """Its code is 128, from which up a program's codes are retried."""
+    lead = str(job.replicas[0])
+    status = after(job, lead, state("Failed", ends(128, reason), RUNS))
+    assert (status.phase, status.message) == (Phase.FAILED, f"{lead} exited with code 128 ({reason})")
+    ending = diagnose(job, status, (), 0.0)[0]
+    assert (ending.category, ending.resolution) == (
+        Category.COMMAND,
+        "check command and args of the container, and that the image has the program",
+    )
+    retried = after(job, lead, state("Failed", ends(128, "Error"), RUNS))
+    assert retried.phase is Phase.RESTARTING
+
+
+def test_an_init_container_that_cannot_be_started_is_not_retried() -> None:
+    status = after(v1_job(replicas("Worker", 1, rules=EXIT_CODE)), "worker-0", init_fails(128, "StartError"))
+    assert (status.phase, status.reason) == (Phase.FAILED, "PodFailed")
+
+
+@pytest.mark.parametrize(
+    ("name", "statuses"),
+    [("init container fetch-data", "initContainerStatuses"), ("container istio-proxy", "containerStatuses")],
+)
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job])
+def test_another_container_that_the_kubelet_restarts_is_named_with_its_exit_code(
+    make: Any, name: str, statuses: str
+) -> None:
+    """Its restarts spend the budget, and the container that trains has never ended."""
+    fields = {"last_exit_counts": make is v1alpha1_job, "pod_restart_policy": "OnFailure"}
+    lead = replicas("MASTER" if make is v1alpha1_job else "Worker", 1, rules=ON_FAILURE, **fields)
+    job = make(lead, policy=RunPolicy(max_restarts=1, clean_pods=CleanPodPolicy.NONE))
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+    last = {"terminated": {"exitCode": 4, "reason": "Error", "message": "no such bucket"}}
+
+    def crashes(count: int) -> dict[str, Any]:
+        one = {"name": name.split()[-1], "state": waits, "lastState": last, "restartCount": count}
+        found: dict[str, Any] = {"phase": "Pending", statuses: [one]}
+        found.setdefault("containerStatuses", []).append({"name": "tensorflow", "state": INITIALIZING})
+        return found
+
+    replica = str(job.replicas[0])
+    held = after(job, replica, crashes(1))
+    views_ = views(pod(job, replica, crashes(1)))
+    [waiting] = [one for one in diagnose(job, held, views_, 0.0) if one.category is Category.FAILURE]
+    assert waiting.detail.startswith(f"it has failed: its {name} exited with code 4, 2 times")
+    status = after(job, replica, crashes(2))
+    assert (status.phase, status.reason) == (Phase.FAILED, "BackoffLimitExceeded")
+    assert status.message.startswith(
+        f"{replica} has failed: its {name} exited with code 4, 3 times; no restart is left"
+    )
+    assert status.failure is not None
+    assert (status.failure.code, status.failure.message) == (4, "no such bucket")

@@ -51,12 +51,14 @@ class Action(StrEnum):
 class ExitCodes:
     """A set of exit codes: inclusive ranges, whether "no exit code known" belongs to it, and what OOMKilled means.
 
-    ``oom``: True: an out-of-memory kill always belongs, False: never, None: its code (137) decides.
+    ``oom``: True: an out-of-memory kill always belongs, False: never, None: its code (137) decides. ``start_failures``:
+    whether a container that could not be started may belong, by its code.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
     unknown: bool = False
     oom: bool | None = None
+    start_failures: bool = True
 
     def __contains__(self, exit_: tuple[int | None, bool]) -> bool:
         """Whether (exit code or None, killed for memory) is in the set."""

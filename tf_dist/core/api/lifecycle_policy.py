@@ -149,7 +149,10 @@ def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:
     if event is Event.POD_PENDING:
         return rule.timeout > 0
     if event is Event.POD_FAILED and occurrence.exit is not None:
-        return (occurrence.exit.code, occurrence.exit.out_of_memory) in rule.codes
+        exit_ = occurrence.exit
+        if exit_.start_failed and not rule.codes.start_failures:
+            return False
+        return (exit_.code, exit_.out_of_memory) in rule.codes
     return True
 
 

@@ -98,7 +98,8 @@ def _container_end(pod: PodView, spec: ReplicaSpec) -> Exit | None:
     As in the v1alpha1 operator (``replicaStatusFromPodList``): how it ended before the kubelet restarted it goes first,
     and other containers may still run.
     """
-    return (pod.last_exit or pod.exit) if spec.last_exit_counts else None
+    ends = (exit_ for exit_ in (pod.last_exit, pod.exit) if exit_ is not None and not exit_.container)
+    return next(ends, None) if spec.last_exit_counts else None
 
 
 def _count(
@@ -215,7 +216,7 @@ def _of_replica(
         yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=end_of_second(pod.created_at))
     elif (judged := _container_end(pod, spec)) is not None:
         # Where the kubelet does not restart it, the others of its pod may run for ever.
-        restarted = pod.last_exit is not None or spec.pod_restart_policy != "Never"
+        restarted = judged is pod.last_exit or spec.pod_restart_policy != "Never"
         yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=judged, handled=restarted)
 
 
@@ -292,8 +293,10 @@ def signal_name(code: int | None) -> str:
 def exit_text(exit_: Exit | None) -> str:
     """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
 
-    Where the container that trains has done its work and another one failed, that one is named.
+    Where another container failed than the one that trains, that one is named.
     """
+    if exit_ is not None and exit_.container:
+        return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
     if exit_ is not None and exit_.beside is not None:
         name, other = exit_.beside
         return f"has failed: its container {name} {exit_text(other)}, its container that trains with code {exit_.code}"

@@ -133,6 +133,9 @@ HOLDING_REASONS: Final = frozenset(
 )
 
 
+# Reasons of a runtime for a container that ended without having run: its command does not exist, or a mount is wrong.
+START_FAILURES: Final = frozenset({"StartError", "ContainerCannotRun"})
+
 _HELD: Final = HOLDING_REASONS | frozenset(_SAME_REASON)
 
 
@@ -145,7 +148,8 @@ def stable_reason(reason: str) -> str:
 class Exit:
     """How a container ended: its code (signals as 128+n; None: not known), and the reason and message.
 
-    ``beside``: another container, by name, and how it ended, if that is what the pod has failed by.
+    ``beside``: another container, by name, and how it ended, if that is what the pod has failed by. ``container``:
+    which one ended so, in words, where that is not the one that trains (``init container fetch``).
     """
 
     code: int | None
@@ -153,6 +157,12 @@ class Exit:
     message: str = ""
     finished_at: float | None = None
     beside: tuple[str, Exit] | None = None
+    container: str = ""
+
+    @property
+    def start_failed(self) -> bool:
+        """Whether the container could not be started, whatever code that is given (containerd: 128)."""
+        return self.reason in START_FAILURES
 
     @property
     def out_of_memory(self) -> bool:
@@ -305,7 +315,8 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         node_lost=_node_lost(status),
         disruption=None if own else disruption,
         exit=exit_,
-        last_exit=_exit((container_status.get("lastState") or {}).get("terminated")),
+        last_exit=_exit((container_status.get("lastState") or {}).get("terminated"))
+        or _other_exit(status, "lastState"),
         restarts=_restarts(status),
         created_at=parse_time(metadata.get("creationTimestamp")),
         started_at=parse_time(status.get("startTime")),
@@ -422,10 +433,24 @@ def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
 
 
 def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
-    """A pod may fail with no container having said a word (eviction, a node gone): its own reason is all there is."""
+    """The end of a pod whose training container has none: that of the container which failed, if any.
+
+    A pod may fail with no container having said a word (eviction, a node gone): its own reason is all there is.
+    """
     if phase is not PodPhase.FAILED:
         return None
-    return Exit(code=None, reason=status.get("reason") or "", message=status.get("message") or "")
+    own = Exit(code=None, reason=status.get("reason") or "", message=status.get("message") or "")
+    return own if own.reason else _other_exit(status, "state") or own
+
+
+def _other_exit(status: Mapping[str, Any], when: str) -> Exit | None:
+    """How the first container has failed that has, where the one that trains has not ended; in its state, or before."""
+    found = _failed_beside(status, when)
+    if found is None:
+        return None
+    name, end = found
+    kind = "init container" if any(one["name"] == name for one in status["initContainerStatuses"]) else "container"
+    return replace(end, container=f"{kind} {name}")
 
 
 def _restarts(status: Mapping[str, Any]) -> int:
@@ -452,9 +477,9 @@ def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Ma
     return waits and begun and _is(conditions, "PodReadyToStartContainers", "True")
 
 
-def _failed_beside(status: Mapping[str, Any]) -> tuple[str, Exit] | None:
+def _failed_beside(status: Mapping[str, Any], when: str = "state") -> tuple[str, Exit] | None:
     """The first container that has failed: a sidecar, where the one that trains has not."""
-    ends = ((one["name"], _exit(one["state"].get("terminated"))) for one in _every_container(status))
+    ends = ((one["name"], _exit(one[when].get("terminated"))) for one in _every_container(status))
     return next(((name, end) for name, end in ends if end is not None and end.code != 0), None)
 
 

@@ -351,7 +351,7 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
         )
     if exit_.out_of_memory:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
-    if exit_.reason in ("StartError", "ContainerCannotRun") or exit_.code in _START_FAILED:
+    if exit_.start_failed or exit_.code in _START_FAILED:
         return Category.COMMAND, "check command and args of the container, and that the image has the program"
     if exit_.code == _KILLED:
         return Category.FAILURE, "something killed it with SIGKILL: often the kernel, for its memory"

@@ -89,7 +89,9 @@ def _present(pod: PodView, *, done: bool) -> tuple[str, str]:
     if done:
         return "Succeeded", ""
     if pod.phase is PodPhase.FAILED:
-        return ("Stopped", "") if pod.deleting and _was_told_to_end(pod.exit) else ("Failed", exit_text(pod.exit))
+        if pod.deleting and _was_told_to_end(pod.exit):
+            return "Stopped", ""
+        return "Failed", exit_text(pod.exit).removeprefix("has failed: ")
     if pod.deleting:
         return "Stopping", ""
     if pod.unschedulable:

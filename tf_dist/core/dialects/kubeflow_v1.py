@@ -116,8 +116,11 @@ class TFJob(Envelope):
     spec: Spec
 
 
-RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True)
-"""Killed by a signal, or unknown: worth another try. With 1 to 127 the program itself says that it is not."""
+RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True, start_failures=False)
+"""Killed by a signal, or unknown: worth another try. With 1 to 127 the program itself says that it is not.
+
+A container that cannot be started has code 128, and could not be started again.
+"""
 
 _LOST: Final = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
 _FAILED: Final = frozenset({Event.POD_FAILED})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -21,7 +22,6 @@ from tf_dist.core.api.job import (
     Dialect,
     Document,
     Event,
-    ExitCodes,
     Job,
     ReplicaSpec,
     Role,
@@ -199,7 +199,7 @@ REPLACE_POD: Final = Rule(
     events=frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.NODE_LOST}), action=Action.RESTART_POD
 )
 """The rules of replicas that do not lead."""
-_SURVIVABLE: Final = ExitCodes(ranges=RETRYABLE.ranges, unknown=RETRYABLE.unknown, oom=False)
+_SURVIVABLE: Final = replace(RETRYABLE, oom=False)
 """Retryable, unless it was killed for memory: it would be killed again."""
 
 

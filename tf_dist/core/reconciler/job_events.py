@@ -154,6 +154,7 @@ def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
         (pod, pod.exit.code)
         for pod in s.observed.pods
         if pod.finished and not pod.deleting and pod.exit is not None and pod.exit.code is not None
+        if not pod.exit.container
         if pod.replica not in before.succeeded and pod.attempt == before.attempts.label(pod.replica)
     ]
     failed = Counter(pod.replica.type for pod, _ in ended if pod.phase is PodPhase.FAILED)
