@@ -12,7 +12,7 @@ import pytest
 from tests.core.builders import EVICTED, FAILED, ON_FAILURE, START, replicas, v1_job, v1alpha1_job, volcano_job
 from tests.core.world import World
 from tf_dist.core.api.assignment import Admit, Preempt
-from tf_dist.core.api.job import Action, Event, Job, Rule, RunPolicy
+from tf_dist.core.api.job import Action, Event, Job, JobKey, Rule, RunPolicy
 from tf_dist.core.api.status import Admission, Failure, OutcomeKind, Phase, Status, display_phase, outcome_kind
 from tf_dist.core.api.status_codec import FIELD
 from tf_dist.core.diagnostics.metrics_parser import Progress
@@ -213,13 +213,13 @@ def test_a_job_without_a_restart_left_says_which_replica_spent_them() -> None:
 
 def test_preemptions_are_counted_those_that_ended_the_job_too() -> None:
     world = started(v1_job())
-    world.verdict = Preempt(by="team/urgent", message="")
+    world.verdict = Preempt(by=JobKey("team", "urgent"), message="")
     world.settle()
     world.verdict = Admit()
     world.settle()
     run_all(world)
     world.job = with_policy(world.job, EVICTED, Action.FAIL_JOB)
-    world.verdict = Preempt(by="team/urgent", message="")
+    world.verdict = Preempt(by=JobKey("team", "urgent"), message="")
     world.settle()
     outcome = job_outcome(world.memory)
     assert outcome is not None

@@ -12,6 +12,7 @@ from tests.core.gang.gangs import World, bound, gang, member, message, node, que
 from tf_dist.core.api.assignment import Admit, Preempt, Resize, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import admit
+from tf_dist.core.gang.messages import gang_text
 from tf_dist.core.gang.types import Assignment, Gang, PreemptionPolicy, Queue
 
 
@@ -30,9 +31,7 @@ def test_a_gang_of_lower_priority_gives_its_place_up_and_the_higher_one_gets_it(
         running("low", {"n0": 4}), running("other", {"n1": 4}, priority=9), gang("high", workers(4), priority=5)
     )
     said = found.decide(1)
-    assert said["low"] == Preempt(
-        by=JobKey("ml", "high"), message="gives up its place to ml/high, whose priority is higher (5 > 0)"
-    )
+    assert said["low"] == Preempt(by=JobKey("ml", "high"), message="its priority is higher (5 > 0)")
     waits = said["high"]
     assert reason(waits) == "Preempting"
     assert message(waits).endswith("; position 1; starts when ml/low has given up the room")
@@ -192,7 +191,7 @@ def test_what_is_its_own_a_queue_takes_back_from_those_who_borrow() -> None:
     said = found.decide(100)
     [victim] = [uid for uid, verdict in said.items() if isinstance(verdict, Preempt)]
     assert victim == "lent"
-    assert message(said["lent"]) == "gives up its place to ml/mine: its queue takes back what is its own"
+    assert message(said["lent"]) == "its queue takes back what is its own"
     assert reason(found.decide(100)["mine"]) == "Admit"
     assert found.settle(200) == []
 
@@ -352,3 +351,24 @@ def test_a_gang_is_made_smaller_once_its_place_is_confirmed_and_not_twice_for_on
     told = found.admitter.decide(5)["low"]
     assert isinstance(told, Resize)
     assert told.sizes == {"worker": 2}
+
+
+def test_messages_name_no_job_of_another_namespace() -> None:
+    """Tenants share a queue: what the others call their jobs is theirs."""
+
+    def of_rival(one: Gang) -> Gang:
+        return replace(one, key=JobKey("rival", f"secret-{one.uid}"))
+
+    found = world(
+        running("low", {"n0": 4}, queue="shared"),
+        of_rival(running("other", {"n1": 4}, priority=9, queue="shared")),
+        of_rival(gang("first", workers(8), priority=5, queue="shared")),
+        gang("second", workers(8), priority=4, at=1, queue="shared"),
+        gang("third", workers(8), priority=4, at=2, queue="shared"),
+        queues=(queue("shared", gpu=100),),
+    )
+    said = {uid: message(verdict) for uid, verdict in found.decide(500).items()}
+    assert "secret" not in said["second"] + said["third"]
+    assert "position 3 in queue shared, behind ml/second and 1 other job" in said["third"]
+    assert gang_text(found.gangs["first"], JobKey("ml", "third")) == "a job of queue shared"
+    assert gang_text(found.gangs["second"], JobKey("ml", "third")) == "ml/second"

@@ -30,7 +30,7 @@ from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
 
-BY = Preempt(by=JobKey("team", "urgent"), message="its priority is 1000, that of this job 0")
+BY = Preempt(by=JobKey("default", "urgent"), message="its priority is 1000, that of this job 0")
 WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="needs 2 × (cpu 4) for worker")
 
 
@@ -62,7 +62,7 @@ def test_a_job_that_gives_way_waits_again_and_pays_nothing(job: Job) -> None:
     assert world.pods == {}
     memory = world.memory
     assert (memory.phase, memory.reason, memory.admission) == (Phase.PENDING, "Preempted", None)
-    assert memory.message == "gave its place to team/urgent: its priority is 1000, that of this job 0"
+    assert memory.message == "gave its place to default/urgent: its priority is 1000, that of this job 0"
     assert (dict(memory.restarts), memory.charged_restarts) == ({"Preempted": 1}, 0)
     assert (memory.start_time, display_phase(memory)) == (None, "Waiting")
     world.verdict = Admit()
@@ -75,7 +75,7 @@ def test_who_took_the_place_is_told_and_stays_known_while_it_waits() -> None:
     world.verdict = BY
     told = [action for action in world.look().actions if isinstance(action, EmitEvent)]
     assert [(one.type, one.reason) for one in told] == [("Warning", "Preempted")]
-    assert "team/urgent" in told[0].message
+    assert "default/urgent" in told[0].message
     world.settle()
     assert diagnose(world.job, world.memory, (), world.now)[0].category is Category.PREEMPTED
     world.verdict = WAITS
@@ -83,7 +83,7 @@ def test_who_took_the_place_is_told_and_stays_known_while_it_waits() -> None:
     first, second = diagnose(world.job, world.memory, (), world.now)
     assert (first.category, first.summary) == (Category.ADMISSION, WAITS.message)
     assert second.category is Category.PREEMPTED
-    assert "team/urgent" in second.summary
+    assert "default/urgent" in second.summary
 
 
 def test_a_tfjob_that_waits_again_is_shown_as_restarting_until_it_runs() -> None:
@@ -92,7 +92,7 @@ def test_a_tfjob_that_waits_again_is_shown_as_restarting_until_it_runs() -> None
     world.verdict = BY
     world.settle()
     assert true_conditions(world) == ["Created", "Restarting"]
-    assert "team/urgent" in world.status["conditions"][-1]["message"]
+    assert "default/urgent" in world.status["conditions"][-1]["message"]
     world.verdict = WAITS
     world.settle()
     assert true_conditions(world) == ["Created", "Restarting"]

@@ -369,10 +369,11 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempt:
-    """An admitted gang is preempted for the gang ``by`` (None: not known for which)."""
+    """An admitted gang is preempted for the gang ``by`` (None: not known for which), which waits in ``queue``."""
 
     by: JobKey | None
     message: str
+    queue: str = ""
 
 
 Verdict = Admit | Wait | Resize | Preempt

@@ -368,7 +368,8 @@ def describe_event(job: Job, occurrence: PodEvent) -> str:
         case Event.POD_PENDING:
             return f"{who} has been pending for longer than its policy allows"
         case Event.TASK_COMPLETED:
-            return f"all {occurrence.spec.replicas} {who} replicas succeeded"
+            count = occurrence.spec.replicas
+            return f"all {count} {who} replicas succeeded" if count > 1 else f"the {who} replica succeeded"
         case Event.TASK_FAILED:
             return f"the containers of {who} were restarted too often (maxRetry={occurrence.spec.container_restarts})"
         case Event.UNKNOWN:

@@ -190,7 +190,8 @@ class PodView:
     that an eviction; ``past_deadline``: at its ``activeDeadlineSeconds``. ``disruption``: what took it away, or is
     about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
     over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
-    ``pinned``: the node that one without a node requires by its name ("": none). ``container``: as it was asked for.
+    ``pinned``: the node that one without a node requires by its name ("": none). ``kept_by``: the finalizers that keep
+    a deleted pod which runs no more ("": none does). ``container``: as it was asked for.
     """
 
     name: str
@@ -217,6 +218,7 @@ class PodView:
     node_silent: bool = False
     scheduler_name: str = ""
     pulling: bool = False
+    kept_by: str = ""
     container: str = field(default="", compare=False, repr=False)
 
     @property
@@ -329,6 +331,9 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         if node or "PodScheduled" in conditions
         else text(mapping(pod.get("spec")).get("schedulerName")),
         pulling=phase is PodPhase.PENDING and _pulling(state, status, conditions),
+        kept_by=", ".join(filter(None, map(text, list_items(metadata.get("finalizers")))))
+        if deleting and (phase in FINISHED or not node)
+        else "",
         container=container,
     )
 

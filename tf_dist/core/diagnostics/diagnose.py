@@ -17,7 +17,7 @@ from tf_dist.core.api.assignment import (
     room_text,
 )
 from tf_dist.core.api.context import Observed, ReconcileContext
-from tf_dist.core.api.job import Document, Job
+from tf_dist.core.api.job import Document, Event, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
 from tf_dist.core.api.pod_events import exit_text, signal_name
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
@@ -26,6 +26,7 @@ from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
+from tf_dist.core.reconciler.restarts import REPLICA_SUCCEEDED
 from tf_dist.core.reconciler.sync import backoff_until, creatable_replicas
 from tf_dist.errors import InvalidJob
 
@@ -186,8 +187,8 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
     PendingReason.WAITING_FOR_LOST_NODE: (
         Level.ERROR,
         Category.NODE_LOST,
-        f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; the job "
-        "starts elsewhere as soon as the pod is gone",
+        f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; a "
+        "finalizer is removed by its owner; the job starts elsewhere as soon as the pod is gone",
     ),
     PendingReason.PREEMPTED: (
         Level.WARNING,
@@ -332,6 +333,11 @@ def _end(status: Status) -> Diagnosis:
     failure = status.failure
     exit_ = Exit(failure.code, failure.reason, failure.message) if failure else None
     category, advice = ENDS.get(status.reason) or _of_exit(exit_)
+    if status.reason == "BackoffLimitExceeded" and failure is not None:
+        if failure.event == Event.TASK_COMPLETED:
+            advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or take it out"
+        elif failure.event == REPLICA_SUCCEEDED:
+            advice = "nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest"
     return Diagnosis(Level.ERROR, category, status.message, exit_.message if exit_ else "", advice)
 
 
@@ -375,8 +381,14 @@ def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
             yield from _of_pod(pod, s.now)
         if pod.replica not in facts.succeeded:
             yield from _of_sidecar(job, pod)
-    if facts.stale:
-        names = ", ".join(sorted(pod.name for pod in facts.stale)[:5])
+    for pod in facts.stale:
+        if pod.kept_by:
+            text = f"pod {pod.name} has stopped and is kept by the finalizer {pod.kept_by}"
+            text += "; its replica starts again when it is gone"
+            yield Diagnosis(Level.WARNING, Category.STOPPING, text, resolution=_KEPT)
+    stopping = sorted(pod.name for pod in facts.stale if not pod.kept_by)
+    if stopping:
+        names = ", ".join(stopping[:5])
         yield Diagnosis(
             Level.INFO,
             Category.STOPPING,
@@ -388,6 +400,7 @@ def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
     yield from _of_missing(s)
 
 
+_KEPT: Final = "its owner removes a finalizer when it is done: see that it runs; kubectl get pod NAME -o yaml shows it"
 _WAITS_FOR_NODES: Final = (
     "it has its quota, and no place yet: free or add nodes, or let it begin with fewer pods (minAvailable); after "
     "scheduleTimeoutSeconds it gives its quota back and tries again"
@@ -396,6 +409,8 @@ _WAITS_FOR_NODES: Final = (
 
 def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
     for pod in overdue_pods(s):
+        if pod.kept_by:
+            continue  # its node is not the reason
         stopped = f" since {format_time(pod.stops_at)}" if pod.stops_at is not None else ""
         text = f"waits for pod {pod.name} on node {pod.node}, which should have stopped{stopped} and may still run"
         advice = f"see whether the node is up; if it is surely down, delete it, or taint it {OUT_OF_SERVICE}"

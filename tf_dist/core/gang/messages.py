@@ -137,16 +137,35 @@ def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
 # -- queue positions --
 
 
-def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str) -> str:
-    """The position of a gang in its queue, with ``number`` others ahead."""
+def gang_text(gang: Gang, reader: JobKey) -> str:
+    """A gang in a message to the users of ``reader``: by its queue, where it is of another namespace.
+
+    A queue is shared, and what other tenants call their jobs is not told.
+    """
+    if gang.key.namespace == reader.namespace:
+        return str(gang.key)
+    return f"a job of queue {gang.queue}" if gang.queue else "a job of another namespace"
+
+
+def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str, reader: JobKey) -> str:
+    """The position of a gang in its queue, with ``number`` others ahead, of which ``ahead`` are the first."""
     whose = f" in queue {queue}" if queue else ""
-    return f"; position {number + 1}{whose}" + (f", behind {join_names(ahead, number)}" if number else "")
+    own = [key for key in ahead if key.namespace == reader.namespace]
+    behind = join_names(ahead, number) if len(own) == len(ahead) else _behind(number, own)
+    return f"; position {number + 1}{whose}" + (f", behind {behind}" if number else "")
 
 
-def reserved_start_text(after: JobKey | None, start: float, now: float, leaving: Iterable[JobKey]) -> str:
-    """When a gang that has a reservation starts."""
+def _behind(number: int, own: Sequence[JobKey]) -> str:
+    shown = own[:MAX_LISTED]
+    more = number - len(shown)
+    others = f"{more} other job{'s' if more > 1 else ''}" if more else ""
+    return " and ".join(filter(None, (", ".join(map(str, shown)), others)))
+
+
+def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[str]) -> str:
+    """When a gang that has a reservation starts; ``after`` another one has ended ("": none has to)."""
     gone = sorted(leaving)
-    if after is None:
+    if not after:
         have = "have" if len(gone) > 1 else "has"
         return f"; starts when {join_names(gone)} {have} given up the room" if gone else ""
     when = f" (about {time_of_day(start, now)})" if start < inf else ""
@@ -156,7 +175,7 @@ def reserved_start_text(after: JobKey | None, start: float, now: float, leaving:
 # -- preemption and resizing --
 
 
-def shrink_text(before: Sizes, sizes: Sizes, other: JobKey) -> str:
+def shrink_text(before: Sizes, sizes: Sizes, other: str) -> str:
     """The message of a gang that shrinks for another one."""
     return f"goes from {_change(before, sizes)}: {other} waits for the room"
 
@@ -177,10 +196,10 @@ def _change(before: Sizes, sizes: Mapping[str, int]) -> str:
 
 
 def preempted_text(victim: Gang, gang: Gang) -> str:
-    """The message of a gang that is preempted for another one."""
+    """Why a gang is preempted for another one."""
     if gang.priority > victim.priority and (gang.queue or "") == (victim.queue or ""):
-        return f"gives up its place to {gang.key}, whose priority is higher ({gang.priority} > {victim.priority})"
-    return f"gives up its place to {gang.key}: its queue takes back what is its own"
+        return f"its priority is higher ({gang.priority} > {victim.priority})"
+    return "its queue takes back what is its own"
 
 
 def explain_wait(
@@ -239,7 +258,7 @@ def _explain_wait(
         foremost = foremost and now - rank.created_at < policy.patience_of(cache.entries[rank.uid].gang)
         if len(first) >= MAX_LISTED and not foremost:
             break
-    message += queue_position_text(number, first, gang.queue)
+    message += queue_position_text(number, first, gang.queue, gang.key)
     if foremost:  # then it has a reservation
         message += _starts(cache, entry, counts, now, known)
     return Wait(reason=reason, message=message, position=number + 1)
@@ -299,6 +318,7 @@ def _starts(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, now: flo
     reservation = reservation or known.reserve(cache, entry, counts, now, ended=True)
     if reservation is None:
         return ""
-    leaving = {one.gang.key for one in cache.departing.values()}
-    after = reservation.after.gang.key if reservation.after else None
+    reader = entry.gang.key
+    leaving = {gang_text(one.gang, reader) for one in cache.departing.values()}
+    after = gang_text(reservation.after.gang, reader) if reservation.after else ""
     return reserved_start_text(after, reservation.start, now, leaving)

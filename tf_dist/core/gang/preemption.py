@@ -305,12 +305,13 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
         verdicts[uid] = Resize(
             sizes=sizes,
             placement=usage.granted_placement(victim.gang, sizes),
-            message=messages.shrink_text(before, sizes, entry.gang.key),
+            message=messages.shrink_text(before, sizes, messages.gang_text(entry.gang, victim.gang.key)),
         )
         goes = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
         cache.release(victim, _released_pods(victim, fewer), goes)
     for victim in plan.whole:
-        verdicts[victim.uid] = Preempt(by=entry.gang.key, message=messages.preempted_text(victim.gang, entry.gang))
+        why = messages.preempted_text(victim.gang, entry.gang)
+        verdicts[victim.uid] = Preempt(by=entry.gang.key, message=why, queue=entry.gang.queue)
         cache.release(victim, victim.held.remaining, victim.held.remaining_quota)
     return verdicts
 

@@ -202,7 +202,10 @@ def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
 
 
 def _waits_text(s: ReconcileContext, late: tuple[PodView, ...]) -> str:
-    pods = sorted(late, key=lambda pod: pod.name)
+    pods = sorted((pod for pod in late if not pod.kept_by), key=lambda pod: pod.name)
+    if not pods:
+        kept = min(late, key=lambda pod: pod.name)
+        return f"waits for pod {kept.name}, which has stopped and is kept by the finalizer {kept.kept_by}"
     named = join_names([f"{pod.name} on node {pod.node}" for pod in pods])
     text = f"waits for pod {named}, which should have stopped at {format_time(min(map(_stopped_at, pods)))} and may "
     text += f"still run{_node_text(s.observed.unready.get(pods[0].node))}"

@@ -197,7 +197,7 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     verdict = s.observed.verdict
     if s.status.admission is None or not isinstance(verdict, Preempt):
         return None
-    message = f"gave its place to {verdict.by}" if verdict.by else "gave its place up"
+    message = f"gave its place to {_preemptor(s.job, verdict)}" if verdict.by else "gave its place up"
     message += f": {verdict.message}" if verdict.message else ""
     status = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
     evictions = (
@@ -215,6 +215,13 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
         return status.with_phase(END_PHASES[decided[0]], s.now, PREEMPTED, message)
     falls_back = decided is not None and decided[0] is Action.FALL_BACK
     return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message, fall_back=falls_back)
+
+
+def _preemptor(job: Job, verdict: Preempt) -> str:
+    """The job that preempts, by name only in its own namespace: names of other tenants' jobs are theirs."""
+    if verdict.by is None or verdict.by.namespace == job.key.namespace:
+        return str(verdict.by)
+    return f"a job of queue {verdict.queue}" if verdict.queue else "a job of another namespace"
 
 
 def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: bool = False) -> Status:

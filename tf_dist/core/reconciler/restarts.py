@@ -20,6 +20,9 @@ from tf_dist.core.api.pod_events import PodEvent, derive_events, describe_events
 from tf_dist.core.api.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
 
+# The event of a failure that is none: a success that a restart policy restarted until the budget was spent.
+REPLICA_SUCCEEDED: Final = "ReplicaSucceeded"
+
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
     """Restart every pod: one restart however many replicas have failed, none if they were disrupted."""
@@ -127,6 +130,11 @@ def fail_by_container_restarts(s: ReconcileContext) -> Status:
         at=s.now,
     )
     what = f"{worst.replica} {exit_text(exit_)}{times}"
+    if exit_ is not None and exit_.code == 0:
+        spec = s.job.spec(worst.replica.type)
+        policy = spec.pod_restart_policy if spec is not None else ""
+        what = f"{worst.replica} succeeded (exit code 0){times}, and its restartPolicy {policy} starts it again"
+        failure = replace(failure, event=REPLICA_SUCCEEDED)
     return _fail_over_budget(s, what, failure)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from tf_dist.core.api.context import Create, Delete, EmitEvent
 from tf_dist.core.api.job import Action, Dialect, Event, Job, ReplicaSpec
-from tf_dist.core.api.status import NO_PODS, UNCHARGED_REASONS, Phase, Status
+from tf_dist.core.api.status import NO_PODS, Phase, Status
 
 # In this order the operator looks at the types of a job: the first that has failures is named.
 _ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
@@ -21,7 +21,6 @@ _LIMITS: Final[Mapping[str, str]] = {
     "BackoffLimitExceeded": "it has reached the specified backoff limit",
     "DeadlineExceeded": "it was active longer than specified deadline",
 }
-_ENDED_BY_PODS: Final = frozenset({Event.POD_FAILED.value, Event.POD_EVICTED.value, Event.NODE_LOST.value})
 
 
 def created_text(job: Job) -> str:
@@ -51,7 +50,8 @@ def phase_text(job: Job, status: Status, phase: Phase) -> str:
 
 def _restarting_text(job: Job, status: Status) -> str:
     spec = _failure_spec(job, status)
-    if spec is None or status.reason in UNCHARGED_REASONS or status.phase is not Phase.RESTARTING:
+    if spec is None or status.reason != Event.POD_FAILED or status.phase is not Phase.RESTARTING:
+        # What the operator has no words for: pods were taken away, or the gang was resized or requeued.
         return f"TFJob {job.key.name} is restarting: {status.message}."
     return f"job {job.key.name} is restarting because {spec.name} replica(s) failed."
 
@@ -60,7 +60,7 @@ def _failed_text(job: Job, status: Status) -> str:
     if limit := _LIMITS.get(status.reason):
         return f"Job {job.key.name} has failed because {limit}"
     spec = _failure_spec(job, status)
-    if status.reason not in _ENDED_BY_PODS:
+    if status.reason != Event.POD_FAILED:
         return f"TFJob {job.key} has failed: {status.message}."
     if spec is not None and _judges_exit_codes(spec):
         return f'job "{job.key.name}" is failing because "{spec.name}" replica(s) failed.'
