@@ -42,6 +42,7 @@ class World:
         self.verdict_only = False  # as another driver than the job's own looks at it
         self.job_gone = False
         self.schedules = True
+        self.closed_nodes: frozenset[str] = frozenset()
         self.gone: list[PodView] = []
         self.writes = 0
         self._uids = 0
@@ -58,6 +59,7 @@ class World:
                 pods=tuple(view for view in views if view is not None),
                 objects=self.objects,
                 verdict=self.verdict,
+                closed_nodes=self.closed_nodes,
                 last_status=self.remembered,
                 verdict_only=self.verdict_only,
                 departed=tuple(self.gone),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tf_dist.controller.driver_settings import DriverContext, JobRef
@@ -20,7 +21,8 @@ from tf_dist.core.api.context import (
     WriteStatus,
 )
 from tf_dist.core.api.fieldpath import LazyMapping
-from tf_dist.core.api.pods import pod_views
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.pods import PodView, pod_views
 from tf_dist.core.api.status import Status
 from tf_dist.core.api.status_codec import (
     NEWER_FORMAT,
@@ -161,6 +163,7 @@ class JobReconciler:
             pods=pods,
             departed=seen.gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
+            closed_nodes=self._closed_nodes(job, known.remembered or known.status, pods),
             recovery_timeout=self._informers.recovery_timeout(chosen_job(job, known.status).scheduling.queue),
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
@@ -180,6 +183,13 @@ class JobReconciler:
             verdict_only=driver is not None,
         )
         return reconcile(job, observed, known.status)
+
+    def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> frozenset[str]:
+        """Asked only when a pod lacks its node."""
+        placement = status.admission.placement if status.admission is not None else {}
+        if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
+            return frozenset()
+        return self._informers.closed(node for nodes in placement.values() for node in nodes)
 
     def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
         """Asked only when a pod may have to be made."""

@@ -337,3 +337,25 @@ def test_a_pod_with_a_long_grace_period_is_waited_for() -> None:
     assert len(on(world, "mnist")) == 3
     live(world, 60)
     assert world.status()["phase"] == "Running"
+
+
+def test_pods_of_a_drained_node_start_elsewhere_at_once() -> None:
+    """They were sent back to the cordoned node, and its scheduler refused them there for half a minute."""
+    world = nodes(n1=2, n2=2)
+    world.submit(tfjob(workers=1, ps=0))
+    world.settle()
+    schedule(world)
+    world.settle()
+    [pod] = world.pods().values()
+    left = pod["spec"]["nodeName"]
+    world.memory.patch(NODES, None, left, {"spec": {"unschedulable": True}})
+    world.evict(pod["metadata"]["name"])
+    world.settle()
+    bury(world)
+    world.settle()
+    [new] = world.pods().values()
+    assert new["metadata"]["uid"] != pod["metadata"]["uid"]
+    assert _pinned(new) != left
+    schedule(world)
+    world.settle()
+    assert world.status()["phase"] == "Running"

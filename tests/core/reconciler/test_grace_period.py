@@ -8,7 +8,8 @@ import pytest
 
 from tests.core.builders import EXIT_CODE, NEVER, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import started
-from tests.core.world import World
+from tests.core.world import World, pinned_to
+from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Event, Job, Rule, SuccessRule
 from tf_dist.core.api.status import LIVE, Phase
 from tf_dist.core.api.timestamps import format_time
@@ -200,3 +201,53 @@ def test_message_counts_the_pods_that_run_while_one_stops() -> None:
     assert world.memory.message == "3 of 3 replicas are running"
     delete(world, "worker-0")
     assert (world.memory.phase, world.memory.message) == (Phase.RUNNING, "2 of 3 replicas are running")
+
+
+def drained(world: World, node: str) -> None:
+    """``kubectl drain``: the node takes no pods any more, and its pods are evicted."""
+    world.closed_nodes = frozenset({node})
+    pods = [pod for pod in world.pods.values() if pod["spec"]["nodeName"] == node]
+    for pod in pods:
+        pod["metadata"]["deletionTimestamp"] = format_time(world.now + GRACE)
+    passes(world)
+    for pod in pods:
+        world.remove(pod)
+    passes(world)
+
+
+def on_two_nodes(job: Job) -> World:
+    world = World(job)
+    world.verdict = Admit(placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n2": 1}})
+    world.settle()
+    run_all(world)
+    return world
+
+
+@pytest.mark.parametrize("rules", _TABLES)
+def test_pods_of_a_drained_node_are_not_sent_back_to_it(rules: tuple[Rule, ...]) -> None:
+    """Not for the time that the cluster's scheduler takes to refuse them; those that run elsewhere stay."""
+    world = on_two_nodes(v1_job(replicas("PS", 1, rules=rules), replicas("Worker", 2, rules=rules)))
+    stays = next(pod for pod in world.pods.values() if pod["spec"]["nodeName"] == "n2")["metadata"]["uid"]
+    drained(world, "n1")
+    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "", "n2"]
+    assert stays in {pod["metadata"]["uid"] for pod in world.pods.values()}
+    run_all(world)
+    assert world.memory.phase is Phase.RUNNING
+    assert world.memory.admission is not None
+    assert world.memory.admission.placement == {"worker": {"n2": 1}}
+    assert not world.step()
+
+
+def test_a_pod_that_waits_for_a_node_which_is_cordoned_is_made_anew_at_once() -> None:
+    world = on_two_nodes(v1_job())
+    pod = world.pod("worker-1")
+    assert pod is not None
+    node = pinned_to(pod)
+    pod["status"] = {"phase": "Pending"}
+    world.hold_back(pod)
+    world.closed_nodes = frozenset({node})
+    world.settle()
+    new = world.pod("worker-1")
+    assert new is not None
+    assert (pinned_to(new), new["metadata"]["labels"]["tf-dist.dev/attempt"]) == ("", "1.0.1")
+    assert world.memory.total_disruptions == world.memory.total_restarts == 0

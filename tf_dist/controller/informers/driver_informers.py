@@ -34,6 +34,7 @@ from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.resources.admission_config import admission_config
+from tf_dist.core.gang.resources.pod_index import is_schedulable
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
 from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
@@ -322,6 +323,13 @@ class DriverInformers:
             return {}
         views = {name: unready_node(self._reflectors[NODES].get(None, name)) for name in set(nodes)}
         return {name: view for name, view in views.items() if view is not None}
+
+    def closed(self, nodes: Iterable[str]) -> frozenset[str]:
+        """Of these nodes those that take no pods now; none where nodes may not be seen."""
+        if not self.sees_nodes:
+            return frozenset()
+        raw = {name: self._reflectors[NODES].get(None, name) for name in set(nodes)}
+        return frozenset(name for name, node in raw.items() if node is None or not is_schedulable(node))
 
     def recovery_timeout(self, queue: str) -> float | None:
         """What a queue says about jobs that have lost nodes."""

@@ -137,6 +137,39 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
     )
 
 
+def leave_closed_nodes(s: ReconcileContext) -> Status | None:
+    """Replicas without a node whose assigned node takes no pods (it is drained) may go to any other one at once.
+
+    The cluster's scheduler would refuse their pods there.
+    """
+    place, closed = s.status.admission, s.observed.closed_nodes
+    if place is None or not closed or not _may_unpin(s.job, place):
+        return None
+    homeless = {
+        replica
+        for replica in s.job.replicas
+        if replica not in s.facts.succeeded and ((pod := s.facts.current.get(replica)) is None or not pod.has_node)
+    }
+    lost = {
+        replica: node
+        for replica, node in assign_nodes(s.job, place.placement, s.facts, homeless).items()
+        if node in closed
+    }
+    if not lost:
+        return None
+    attempts = s.status.attempts
+    for replica in sorted(lost.keys() & s.facts.current.keys()):
+        attempts = attempts.next_pod(replica)
+    named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
+    return replace(
+        s.status,
+        admission=replace(place, placement=_without(place.placement, lost)),
+        attempts=attempts,
+        observed_replicas=s.status.observed_replicas - (lost.keys() & s.facts.current.keys()),
+        message=f"{s.status.message}; goes to any node that takes pods: {named}",
+    )
+
+
 def unpin_due_at(s: ReconcileContext) -> float | None:
     """When the first pod has waited long enough for its node; None if none does."""
     place = s.status.admission

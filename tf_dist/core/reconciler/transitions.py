@@ -70,6 +70,7 @@ from tf_dist.core.reconciler.pod_phases import (
 )
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_objects,
+    leave_closed_nodes,
     requeue_evicted,
     requeue_incomplete,
     requeue_preempted,
@@ -381,6 +382,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, verdict_only=_APPLY),
     TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at, _SKIP),
     TransitionRule(recover_from_node_loss, LIVE, _AFTER_NODE_LOSS, recovery_due_at, _SKIP),
+    TransitionRule(leave_closed_nodes, LIVE, _phases(), verdict_only=_SKIP),
     TransitionRule(unpin_pods, LIVE, _phases(), unpin_due_at, _SKIP),
     TransitionRule(resize, LIVE, _phases(Phase.RESTARTING), verdict_only=_APPLY),
     # A gang waits, is admitted and runs.
