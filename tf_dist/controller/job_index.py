@@ -64,9 +64,14 @@ class JobEntry:
 
     @property
     def waits(self) -> bool:
-        """Whether it has no place yet, and is to get one from tf-dist."""
+        """Whether it has no place yet, and is to get one from tf-dist. A job that is being deleted gets none."""
         waits = not self.status.finished and self.status.admission is None
-        return waits and self.job is not None and not self._another_decides(self.job)
+        return waits and not self.deleting and self.job is not None and not self._another_decides(self.job)
+
+    @property
+    def deleting(self) -> bool:
+        """Whether its deletion was requested. A finalizer may keep it for any time; nothing reconciles it any more."""
+        return "deletionTimestamp" in self.stored["metadata"]
 
     def _another_decides(self, job: Job) -> bool:
         """Whether another gang scheduler decides about it; one without a driver will have our default."""
@@ -95,13 +100,13 @@ class JobEntry:
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
         attempts = status.attempts if status.phase is Phase.PENDING else status.attempts.job
         ways = (status.fallback, status.fallback_from, status.since) if self.job and self.job.fallbacks else ()
-        return *parts, attempts, status.gang, refused, unconfirmed, ways
+        return *parts, attempts, status.gang, refused, unconfirmed, ways, self.deleting
 
     def claim(self) -> AdmissionRequest | None:
         """What admission has to know of it; None where there is nothing to know."""
         job = self.job
-        if job is None:
-            return None
+        if job is None or self.deleting:
+            return None  # pods of a job that is being deleted count as pods without a job do
         if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
             return None  # until its status says that it stops, pods may be on their way into its place
         if self._another_decides(job):

@@ -53,10 +53,15 @@ class TakeoverPolicy:
         }
 
     def counts(self, known: JobEntry) -> bool:
-        """Whether a job has a part in admission: one without a driver must not hold up others."""
+        """Whether a job has a part in admission: one without a driver must not hold up others.
+
+        An annotation is the user's to write. Another driver counts once it has written the job's status, which no role
+        for users may, and while its Lease lives.
+        """
         if not known.waits or self.drives(known):
             return True
-        return bool(known.driver) and known.driver not in self._stale
+        claimed = known.status.created is not None and "/" in known.driver
+        return claimed and known.driver not in self._stale
 
     def track_cleanup(self, ref: JobRef, known: JobEntry | None) -> None:
         """A job that is over may still have something to be done for it, and its driver may have died before that."""

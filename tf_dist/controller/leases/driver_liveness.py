@@ -24,6 +24,7 @@ from tf_dist.controller.leases.lease import (
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.timestamps import format_time, parse_time
+from tf_dist.core.api.status_codec import FIELD, stored_status
 from tf_dist.core.reconciler.ownership import driver_of, managed_elsewhere
 from tf_dist.errors import ClusterError, NotFound
 
@@ -68,6 +69,11 @@ def no_living_driver(cluster: Cluster, job: Object, now: float) -> str:
         return ""
     driver = driver_of(job)
     ref = LeaseRef.parse(driver)
+    if driver and not mapping(stored_status(job).get(FIELD)) and _waited(job, now, _CLAIMED_WITHIN):
+        return (
+            f"its annotation {names.DRIVER} names the driver {driver}, which has not taken the job: it is not admitted; "
+            "remove the annotation to leave it to the controller"
+        )
     try:
         if ref is not None:
             return _gone(cluster, ref, now)
@@ -92,10 +98,15 @@ def _no_controller(cluster: Cluster, job: Object, now: float) -> str:
     leases = cluster.list(LEASES, namespace, labels=names.DRIVER).items
     if any(_alive(lease, now) for lease in leases):
         return ""
-    created = parse_time(mapping(job.get("metadata")).get("creationTimestamp"))
-    if not leases and (created is None or now < created + _CLAIMED_WITHIN):
+    if not leases and not _waited(job, now, _CLAIMED_WITHIN):
         return ""
     return f"no controller is alive in {namespace}: the job waits until one is"
+
+
+def _waited(job: Object, now: float, seconds: float) -> bool:
+    """Whether a job is older than that."""
+    created = parse_time(mapping(job.get("metadata")).get("creationTimestamp"))
+    return created is not None and now >= created + seconds
 
 
 def _alive(lease: Object, now: float, tolerance: float = _TOLERANCE) -> bool:

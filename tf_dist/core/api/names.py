@@ -135,7 +135,8 @@ there is room."""
 TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"
 """Annotation you may set on a job: ``"true"``: where no value of ``tf-dist.dev/topology`` has room, the job waits."""
 QUEUE: Final = "tf-dist.dev/queue"
-"""Label you may set on a job: the queue it is in."""
+"""Label you may set on a job: the queue it is in. tf-dist sets it on the pods that it admits: a pod that outlives its
+job counts in that queue."""
 GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"
 """Annotation you may set on a job: the gang scheduler that decides when it starts, ``volcano``, ``coscheduling``,
 ``kueue`` or ``workload``."""
@@ -270,6 +271,17 @@ def owner_key(stored: Document) -> str:
     owners = metadata.get("ownerReferences") or () if uid else ()
     controlled = any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
     return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""
+
+
+def orphan_key(stored: Document) -> str:
+    """A key for what is left of a job and has no controller any more, as ``--cascade=orphan`` leaves it; "" for others.
+
+    It is no ``owned_by_key``: the label may name a job that exists.
+    """
+    metadata = stored["metadata"]
+    uid = (metadata.get("labels") or {}).get(JOB_UID)
+    controlled = any(owner.get("controller") for owner in metadata.get("ownerReferences") or ())
+    return f"{metadata.get('namespace') or ''}//{uid}" if uid and not controlled else ""
 
 
 def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:

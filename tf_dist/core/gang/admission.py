@@ -19,7 +19,7 @@ from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.snapshot import SnapshotChanges
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Queue, Snapshot, UnavailableNode
+from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Queue, Resources, Snapshot, UnavailableNode
 
 
 class Admitter:
@@ -69,6 +69,10 @@ class Admitter:
     def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
         """Replace all ResourceQuotas, by namespace."""
         self._cache.put_resource_quotas(quotas)
+
+    def put_orphans(self, orphans: Mapping[str, Resources]) -> None:
+        """Replace what pods without a gang use of the quota of each queue."""
+        self._cache.put_orphans(orphans)
 
     def put_gang(self, gang: Gang) -> None:
         """Add or update a gang; also to report whether a verdict on it was carried out."""
@@ -217,6 +221,7 @@ def admit(snapshot: Snapshot) -> dict[str, Verdict]:
     for node in snapshot.nodes or ():
         admitter.put_node(node)
     admitter.put_unavailable(snapshot.unavailable)
+    admitter.put_orphans(snapshot.orphans)
     for gang in snapshot.gangs:
         admitter.put_gang(gang)
     verdicts = admitter.decide(snapshot.now)
@@ -254,6 +259,7 @@ class CacheSync:
             else:
                 self._admitter.remove_node(name)
         self._admitter.put_unavailable(seen.unavailable)
+        self._admitter.put_orphans(seen.orphans)
         for uid, gang in seen.gangs.items():
             if gang is not None:
                 self._gangs[uid] = gang

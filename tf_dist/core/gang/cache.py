@@ -177,6 +177,7 @@ class SchedulerCache:
         self.changes = 0
         self.state = 0
         self._requests = GangRequests()
+        self._orphans: Mapping[str, Resources] = {}
         self._rules = 0
 
     @property
@@ -221,7 +222,20 @@ class SchedulerCache:
         for entry in self.entries.values():
             if entry.held.quota:
                 self.quotas.take(entry.queue, entry.held.quota)
+        for queue, amounts in self._orphans.items():
+            self.quotas.take(queue, amounts)
         self._rules += 1
+        self._changed()
+
+    def put_orphans(self, orphans: Mapping[str, Resources]) -> None:
+        """Replace what pods without a gang use of the quota of each queue."""
+        if orphans == self._orphans:
+            return
+        for queue, amounts in self._orphans.items():
+            self.quotas.give(queue, amounts)
+        for queue, amounts in orphans.items():
+            self.quotas.take(queue, amounts)
+        self._orphans = orphans
         self._changed()
 
     def put_resource_quotas(self, quotas: ByNamespace) -> None:

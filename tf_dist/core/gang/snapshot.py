@@ -27,7 +27,7 @@ from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.namespace_selector import LabelsOf, NamespaceMatcher
 from tf_dist.core.gang.resources.pod_index import BoundPods, PodIndex
-from tf_dist.core.gang.resources.pod_requests import gang_exclusions, pod_sets
+from tf_dist.core.gang.resources.pod_requests import add_resources, gang_exclusions, pod_sets
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
 from tf_dist.core.gang.types import (
     NO_ADMISSION_CONFIG,
@@ -38,6 +38,7 @@ from tf_dist.core.gang.types import (
     Node,
     PriorityClass,
     Queue,
+    Resources,
     Snapshot,
     TopologyRequest,
     UnavailableNode,
@@ -64,7 +65,8 @@ class AdmissionRequest:
 class SnapshotChanges:
     """Changes for admission. ``gangs`` by uid, ``nodes`` by name; None: it is gone, or takes no more pods.
 
-    ``unavailable``: all nodes that take none for now.
+    ``unavailable``: all nodes that take none for now. ``orphans``: by queue, what pods on nodes request whose job has
+    no part in admission (any more): it is deleted or being deleted, suspended, or finished.
     """
 
     gangs: Mapping[str, Gang | None]
@@ -72,6 +74,7 @@ class SnapshotChanges:
     queues: tuple[Queue, ...]
     bounds: ResourceQuotas
     unavailable: Mapping[str, UnavailableNode]
+    orphans: Mapping[str, Resources]
 
 
 class SnapshotBuilder:
@@ -88,6 +91,8 @@ class SnapshotBuilder:
         self._gangs: dict[str, Gang] = {}  # of each of them
         self._columns = ExclusiveResources()
         self._doors = NamespaceMatcher()
+        self._left: dict[str, Mapping[str, Resources]] = {}  # what pods without a gang request, by job and queue
+        self._orphans: Mapping[str, Resources] = {}
 
     def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
         """Apply a change of a pod: added (``old`` None), changed, or deleted (``new`` None)."""
@@ -119,6 +124,7 @@ class SnapshotBuilder:
         wide = anew or judged or bounds.keys() != self._bounds.keys()
         self._rules, self._bounds = rules, bounds
         found: dict[str, Gang | None] = {}
+        turned: set[str] = set()
         for uid in {**claims, **self._gangs} if wide else dict.fromkeys([*claims, *self._uids(moved | came)]):
             before, gang_before = self._claims.get(uid), self._gangs.get(uid)
             claim = claims.get(uid, before)
@@ -135,6 +141,9 @@ class SnapshotBuilder:
                 if gang_before is not None and gang == gang_before:
                     gang = gang_before
                 self._claims[uid], self._gangs[uid] = claim, gang
+            if (gang is None) is not (gang_before is None):
+                namespace = (gang or gang_before).key.namespace  # type: ignore[union-attr]
+                turned.add(names.owned_by_key(namespace, uid))
             if gang is not gang_before:
                 found[uid] = gang
                 self._columns.hold(uid, _columns(gang))
@@ -148,7 +157,30 @@ class SnapshotBuilder:
             queues=rules.queues or (),
             bounds=bounds,
             unavailable=self._pod_index.unavailable,
+            orphans=self._count_orphans(turned | self._pod_index.recharged(), namespaces, judged=judged),
         )
+
+    def _count_orphans(self, keys: Collection[str], namespaces: LabelsOf, *, judged: bool) -> Mapping[str, Resources]:
+        """What pods without a gang request, by queue.
+
+        Labels prove nothing where users may create pods: a pod counts only in a queue that is open to its namespace.
+        """
+        before = {key: self._left.get(key) for key in keys}
+        for key in keys:
+            left = {} if key.rpartition("/")[2] in self._gangs and "//" not in key else self._pod_index.charged(key)
+            if left:
+                self._left[key] = left
+            else:
+                self._left.pop(key, None)
+        if not judged and all(self._left.get(key) == left for key, left in before.items()):
+            return self._orphans
+        found: dict[str, list[Resources]] = {}
+        for key in sorted(self._left):
+            for queue, amounts in self._left[key].items():
+                if not self._doors.shut(queue, key.partition("/")[0], namespaces):
+                    found.setdefault(queue, []).append(amounts)
+        self._orphans = {queue: add_resources(parts) for queue, parts in sorted(found.items())}
+        return self._orphans
 
     def _uids(self, keys: Iterable[str]) -> list[str]:
         """The jobs with these ``names.owned_by_key`` that are known."""
@@ -224,6 +256,7 @@ def build_snapshot(
         policy=policy or AdmissionPolicy(),
         bounds=bounds,
         unavailable=seen.unavailable,
+        orphans=seen.orphans,
     )
 
 

@@ -343,6 +343,7 @@ class Snapshot:
     """The input of one admission cycle. ``now``: epoch seconds.
 
     ``nodes`` None: the driver may not list them, and quotas alone decide. ``bounds``: the ResourceQuotas by namespace.
+    ``orphans``: by queue, what pods without a gang request.
     """
 
     gangs: tuple[Gang, ...]
@@ -352,6 +353,7 @@ class Snapshot:
     policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
     bounds: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
     unavailable: Mapping[str, UnavailableNode] = field(default_factory=dict)
+    orphans: Mapping[str, Resources] = field(default_factory=dict)
 
 
 Overheads = Mapping[str, Mapping[str, Any]]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from tf_dist.core.api import names
 from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
 from tf_dist.core.api.context import (
     Action,
@@ -22,6 +23,7 @@ from tf_dist.core.api.pod_events import classify_pods
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import LIVE, Status
 from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.integrations.coscheduling import COSCHEDULING
 from tf_dist.core.integrations.interface import Body
 from tf_dist.core.integrations.kueue import KUEUE
@@ -92,7 +94,15 @@ def takes_pods(s: ReconcileContext) -> bool:
 
 
 def decorate_pod(s: ReconcileContext, replica: ReplicaId, pod: Body) -> None:
-    """Add to a pod what its gang scheduler needs; without one, leave it to the cluster's default scheduler."""
+    """Add to a pod what its gang scheduler needs; without one, leave it to the cluster's default scheduler.
+
+    The label of the queue says where the pod counts once its job is gone. A template must not write it.
+    """
+    labels = pod["metadata"]["labels"]
+    labels.pop(names.QUEUE, None)
+    queue = s.job.scheduling.queue or DEFAULT_QUEUE
+    if s.integration is None and names.is_label_value(queue):
+        labels[names.QUEUE] = queue
     if s.integration is None and names_idle_scheduler(s.job, pod["spec"]):
         del pod["spec"]["schedulerName"]
     served = _served(s)

@@ -134,6 +134,9 @@ class PodIndex:
         self._moved: set[str] = set()
         self._created: dict[str, dict[str, int]] = {}
         self._came: set[str] = set()
+        # What the pods on nodes request, by job and by the queue that their label names.
+        self._charged: dict[str, dict[str, dict[str, Decimal]]] = {}
+        self._recharged: set[str] = set()
         self._raw: dict[str, Mapping[str, Any]] = {}
         self._nodes: dict[str, Node] = {}
         self._unavailable: dict[str, UnavailableNode] = {}
@@ -182,14 +185,15 @@ class PodIndex:
             self._came.add(key)
 
     def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
-        used = self._used.setdefault(node, {})
-        for resource, value in self._requests(mapping(pod.get("spec"))).items():
-            used[resource] = used.get(resource, _NONE) + sign * value
-            if not used[resource]:
-                del used[resource]
-        if not used:
-            del self._used[node]
+        requests = self._requests(mapping(pod.get("spec")))
+        _add(self._used, node, requests, sign)
         self._touched.add(node)
+        queue = (pod["metadata"].get("labels") or {}).get(names.QUEUE)
+        if queue and (key := names.owner_key(pod) or names.orphan_key(pod)):
+            _add(self._charged.setdefault(key, {}), queue, requests, sign)
+            if not self._charged[key]:
+                del self._charged[key]
+            self._recharged.add(key)
         kind = kind_of(pod)
         if kind is not None:
             self._kinds.count(node, kind, sign)
@@ -230,6 +234,15 @@ class PodIndex:
         """The jobs for which ``created`` has changed since the last call."""
         came, self._came = self._came, set()
         return frozenset(came)
+
+    def charged(self, key: str) -> Mapping[str, Resources]:
+        """What the pods of a job, or of none any more (``names.orphan_key``), request on nodes, by queue."""
+        return {queue: dict(amounts) for queue, amounts in self._charged.get(key, {}).items()}
+
+    def recharged(self) -> frozenset[str]:
+        """The keys for which ``charged`` has changed since the last call."""
+        recharged, self._recharged = self._recharged, set()
+        return frozenset(recharged)
 
     def moved(self) -> frozenset[str]:
         """The jobs (``names.owned_by_key``) whose pods were bound to nodes, or left them, since the last call."""
@@ -309,6 +322,16 @@ def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 def _marks(pod: Mapping[str, Any]) -> tuple[object, object]:
     return pod["metadata"].get("labels"), pod["metadata"].get("ownerReferences")
+
+
+def _add(totals: dict[str, dict[str, Decimal]], key: str, amounts: Resources, sign: int) -> None:
+    total = totals.setdefault(key, {})
+    for resource, value in amounts.items():
+        total[resource] = total.get(resource, _NONE) + sign * value
+        if not total[resource]:
+            del total[resource]
+    if not total:
+        del totals[key]
 
 
 def _count(counts: dict[T, int], key: T, sign: int) -> None:

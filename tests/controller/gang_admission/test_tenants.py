@@ -1,0 +1,196 @@
+"""What a tenant can write holds no place, quota or node of others, and takes no more than its queue has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.gang_admission.test_queues import queue, queued
+from tests.controller.harness import World, tfjob
+from tf_dist.cluster.api import NAMESPACES, PODS, QUEUES, TFJOBS
+from tf_dist.core.api import names
+
+FINALIZER = "example.com/someone-else"
+
+
+def with_finalizer(name: str, **fields: Any) -> dict[str, Any]:
+    document = tfjob(name, **fields)
+    document["metadata"]["finalizers"] = [FINALIZER]
+    return document
+
+
+def used(world: World, name: str) -> Any:
+    """What the status of a queue says of its CPUs."""
+    world.clock.now += 10
+    world.settle()
+    return world.memory.get(QUEUES, None, name)["status"].get("used", {}).get("cpu")
+
+
+# A job that is being deleted
+
+
+def test_deleting_job_gets_no_place_when_room_comes() -> None:
+    world = World(cpu="3")
+    world.submit(tfjob("first"))
+    world.settle()
+    world.run_pods()
+    world.submit(with_finalizer("goes"))
+    world.submit(tfjob("next"))
+    world.settle()
+    world.memory.delete(TFJOBS, "default", "goes")
+    world.settle()
+    world.memory.delete(TFJOBS, "default", "first")
+    for name in list(world.pods()):
+        world.evict(name)
+    world.settle()
+    assert "deletionTimestamp" in world.job("goes")["metadata"]
+    assert world.status("goes").get("admission") is None
+    assert world.status("next")["reason"] == "Admitted"
+    assert len(world.pods()) == 3
+
+
+def test_deleting_job_with_a_place_holds_what_its_pods_hold() -> None:
+    """Background deletion with a finalizer leaves the pods until the job is gone, and nobody creates more of them."""
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "3"))
+    stays = queued("goes", "research")
+    stays["metadata"]["finalizers"] = [FINALIZER]
+    world.submit(stays)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.submit(queued("next", "research"))
+    world.memory.delete(TFJOBS, "default", "goes")
+    world.settle()
+    assert world.status("next")["reason"] == "QuotaExceeded"
+    assert used(world, "research") == "3"
+    for name in list(world.pods()):
+        world.evict(name)
+    world.settle()
+    assert "deletionTimestamp" in world.job("goes")["metadata"]
+    assert world.status("next")["reason"] == "Admitted"
+
+
+def test_deleting_job_with_a_place_and_no_pods_holds_nothing() -> None:
+    world = World(cpu="3")
+    world.submit(with_finalizer("goes"))
+    world.step_until(lambda: world.status("goes").get("admission") is not None)
+    world.memory.delete(TFJOBS, "default", "goes")
+    for name in list(world.pods()):
+        world.evict(name)
+    world.submit(tfjob("next"))
+    world.settle()
+    assert world.status("next")["reason"] == "Admitted"
+
+
+# A driver that only an annotation names
+
+
+@pytest.mark.parametrize("driver", ["ghost", "default/no-such-lease", "kube-system/kube-scheduler"])
+def test_driver_that_only_an_annotation_names_holds_nothing(driver: str) -> None:
+    world = World(cpu="3")
+    ghost = tfjob("ghost")
+    ghost["metadata"]["annotations"] = {names.DRIVER: driver}
+    world.submit(ghost)
+    world.settle()
+    world.submit(tfjob("next"))
+    world.settle()
+    assert world.status("ghost").get("admission") is None
+    assert world.status("next")["reason"] == "Admitted"
+
+
+# Pods without a job
+
+
+def orphaned(world: World, name: str) -> None:
+    """``kubectl delete --cascade=orphan``: the job goes, and the garbage collector takes its name off the pods."""
+    uid = world.job(name)["metadata"]["uid"]
+    world.memory.delete(TFJOBS, "default", name, propagation="Orphan")
+    for pod in world.pods().values():
+        if pod["metadata"]["labels"].get(names.JOB_UID) == uid:
+            kept = {**pod["metadata"], "ownerReferences": []}
+            world.memory.replace(PODS, "default", pod["metadata"]["name"], {**pod, "metadata": kept})
+
+
+def test_orphaned_pods_count_in_their_queue_until_they_are_gone() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "3"))
+    world.submit(queued("first", "research"))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    orphaned(world, "first")
+    world.submit(queued("second", "research"))
+    world.settle()
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    assert used(world, "research") == "3"
+    for name in list(world.pods()):
+        world.evict(name)
+    world.settle()
+    assert world.status("second")["reason"] == "Admitted"
+
+
+def test_pods_that_a_suspended_job_leaves_count_until_they_are_gone() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "3"))
+    world.submit(queued("first", "research"))
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.memory.patch(TFJOBS, "default", "first", {"spec": {"runPolicy": {"suspend": True}}})
+    world.submit(queued("second", "research"))
+    world.settle()
+    assert all("deletionTimestamp" in pod["metadata"] for pod in world.pods().values())
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    world.bury()
+    world.settle()
+    assert world.status("second")["reason"] == "Admitted"
+
+
+def test_pods_that_a_finished_job_keeps_count_until_they_are_gone() -> None:
+    world = World(cpu="8")
+    world.memory.create(QUEUES, None, queue("research", "3"))
+    first = queued("first", "research")
+    first["spec"]["runPolicy"]["cleanPodPolicy"] = "None"
+    world.submit(first)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    world.end_pod("first-worker-0", 0)
+    world.end_pod("first-worker-1", 0)
+    world.settle()
+    assert world.status("first")["phase"] == "Completed"
+    assert used(world, "research") == "1"  # the parameter server runs on
+    world.submit(queued("second", "research"))
+    world.settle()
+    assert world.status("second")["reason"] == "QuotaExceeded"
+    world.evict("first-ps-0")
+    world.settle()
+    assert world.status("second")["reason"] == "Admitted"
+
+
+def test_pods_of_another_namespace_count_in_no_queue_that_is_closed_to_it() -> None:
+    """Any user may write labels on pods of their own."""
+    world = World(cpu="8")
+    world.memory.create(NAMESPACES, None, {"metadata": {"name": "team-b"}})
+    only = {"matchLabels": {"kubernetes.io/metadata.name": "default"}}
+    world.memory.create(QUEUES, None, queue("research", "3", namespaceSelector=only))
+    labels = {names.JOB_UID: "forged", names.QUEUE: "research"}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "3"}}}
+    pod = {"metadata": {"name": "forged", "labels": labels}, "spec": {"nodeName": "n1", "containers": [container]}}
+    world.memory.create(PODS, "team-b", pod)
+    world.submit(queued("first", "research"))
+    world.settle()
+    assert world.status("first")["reason"] == "Admitted"
+
+
+def test_label_of_a_template_names_no_queue() -> None:
+    world = World(cpu="8")
+    document = queued("first", "research")
+    for spec in document["spec"]["tfReplicaSpecs"].values():
+        spec["template"]["metadata"] = {"labels": {names.QUEUE: "victim"}}
+    world.memory.create(QUEUES, None, queue("research", "3"))
+    world.submit(document)
+    world.settle()
+    assert {pod["metadata"]["labels"][names.QUEUE] for pod in world.pods().values()} == {"research"}
