@@ -165,6 +165,8 @@ def test_a_finished_job_of_a_dead_driver_goes_after_its_time_to_live(world: Worl
 def test_a_waiting_job_has_its_turn_as_long_as_its_driver_lives(world: World, dead: bool, starts: bool) -> None:
     """One whose driver is dead, and that this one may not take over, must not stand in the way of those behind it."""
     world.submit(claimed_by(OTHER, name="before", workers=7))
+    status = {"status": {"tfDist": {"phase": "Pending", "driver": OTHER}}}
+    world.memory.patch(TFJOBS, "default", "before", status, subresource="status")
     world.clock.now += 5
     world.submit(claimed_by(ME, name="mine", workers=3))
     leadership = Hands(takes_over=False)

@@ -40,6 +40,7 @@ DRIVING = """
     services: get list watch create delete
     events: create patch
     resourcequotas: list watch
+    limitranges: list watch
 """
 
 

@@ -64,6 +64,7 @@ JOB_KINDS = (TFJOBS, VOLCANO_JOBS)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False)
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
 RESOURCE_QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas")
+LIMIT_RANGES = Resource("", "v1", "LimitRange", "limitranges")
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False)
 QUEUES = Resource("tf-dist.dev", "v1alpha1", "Queue", "queues", namespaced=False)
 

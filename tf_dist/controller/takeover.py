@@ -11,7 +11,7 @@ from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import Leadership
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
-from tf_dist.core.reconciler.ownership import may_drive
+from tf_dist.core.reconciler.ownership import is_claimed, may_drive
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,8 +60,7 @@ class TakeoverPolicy:
         """
         if not known.waits or self.drives(known):
             return True
-        claimed = known.status.created is not None and "/" in known.driver
-        return claimed and known.driver not in self._stale
+        return is_claimed(known.stored) and "/" in known.driver and known.driver not in self._stale
 
     def track_cleanup(self, ref: JobRef, known: JobEntry | None) -> None:
         """A job that is over may still have something to be done for it, and its driver may have died before that."""

@@ -72,6 +72,13 @@ def submit(world: World, name: str) -> None:
     document = tfjob(name)
     document["metadata"]["annotations"] = {names.DRIVER: f"default/driver-of-{name}"}
     world.submit(document)
+    claim(world, name)
+
+
+def claim(world: World, name: str) -> None:
+    """What the driver of a job writes first."""
+    memory = {"phase": "Pending", "driver": f"default/driver-of-{name}"}
+    world.memory.patch(TFJOBS, "default", name, {"status": {"tfDist": memory}}, subresource="status")
 
 
 class Believing(Process):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.controller.harness import World, container, disturbed, replica, tfjob
 from tf_dist.cluster.api import (
+    LIMIT_RANGES,
     NAMESPACES,
     PODS,
     PRIORITY_CLASSES,
@@ -62,7 +63,9 @@ def test_a_gang_that_would_go_beyond_a_quota_waits_as_a_whole(hard: dict[str, st
     )
 
 
-@pytest.mark.parametrize("kind", [RESOURCE_QUOTAS, RUNTIME_CLASSES, NAMESPACES], ids=lambda kind: kind.plural)
+@pytest.mark.parametrize(
+    "kind", [LIMIT_RANGES, RESOURCE_QUOTAS, RUNTIME_CLASSES, NAMESPACES], ids=lambda kind: kind.plural
+)
 def test_a_driver_that_may_not_see_them_drives_on(kind: Resource) -> None:
     def before(verb: str, resource: Any, *_: Any, **__: Any) -> None:
         if verb in ("list", "watch") and resource == kind:
@@ -178,3 +181,66 @@ def test_the_overhead_of_a_runtime_class_needs_room() -> None:
     world.submit(workers("mnist", 2, runtimeClassName="sandbox"))
     world.settle()
     assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
+
+
+# What a LimitRange fills in
+
+
+def limit_range(world: World, **rules: Any) -> None:
+    body = {"metadata": {"name": "defaults"}, "spec": {"limits": [{"type": "Container", **rules}]}}
+    world.memory.create(LIMIT_RANGES, "default", body)
+
+
+def silent(name: str, count: int) -> Object:
+    """Workers that say nothing of what they need."""
+    return workers(name, count, containers=[{"name": "tensorflow", "image": "tf"}])
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"defaultRequest": {"cpu": "1"}},
+        {"default": {"cpu": "1"}},
+        {"max": {"cpu": "1"}},
+        {"min": {"cpu": "1"}},
+        {"default": {"cpu": "4"}, "defaultRequest": {"cpu": "1"}, "max": {"cpu": "8"}, "min": {"cpu": "500m"}},
+    ],
+)
+def test_defaults_of_limit_range_count_in_quota(rules: dict[str, Any]) -> None:
+    world = limited({"requests.cpu": "3"})
+    limit_range(world, **rules)
+    world.submit(silent("first", 2))
+    world.submit(silent("second", 2))
+    world.settle()
+    assert sorted(world.pods()) == ["first-worker-0", "first-worker-1"]
+    assert world.status("second")["message"].endswith("requests.cpu 2 of 3 used, needs 2")
+
+
+def test_defaults_of_limit_range_count_on_nodes() -> None:
+    world = World(cpu="3")
+    limit_range(world, defaultRequest={"cpu": "1"})
+    world.submit(silent("first", 2))
+    world.submit(silent("second", 2))
+    world.settle()
+    assert sorted(world.pods()) == ["first-worker-0", "first-worker-1"]
+    assert world.status("second")["reason"] == "WaitingForCapacity"
+
+
+def test_own_limit_counts_before_default_request() -> None:
+    world = limited({"requests.cpu": "3"})
+    limit_range(world, defaultRequest={"cpu": "100m"})
+    own = {"name": "tensorflow", "image": "tf", "resources": {"limits": {"cpu": "2"}}}
+    world.submit(workers("first", 2, containers=[own]))
+    world.settle()
+    assert "needs requests.cpu 4" in world.status("first")["message"]
+
+
+def test_gang_is_counted_anew_when_limit_range_comes() -> None:
+    world = limited({"requests.cpu": "1"})
+    world.submit({**silent("first", 2), "spec": {**silent("first", 2)["spec"], "runPolicy": {"suspend": True}}})
+    world.settle()
+    limit_range(world, defaultRequest={"cpu": "1"})
+    world.memory.patch(TFJOBS, "default", "first", {"spec": {"runPolicy": {"suspend": False}}})
+    world.settle()
+    assert world.status("first")["reason"] == "NeverFits"
+    assert world.pods() == {}

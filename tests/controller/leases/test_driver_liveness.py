@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.controller.harness import disturbed, tfjob
+from tests.controller.harness import claimed_by, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -68,6 +68,15 @@ def test_a_job_that_no_living_driver_has_says_so(driver: str, age: float, holder
     found = no_living_driver(cluster, stored, now)
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize("driver", ["ghost", str(CONTROLLER), "kube-system/kube-scheduler"])
+def test_reports_driver_that_only_an_annotation_names(driver: str) -> None:
+    cluster = MemoryCluster()
+    stored = cluster.create(TFJOBS, "default", claimed_by(driver))
+    now = parse_time(stored["metadata"]["creationTimestamp"]) or 0.0
+    lease(cluster, CONTROLLER, now)
+    assert f"names the driver {driver}, which has not taken the job" in no_living_driver(cluster, stored, now + 60)
 
 
 def test_a_program_that_drove_it_and_was_killed() -> None:

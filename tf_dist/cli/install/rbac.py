@@ -103,7 +103,7 @@ def driver_rules(*, volcano: bool = False) -> list[Manifest]:
         rule(_CORE, "pods", *_OWN_VERBS),
         rule(_CORE, "services", *_OWN_VERBS),
         _event_rule(),
-        rule(_CORE, "resourcequotas", *_FEED_VERBS),
+        rule(_CORE, "resourcequotas limitranges", *_FEED_VERBS),
     ]
     if volcano:
         rules += _jobs(_VOLCANO, "jobs")
@@ -170,7 +170,7 @@ def admission_rules(*, volcano: bool = False) -> list[Manifest]:
 def see_nodes_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a driver of one namespace reads of the whole cluster to decide about places: all that takes part in it."""
     rules = [
-        rule(_CORE, "nodes pods namespaces resourcequotas", *_FEED_VERBS),
+        rule(_CORE, "nodes pods namespaces resourcequotas limitranges", *_FEED_VERBS),
         rule(_KUBEFLOW, "tfjobs", *_FEED_VERBS),
         *queue_reader_rules(volcano=volcano),
     ]

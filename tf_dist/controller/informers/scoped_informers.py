@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
     JOB_KINDS,
+    LIMIT_RANGES,
     NAMESPACES,
     NODES,
     POD_DISRUPTION_BUDGETS,
@@ -152,6 +153,7 @@ class ScopedInformers:
             # Optional even for a driver of all: most clusters do not serve them, and a role may be older than this.
             kinds[VOLCANO_QUEUES] = optional(VOLCANO_QUEUES, usage, transforms.volcano_queue, None)
         kinds[RESOURCE_QUOTAS] = optional(RESOURCE_QUOTAS, usage, transforms.whole, jobs_of)
+        kinds[LIMIT_RANGES] = optional(LIMIT_RANGES, rule, transforms.whole, jobs_of)
         # Without them, queues that select by more than the name of a namespace are open to none.
         kinds[NAMESPACES] = optional(NAMESPACES, self._unless(transforms.same_labels), transforms.namespace, None)
         return kinds
@@ -253,7 +255,7 @@ class ScopedInformers:
 
     def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
         """What is new for admission; see ``SnapshotBuilder.update``."""
-        kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, VOLCANO_QUEUES)
+        kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, LIMIT_RANGES, VOLCANO_QUEUES)
         rules = self._rules(*(self.reflectors[kind].items() for kind in kinds if kind in self.reflectors))
         bounds = self._bounds(self.reflectors[RESOURCE_QUOTAS].items())
         with self._seeing:

@@ -24,8 +24,7 @@ from tf_dist.controller.leases.lease import (
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, text
 from tf_dist.core.api.timestamps import format_time, parse_time
-from tf_dist.core.api.status_codec import FIELD, stored_status
-from tf_dist.core.reconciler.ownership import driver_of, managed_elsewhere
+from tf_dist.core.reconciler.ownership import driver_of, is_claimed, managed_elsewhere
 from tf_dist.errors import ClusterError, NotFound
 
 # Seconds for which a Lease that is not renewed may be the fault of two clocks.
@@ -69,10 +68,10 @@ def no_living_driver(cluster: Cluster, job: Object, now: float) -> str:
         return ""
     driver = driver_of(job)
     ref = LeaseRef.parse(driver)
-    if driver and not mapping(stored_status(job).get(FIELD)) and _waited(job, now, _CLAIMED_WITHIN):
+    if driver and not is_claimed(job) and _waited(job, now, _CLAIMED_WITHIN):
         return (
-            f"its annotation {names.DRIVER} names the driver {driver}, which has not taken the job: it is not admitted; "
-            "remove the annotation to leave it to the controller"
+            f"its annotation {names.DRIVER} names the driver {driver}, which has not taken the job; "
+            "it is not admitted; remove the annotation to leave it to the controller"
         )
     try:
         if ref is not None:

@@ -217,7 +217,7 @@ class SnapshotBuilder:
             return replace(gang, charges=None, created={}, fallbacks=others) if gang.charges is not None else gang
 
         def charges(fallback: int) -> GangQuotaUsage:
-            return gang_quota_usage(fallback_job(claim.job, fallback), rules.overheads, rules.default_class)
+            return gang_quota_usage(fallback_job(claim.job, fallback), rules)
 
         others = tuple(replace(one, charges=charges(one.fallback)) for one in gang.fallbacks)
         created = self._pod_index.created(key)
@@ -328,7 +328,8 @@ def _of_document(
     """The fields of a gang that its document decides, with the nodes that were refused to its pods."""
     apart, predictable = columns.exclusives(gang_exclusions(job))
     locality, priority = _locality(job), _priority(job, rules)
-    members = pod_sets(job, rules.overheads, rules.priorities)
+    defaults = rules.container_defaults.get(job.key.namespace)
+    members = pod_sets(job, rules.overheads, rules.priorities, defaults)
     if refused or any(apart):
         members = tuple(
             replace(member, exclusives=one, constraints=_without(member.constraints, refused))

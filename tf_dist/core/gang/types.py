@@ -359,6 +359,16 @@ class Snapshot:
 Overheads = Mapping[str, Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerDefaults:
+    """What the LimitRanges of a namespace give each container that does not say it itself."""
+
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """Limits by resource, as quantities are written."""
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    """Requests by resource."""
+
+
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
     """A PriorityClass: its value, and whether its jobs may preempt others."""
@@ -379,12 +389,14 @@ class AdmissionConfig:
     priorities: Mapping[str, PriorityClass] = field(default_factory=dict)
     default_class: str = ""
     overheads: Overheads = field(default_factory=dict)
+    container_defaults: Mapping[str, ContainerDefaults] = field(default_factory=dict)
+    """Of the LimitRanges, by namespace."""
 
     @property
     def counted(self) -> tuple[object, ...]:
         """The part that decides how jobs are counted, for comparing; quotas are not part of it."""
         queues = None if self.queues is None else {one.name: one.default_priority for one in self.queues}
-        return queues, self.priorities, self.default_class, self.overheads
+        return queues, self.priorities, self.default_class, self.overheads, self.container_defaults
 
 
 NO_ADMISSION_CONFIG: Final = AdmissionConfig()

@@ -49,6 +49,11 @@ def driver_of(stored: Document) -> str:
     return text(memory.get("driver")) or text(annotations.get(names.DRIVER))
 
 
+def is_claimed(stored: Document) -> bool:
+    """Whether a driver has written itself into the job's status, which no role for users may. Never raises."""
+    return bool(text(mapping(stored_status(stored).get(FIELD)).get("driver")))
+
+
 def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool) -> bool:
     """Whether ``me`` may drive a job that names ``driver``.
 

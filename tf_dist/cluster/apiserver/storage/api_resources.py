@@ -83,6 +83,7 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
     _core(api.NETWORK_POLICIES, "netpol", generation=True),
     _core(api.PRIORITY_CLASSES, "pc", generation=True),
     _core(api.RESOURCE_QUOTAS, "quota", status=True),
+    _core(api.LIMIT_RANGES, "limits"),
     _core(api.RUNTIME_CLASSES),
     _core(api.POD_DISRUPTION_BUDGETS, "pdb", status=True, generation=True, unconditional=False),
     _core(JOBS, status=True, generation=True, categories=_ALL),

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.cluster.api import PRIORITY_CLASSES, Object, has_ended
+from tf_dist.cluster.api import LIMIT_RANGES, PRIORITY_CLASSES, Object, has_ended
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage import object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
 from tf_dist.core.api.fieldpath import format_field_path
 from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.gang.resources.admission_config import container_defaults
+from tf_dist.core.gang.resources.pod_requests import with_container_defaults
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.types import GangQuotaUsage, PodQuotaUsage, ResourceQuota
 from tf_dist.core.openapi.kubernetes_types import NOT_THERE, UNKNOWN, TypeMistake, type_mistakes, type_of_kind
@@ -134,7 +136,9 @@ KIND_RULES: Mapping[str, Callable[[Kind, Object, Object | None], None]] = {
 
 
 def _new_pod(context: ServerContext, pod: Object) -> None:
-    spec = pod["spec"]
+    spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
+    if limits := container_defaults(context.store.by_age(LIMIT_RANGES.plural, namespace).values()).get(namespace):
+        spec.update(deep_copy_json(with_container_defaults(spec, limits)))
     if not spec.get("priorityClassName") and (default := _default_class(context)):
         spec["priorityClassName"] = default
     if name := spec.get("priorityClassName"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tf_dist.core.api.fieldpath import number
+from tf_dist.core.api.fieldpath import mapping, mappings, number
 from tf_dist.core.api.job import Document
 from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, quotas_by_namespace, read_resource_quota
 from tf_dist.core.gang.resources.volcano_queue import served_queues
-from tf_dist.core.gang.types import AdmissionConfig, PriorityClass, Queue
+from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, Queue
 from tf_dist.errors import InvalidQueue
 
 
@@ -18,6 +18,7 @@ def admission_config(
     queues: Iterable[Document],
     priorities: Iterable[Document],
     runtime_classes: Iterable[Document] = (),
+    limit_ranges: Iterable[Document] = (),
     volcano_queues: Iterable[Document] = (),
 ) -> AdmissionConfig:
     """The configuration of admission. An invalid queue is left out: its jobs wait, as for a missing queue.
@@ -36,6 +37,7 @@ def admission_config(
         priorities=values,
         default_class=default,
         overheads=dict(_overheads(runtime_classes)),
+        container_defaults=container_defaults(limit_ranges),
     )
 
 
@@ -44,6 +46,26 @@ def resource_quotas(quotas: Iterable[Document]) -> ResourceQuotas:
     return quotas_by_namespace(
         (str(document["metadata"].get("namespace") or ""), read_resource_quota(document)) for document in quotas
     )
+
+
+def container_defaults(limit_ranges: Iterable[Document]) -> dict[str, ContainerDefaults]:
+    """The defaults of the stored LimitRanges, by namespace; of several for one resource, the first by name counts.
+
+    A limit that has no default is ``max``; a request that has none is the default limit, or ``min``.
+    """
+    found: dict[str, ContainerDefaults] = {}
+    for document in sorted(limit_ranges, key=lambda one: str(one["metadata"]["name"])):
+        namespace = str(document["metadata"].get("namespace") or "")
+        for rule in mappings(mapping(document.get("spec")).get("limits")):
+            if rule.get("type") != "Container":
+                continue
+            before = found.get(namespace, ContainerDefaults())
+            limits = {**mapping(rule.get("max")), **mapping(rule.get("default"))}
+            requests = {**mapping(rule.get("min")), **limits, **mapping(rule.get("defaultRequest"))}
+            found[namespace] = ContainerDefaults(
+                limits={**limits, **before.limits}, requests={**requests, **before.requests}
+            )
+    return found
 
 
 def _default_class(stored: Iterable[Document]) -> str:

@@ -18,7 +18,7 @@ from tf_dist.core.gang.placement.anti_affinity import Exclusions, exclusions
 from tf_dist.core.gang.types import PodSet, PriorityClass, Resources
 
 if TYPE_CHECKING:
-    from tf_dist.core.gang.types import Overheads
+    from tf_dist.core.gang.types import ContainerDefaults, Overheads
 
 _ONE_POD: Final = {"pods": Decimal(1)}
 _NONE: Final = Decimal(0)
@@ -124,17 +124,21 @@ def pod_set(
 
 
 def pod_sets(
-    job: Job, overheads: Overheads = _NO_OVERHEADS, classes: Mapping[str, PriorityClass] = _NO_CLASSES
+    job: Job,
+    overheads: Overheads = _NO_OVERHEADS,
+    classes: Mapping[str, PriorityClass] = _NO_CLASSES,
+    defaults: ContainerDefaults | None = None,
 ) -> tuple[PodSet, ...]:
     """The pods a job wants, by type, and with how many it may do.
 
-    ``overheads``: of runtime classes, by name; ``classes``: the priority classes, see ``AdmissionConfig``.
+    ``overheads``: of runtime classes, by name; ``classes``: the priority classes, see ``AdmissionConfig``;
+    ``defaults``: of the LimitRanges of its namespace.
     """
     priorities = pod_priorities(job, classes)
     start = start_counts(job, priorities)
     return shared(
         tuple(
-            pod_set(pod_spec(spec, overheads), spec, *sizes, start[spec.type], priorities[spec.type])
+            pod_set(pod_spec(spec, overheads, defaults), spec, *sizes, start[spec.type], priorities[spec.type])
             for spec, sizes in admitted_specs(job)
         )
     )
@@ -167,11 +171,30 @@ def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
     return [(spec, sizes[spec.type]) for spec in job.replica_specs if sizes[spec.type][1] > 0]
 
 
-def pod_spec(spec: ReplicaSpec, overheads: Overheads) -> Document:
-    """The pod spec of a template, with the overhead that the API server adds for its runtime class."""
-    body = spec.pod_spec
+def pod_spec(spec: ReplicaSpec, overheads: Overheads, defaults: ContainerDefaults | None = None) -> Document:
+    """The pod spec of a template with what the API server adds: the overhead of its runtime class, and the defaults of
+    LimitRanges.
+    """
+    body = spec.pod_spec if defaults is None else with_container_defaults(spec.pod_spec, defaults)
     overhead = overheads.get(str(body.get("runtimeClassName") or ""))
     return {**body, "overhead": overhead} if overhead and not body.get("overhead") else body
+
+
+def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> Document:
+    """A pod spec whose containers have the defaults of LimitRanges, as the API server fills them in.
+
+    A request that is missing defaults to the container's own limit before LimitRanges are applied.
+    """
+    fields = [key for key in ("initContainers", "containers") if key in pod_spec]
+    return {**pod_spec, **{key: [_filled(one, defaults) for one in pod_spec[key] or ()] for key in fields}}
+
+
+def _filled(container: Mapping[str, Any], defaults: ContainerDefaults) -> Mapping[str, Any]:
+    resources = mapping(container.get("resources"))
+    limits = mapping(resources.get("limits"))
+    requests = {**defaults.requests, **limits, **mapping(resources.get("requests"))}
+    filled = {"limits": {**defaults.limits, **limits}, "requests": requests}
+    return {**container, "resources": {**resources, **{key: value for key, value in filled.items() if value}}}
 
 
 def gang_exclusions(job: Job) -> Exclusions:

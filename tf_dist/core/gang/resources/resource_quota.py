@@ -16,7 +16,15 @@ from tf_dist.core.api.fieldpath import list_items, mapping, mappings
 from tf_dist.core.api.job import Document, Job, ServiceStyle
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import admitted_specs, parse_resources, pod_limits, pod_requests, pod_spec
-from tf_dist.core.gang.types import Gang, GangQuotaUsage, Overheads, PodQuotaUsage, ResourceQuota, Resources, Scope
+from tf_dist.core.gang.types import (
+    AdmissionConfig,
+    Gang,
+    GangQuotaUsage,
+    PodQuotaUsage,
+    ResourceQuota,
+    Resources,
+    Scope,
+)
 
 _ONE: Final = Decimal(1)
 # Of these a limit counts, too; and a request under its plain name.
@@ -39,18 +47,19 @@ def pod_quota_usage(spec: Document) -> PodQuotaUsage:
     )
 
 
-def gang_quota_usage(job: Job, overheads: Overheads, default_class: str = "") -> GangQuotaUsage:
-    """The usage of a gang in ResourceQuotas. ``default_class``: the priority class of pods that name none."""
+def gang_quota_usage(job: Job, rules: AdmissionConfig) -> GangQuotaUsage:
+    """The usage of a gang in ResourceQuotas."""
     services = {"services": _ONE, "count/services": _ONE}
     each = services if job.services is ServiceStyle.PER_REPLICA else {}
     once = services if job.services is ServiceStyle.PER_JOB else {}
-    pods = (pod_quota_usage(pod_spec(spec, overheads)) for spec, _ in admitted_specs(job))
+    defaults = rules.container_defaults.get(job.key.namespace)
+    pods = (pod_quota_usage(pod_spec(spec, rules.overheads, defaults)) for spec, _ in admitted_specs(job))
     members = tuple(
         replace(
             pod,
             amounts=tuple(sorted({**dict(pod.amounts), **each}.items())),
             terminating=pod.terminating or job.run_policy.active_deadline is not None,
-            priority_class=pod.priority_class or default_class,
+            priority_class=pod.priority_class or rules.default_class,
         )
         for pod in pods
     )
