@@ -35,6 +35,7 @@ REASONS: Final[Mapping[str, str]] = {
     "NodesUnavailable": "it would fit with nodes that are cordoned or not ready",
     "QueueNotFound": "it names a queue that does not exist",
     "NamespaceMismatch": "its queue is not open to its namespace",
+    "PriorityClassRefused": "it names a priority class that its queue does not take, or one that starts with `system-`",
     "GangSchedulerMissing": "the gang scheduler that it names is not installed, or tf-dist may not use it",
     "QueueRefused": "the gang scheduler that it names does not serve its queue",
     "Deactivated": "it is switched off in the gang scheduler that it names",

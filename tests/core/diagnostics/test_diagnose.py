@@ -175,6 +175,7 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     ("reason", "level", "category", "advice"),
     [
         ("QuotaExceeded", Level.INFO, Category.QUOTA, "tf-dist queues"),
+        ("PriorityClassRefused", Level.ERROR, Category.QUEUE, "priority class that the queue takes"),
         ("NamespaceMismatch", Level.ERROR, Category.QUEUE, "open to this namespace"),
         ("QueueNotFound", Level.ERROR, Category.QUEUE, "tf-dist queues"),
         ("Reserved", Level.INFO, Category.RESERVED, "waited longer"),

@@ -401,6 +401,12 @@ _QUEUE: Final = root(
                 pattern=DURATION,
             ),
             "namespaceSelector": _SELECTOR,
+            "priorityClasses": list_of(
+                "The priority classes that its jobs may name; any but system-* if not said.",
+                text("Name of a PriorityClass.", longest=253),
+                most=256,
+            ),
+            "default": flag("Whether it is the queue of jobs that name none; of several, the first by name is."),
         },
     ),
     _STATUS,

@@ -32,10 +32,10 @@ from tf_dist.core.api import names
 from tf_dist.core.api.context import Integration, ServedApis
 from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.api.timestamps import format_time
-from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.resources.pod_index import is_schedulable
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
+from tf_dist.core.gang.types import DEFAULT_QUEUE
 from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
@@ -333,9 +333,9 @@ class DriverInformers:
 
     def recovery_timeout(self, queue: str) -> float | None:
         """What a queue says about jobs that have lost nodes."""
-        stored = next((one for one in self.rules(QUEUES) if one["metadata"]["name"] == (queue or DEFAULT_QUEUE)), None)
-        queues = admission_config([stored], ()).queues if stored is not None else None
-        return queues[0].recovery_timeout if queues else None
+        rules = admission_config(self.rules(QUEUES), ())
+        name = rules.queue_of(queue) or DEFAULT_QUEUE
+        return next((one.recovery_timeout for one in rules.queues or () if one.name == name), None)
 
     def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
         """What else a job owns, by kind (that of a gang scheduler with its group) and name."""

@@ -320,6 +320,7 @@ class PendingReason(StrEnum):
     NODES_UNAVAILABLE = "NodesUnavailable"  # it would fit with nodes that are cordoned or not ready
     QUEUE_NOT_FOUND = "QueueNotFound"
     NAMESPACE_MISMATCH = "NamespaceMismatch"  # its queue takes no jobs from its namespace
+    PRIORITY_CLASS_REFUSED = "PriorityClassRefused"  # its queue does not take jobs of its priority class
     SCHEDULER_MISSING = "GangSchedulerMissing"
     QUEUE_REFUSED = "QueueRefused"  # another gang scheduler does not serve its queue
     DEACTIVATED = "Deactivated"  # switched off in another gang scheduler

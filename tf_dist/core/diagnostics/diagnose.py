@@ -123,6 +123,11 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
         "name a queue that is open to this namespace (tf-dist queues -o wide), or ask the cluster's administrator to "
         "label the namespace or to change the queue; the job starts as soon as they match",
     ),
+    PendingReason.PRIORITY_CLASS_REFUSED: (
+        Level.ERROR,
+        Category.QUEUE,
+        "name a priority class that the queue takes (kubectl get queues -o yaml), or none; it starts as soon as it may",
+    ),
     PendingReason.SCHEDULER_MISSING: (
         Level.ERROR,
         Category.SCHEDULER_MISSING,

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tf_dist.core.gang import usage
-from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods
 from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, PodsOnNode
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas as ByNamespace
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotaUsage
-from tf_dist.core.gang.types import Gang, Node, Queue, Resources, UnavailableNode
+from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Node, Queue, Resources, UnavailableNode
 from tf_dist.core.gang.usage import Usage
 
 _Key = tuple[float, int, float, str]

@@ -14,10 +14,7 @@ from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import Final
 
-from tf_dist.core.gang.types import Queue, Quota, Resources
-
-DEFAULT_QUEUE: Final = "default"
-"""The queue of jobs that name none. It exists, without quotas, even if it is not defined."""
+from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue, Quota, Resources
 
 _PER_UNIT: Final = Decimal(10**9)
 

@@ -236,7 +236,7 @@ def _explain_wait(
     if request is None:
         return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)
     if gang.inadmissible:
-        return Wait(reason=PendingReason.NAMESPACE_MISMATCH, message=gang.inadmissible)
+        return Wait(reason=gang.inadmissible_reason, message=gang.inadmissible)
     if pending.asleep(entry.uid):
         return Wait(reason=PendingReason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
     waited = now - entry.since

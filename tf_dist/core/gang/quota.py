@@ -17,14 +17,13 @@ from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.fieldpath import nearest_word
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.cohorts import (
-    DEFAULT_QUEUE,
     CohortNode,
     ResourceAccount,
     build_cohorts,
     from_billionths,
     resources_in_billionths,
 )
-from tf_dist.core.gang.types import Queue, Resources
+from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue, Resources
 
 __all__ = ["QuotaShortage", "Quotas", "Share"]
 

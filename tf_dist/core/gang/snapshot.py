@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from tf_dist.core.api.job import Document, Job, ReplicaId, ReplicaSpec, priority
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.status import LIVE, NO_PODS, Attempts, Phase, Status
 from tf_dist.core.api.timestamps import parse_duration
-from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.namespace_selector import LabelsOf, NamespaceMatcher
@@ -30,6 +29,7 @@ from tf_dist.core.gang.resources.pod_index import BoundPods, PodIndex
 from tf_dist.core.gang.resources.pod_requests import add_resources, gang_exclusions, pod_sets
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
 from tf_dist.core.gang.types import (
+    DEFAULT_QUEUE,
     NO_ADMISSION_CONFIG,
     AdmissionPolicy,
     Assignment,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 
 _MOST_CHARACTERS: Final = 500
+_SYSTEM_CLASSES: Final = "system-"  # a prefix that Kubernetes keeps for its own classes
 _NO_QUOTAS: Final[ResourceQuotas] = MappingProxyType({})
 
 
@@ -157,10 +158,10 @@ class SnapshotBuilder:
             queues=rules.queues or (),
             bounds=bounds,
             unavailable=self._pod_index.unavailable,
-            orphans=self._count_orphans(turned | self._pod_index.recharged(), namespaces, judged=judged),
+            orphans=self._count_orphans(turned | self._pod_index.recharged(), namespaces, again=judged or anew),
         )
 
-    def _count_orphans(self, keys: Collection[str], namespaces: LabelsOf, *, judged: bool) -> Mapping[str, Resources]:
+    def _count_orphans(self, keys: Collection[str], namespaces: LabelsOf, *, again: bool) -> Mapping[str, Resources]:
         """What pods without a gang request, by queue.
 
         Labels prove nothing where users may create pods: a pod counts only in a queue that is open to its namespace.
@@ -172,11 +173,12 @@ class SnapshotBuilder:
                 self._left[key] = left
             else:
                 self._left.pop(key, None)
-        if not judged and all(self._left.get(key) == left for key, left in before.items()):
+        if not again and all(self._left.get(key) == left for key, left in before.items()):
             return self._orphans
         found: dict[str, list[Resources]] = {}
         for key in sorted(self._left):
-            for queue, amounts in self._left[key].items():
+            for label, amounts in self._left[key].items():
+                queue = self._rules.queue_of(label) or DEFAULT_QUEUE
                 if not self._doors.shut(queue, key.partition("/")[0], namespaces):
                     found.setdefault(queue, []).append(amounts)
         self._orphans = {queue: add_resources(parts) for queue, parts in sorted(found.items())}
@@ -203,12 +205,16 @@ class SnapshotBuilder:
         return known
 
     def _judged(self, gang: Gang, namespaces: LabelsOf) -> Gang:
-        """The gang with the mismatch of its namespace and its queue, if any."""
-        found = self._doors.shut(gang.queue or DEFAULT_QUEUE, gang.key.namespace, namespaces)
+        """The gang with why its queue does not take it, if so: its namespace, or its priority class."""
+        queue = gang.queue or DEFAULT_QUEUE
+        found, reason = self._doors.shut(queue, gang.key.namespace, namespaces), PendingReason.NAMESPACE_MISMATCH
+        if not found and (found := _refused_class(self._rules, queue, gang.priority_classes)):
+            reason = PendingReason.PRIORITY_CLASS_REFUSED
         others = tuple(self._judged(one, namespaces) for one in gang.fallbacks)
-        if found == gang.inadmissible and all(one is two for one, two in zip(others, gang.fallbacks, strict=True)):
+        same = (found, reason) == (gang.inadmissible, gang.inadmissible_reason)
+        if same and all(one is two for one, two in zip(others, gang.fallbacks, strict=True)):
             return gang
-        return replace(gang, inadmissible=found, fallbacks=others)
+        return replace(gang, inadmissible=found, inadmissible_reason=reason, fallbacks=others)
 
     def _charged(self, claim: AdmissionRequest, gang: Gang, rules: AdmissionConfig, key: str, *, bounded: bool) -> Gang:
         """The gang with its usage of the ResourceQuotas of its namespace, if there are any."""
@@ -222,6 +228,19 @@ class SnapshotBuilder:
         others = tuple(replace(one, charges=charges(one.fallback)) for one in gang.fallbacks)
         created = self._pod_index.created(key)
         return replace(gang, charges=charges(gang.fallback), created=created, fallbacks=others)
+
+
+def _refused_class(rules: AdmissionConfig, queue: str, classes: Collection[str]) -> str:
+    """Why a queue does not take a job because of its priority classes; "" if it does."""
+    for name in classes:
+        if name.startswith(_SYSTEM_CLASSES):
+            return f'priority class "{name}" is for components of the cluster, not for jobs; name another one, or none'
+    allowed = next((one.priority_classes for one in rules.queues or () if one.name == queue), None)
+    refused = [name for name in classes if name not in allowed] if allowed is not None else []
+    if allowed is None or not refused:
+        return ""
+    listed = f"its priorityClasses: {', '.join(allowed)}" if allowed else "its priorityClasses are empty"
+    return f'queue "{queue}" does not take priority class "{refused[0]}" ({listed}); name another one, or none'
 
 
 def _same(one: AdmissionRequest, other: AdmissionRequest) -> bool:
@@ -339,7 +358,8 @@ def _of_document(
         "key": job.key,
         "uid": job.uid,
         "members": members,
-        "queue": job.scheduling.queue if rules.queues is not None else "",
+        "queue": rules.queue_of(job.scheduling.queue),
+        "priority_classes": tuple(dict.fromkeys(_named_classes(job))),
         "priority": priority.value,
         "preempts": priority.preempts,
         "preemptable": job.scheduling.preemptable,
@@ -442,13 +462,26 @@ def _replica_nodes(claim: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
 
 
+def _named_classes(job: Job) -> Iterator[str]:
+    """The priority classes that the job and its templates name."""
+    found = (job.scheduling.priority_class, *(spec.pod_spec.get("priorityClassName") for spec in job.replica_specs))
+    return (str(name) for name in found if name)
+
+
 def _priority(job: Job, rules: AdmissionConfig) -> PriorityClass:
     """The priority of a job: of its class, else its queue's default, else that of jobs without a class."""
     name = priority_class(job)
     known = rules.priorities.get(name) if name else None
     if known is not None:
         return known
-    queue = next((queue for queue in rules.queues or () if queue.name == (job.scheduling.queue or DEFAULT_QUEUE)), None)
+    queue = next(
+        (
+            queue
+            for queue in rules.queues or ()
+            if queue.name == (rules.queue_of(job.scheduling.queue) or DEFAULT_QUEUE)
+        ),
+        None,
+    )
     if queue is not None and queue.default_priority:
         return PriorityClass(queue.default_priority)
     return rules.priorities.get("", PriorityClass(0))

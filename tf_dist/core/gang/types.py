@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.job import Document, JobKey
 from tf_dist.core.api.names import Requirements
 
@@ -26,6 +27,8 @@ class PodQuotaUsage:
     terminating: bool = False
     best_effort: bool = False
     priority_class: str = ""
+    job_class: str = ""
+    """The priority class of the job. It need not be on the pod: then the API server does not count the pod by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Scope(NamedTuple):
             case "NotBestEffort":
                 return not pod.best_effort
             case "PriorityClass":
-                return self._holds(pod.priority_class)
+                by_job = bool(pod.job_class) and self.operator in ("In", "Exists") and self._holds(pod.job_class)
+                return by_job or self._holds(pod.priority_class)
         return False
 
     def _holds(self, name: str) -> bool:
@@ -82,6 +86,10 @@ class ResourceQuota:
         """Whether it counts a pod."""
         return all(scope.counts(pod) for scope in self.scopes)
 
+    def counts_by_job_alone(self, pod: PodQuotaUsage) -> bool:
+        """Whether it counts a pod by the class of its job only, so that ``used`` does not include the pod."""
+        return bool(pod.job_class) and self.counts(pod) and not self.counts(replace(pod, job_class=""))
+
     def need(self, charges: GangQuotaUsage, counts: Sequence[int], *, once: bool = True) -> dict[str, Decimal]:
         """What so many pods of each member use of it; ``once``: plus what the gang uses for any number."""
         need = {resource: value for resource, value in charges.once if resource in self.hard} if once else {}
@@ -94,6 +102,9 @@ class ResourceQuota:
 
 
 Resources = Mapping[str, Decimal]
+
+DEFAULT_QUEUE: Final = "default"
+"""The queue of jobs that name none. It is always there, and has no quotas unless it is defined."""
 
 
 # Capacity of a node for an exclusive resource (one that no node has twice); no node has more pods than this.
@@ -183,8 +194,8 @@ class Gang:
     them (False: to as many as have room, and the cluster's scheduler chooses). ``charges``: what it counts as in the
     ResourceQuotas of its namespace (None: there are none), and ``created``: how many pods of each type are there, on
     nodes or not. ``problem``: why it cannot be counted ("": it can): then it only waits, or keeps what its pods hold.
-    ``inadmissible``: why its queue takes no jobs from its namespace ("": it does): then it waits, or keeps its place
-    and does not grow.
+    ``inadmissible``: why its queue does not take it ("": it does): then it waits with ``inadmissible_reason``, or
+    keeps its place and does not grow. ``priority_classes``: those that the job and its pod templates name.
 
     ``fallback``: as which of the job's fallbacks it stands here (0: as its document says). ``fallbacks``: the other
     ways in which it may start instead, in order, each a gang with a uid of its own, the one age, and ``fallback_of``
@@ -216,6 +227,8 @@ class Gang:
     vacated: Placement = field(default_factory=dict)
     problem: str = ""
     inadmissible: str = ""
+    inadmissible_reason: PendingReason = PendingReason.NAMESPACE_MISMATCH
+    priority_classes: tuple[str, ...] = ()
     fallback: int = 0
     fallbacks: tuple[Gang, ...] = ()
     fallback_of: str = ""
@@ -295,6 +308,7 @@ class Queue:
     ``node_loss`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
     in this queue (None: no matter which); it says nothing of the queues below. ``priority``: queues of a higher one are
     served first, however much they hold. ``reclaimable``: whether gangs of other queues may take back what it borrowed.
+    ``priority_classes``: those that its jobs may name (None: any). ``default``: it is the queue of jobs that name none.
     """
 
     name: str
@@ -308,6 +322,8 @@ class Queue:
     namespace_selector: Requirements | None = None
     priority: int = 0
     reclaimable: bool = True
+    priority_classes: tuple[str, ...] | None = None
+    default: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,10 +408,24 @@ class AdmissionConfig:
     container_defaults: Mapping[str, ContainerDefaults] = field(default_factory=dict)
     """Of the LimitRanges, by namespace."""
 
+    def queue_of(self, named: str) -> str:
+        """The queue of a job that names this one ("": none), "" for the queue ``default``.
+
+        Where a queue is marked as the default one, ``default`` means that queue, unless it is defined itself.
+        """
+        if self.queues is None:
+            return ""
+        defined = any(one.name == DEFAULT_QUEUE for one in self.queues)
+        if named and (named != DEFAULT_QUEUE or defined):
+            return named
+        return next((one.name for one in self.queues if one.default), named)
+
     @property
     def counted(self) -> tuple[object, ...]:
         """The part that decides how jobs are counted, for comparing; quotas are not part of it."""
-        queues = None if self.queues is None else {one.name: one.default_priority for one in self.queues}
+        queues = self.queues and {
+            one.name: (one.default_priority, one.priority_classes, one.default) for one in self.queues
+        }
         return queues, self.priorities, self.default_class, self.overheads, self.container_defaults
 
 

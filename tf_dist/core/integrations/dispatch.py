@@ -23,7 +23,7 @@ from tf_dist.core.api.pod_events import classify_pods
 from tf_dist.core.api.pods import PodView
 from tf_dist.core.api.status import LIVE, Status
 from tf_dist.core.api.timestamps import round_time
-from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
+from tf_dist.core.gang.types import DEFAULT_QUEUE
 from tf_dist.core.integrations.coscheduling import COSCHEDULING
 from tf_dist.core.integrations.interface import Body
 from tf_dist.core.integrations.kueue import KUEUE

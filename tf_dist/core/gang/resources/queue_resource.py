@@ -110,6 +110,8 @@ class SpecShape(SchemaModel):
     reclaimable: bool | None = None
     recovery_timeout: str | None = None
     namespace_selector: SelectorShape | None = None
+    priority_classes: list[str] | None = None
+    default: bool | None = None
 
 
 class QueueShape(Envelope):
@@ -276,4 +278,6 @@ def _built(shape: QueueShape, quotas: Mapping[str, Quota], selector: object) -> 
         namespace_selector=requirements(selector) if selector is not None else None,
         priority=spec.priority or 0,
         reclaimable=spec.reclaimable is not False,
+        priority_classes=None if spec.priority_classes is None else tuple(spec.priority_classes),
+        default=spec.default is True,
     )

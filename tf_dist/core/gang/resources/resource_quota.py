@@ -60,6 +60,7 @@ def gang_quota_usage(job: Job, rules: AdmissionConfig) -> GangQuotaUsage:
             amounts=tuple(sorted({**dict(pod.amounts), **each}.items())),
             terminating=pod.terminating or job.run_policy.active_deadline is not None,
             priority_class=pod.priority_class or rules.default_class,
+            job_class=job.scheduling.priority_class,
         )
         for pod in pods
     )
@@ -181,7 +182,10 @@ class ResourceQuotaUsage:
             if charges is None:
                 continue
             created = [other.created.get(member.type, 0) for member in other.members]
-            missing = [max(0, many - there) for many, there in zip(wanted, created, strict=True)]
+            missing = [
+                many if quota.counts_by_job_alone(pod) else max(0, many - there)
+                for pod, many, there in zip(charges.members, wanted, created, strict=True)
+            ]
             _add(counted, quota.need(charges, missing, once=not any(created)))
             _add(ours, quota.need(charges, wanted))
         for namespace, charges, counts in self._supposed:

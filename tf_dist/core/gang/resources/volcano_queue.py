@@ -19,9 +19,8 @@ from tf_dist.core.api.job import Document
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import INT32_MAX
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
-from tf_dist.core.gang.cohorts import DEFAULT_QUEUE
 from tf_dist.core.gang.resources.queue_resource import API_VERSION, KIND, read_queue
-from tf_dist.core.gang.types import Queue
+from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
 from tf_dist.errors import InvalidQueue, Problem
 
 GROUP: Final = "scheduling.volcano.sh"
