@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program
-from tests.controller.harness import tfjob
+from tests.controller.harness import queue, tfjob
 from tf_dist.cli.install.crds import tfjobs, volcano_commands, volcano_jobs
-from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, TFJOBS, VOLCANO_JOBS
+from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, QUEUES, TFJOBS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -417,3 +417,29 @@ def test_installing_anew_keeps_the_rights_on_volcanos_jobs_while_there_are_some(
     found = tf_dist("install", "--kubeconfig", config, "--image=mine:7")
     assert "as with --volcano-jobs (vcjob/v in default)" in found.stderr
     assert found.stdout == tf_dist("install", "--offline", "--image=mine:7", "--volcano-jobs").stdout
+
+
+CLOSED = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
+
+
+@pytest.mark.parametrize(
+    ("more", "warns"),
+    [
+        ([], True),
+        ([queue("default", "9")], False),
+        ([queue("shared", "9", default=True)], False),
+        ([{**queue("default", "9"), "spec": {"namespaceSelector": CLOSED}}], False),
+        ([{**queue("default", "9"), "spec": {"weight": 2}}], True),
+        ([{**queue("default", "9"), "spec": {"parent": "research"}}], False),
+    ],
+)
+def test_check_warns_of_default_queue_without_quotas_beside_queues_with_some(
+    tf_dist: Program, config: str, memory: MemoryCluster, more: list[dict[str, Any]], warns: bool
+) -> None:
+    found = tf_dist("install", "--check", "--kubeconfig", config)
+    assert "no quotas" not in found.stdout
+    for one in (queue("research", "8"), *more):
+        memory.create(QUEUES, None, one)
+    found = tf_dist("install", "--check", "--kubeconfig", config)
+    said = "the queue default has no quotas, beside queues that have some (research)" in found.stdout
+    assert (said, found.returncode) == (warns, int(warns))

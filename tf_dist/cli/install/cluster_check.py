@@ -10,8 +10,11 @@ from tf_dist.cli.install.crds import TFJOBS, VOLCANO_COMMANDS, tfjobs
 from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions, Manifest
 from tf_dist.client import stored_jobs
 from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
-from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, VOLCANO_JOBS, Cluster, Object
+from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, QUEUES, VOLCANO_JOBS, Cluster, Object
+from tf_dist.core.api.pod_events import join_names
 from tf_dist.core.api.status_codec import MEMORY_CONDITION
+from tf_dist.core.gang.resources.admission_config import admission_config
+from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.errors import Forbidden, InvalidJob, NotFound, Rejected
 
@@ -119,6 +122,7 @@ def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOp
     if there is not None and not is_tf_dist_definition(there):
         found = list(_differences_of(there))
         settings = replace(settings, left_out=settings.left_out | {TFJOBS})
+    found += _unlimited_default(cluster)
     budgets = _budgets(cluster, settings.into)
     if settings.disruption_budgets and budgets is not DisruptionBudgetVersion.V1:
         raise Rejected("the cluster does not serve policy/v1, of which --disruption-budgets makes objects", hint=_OLD)
@@ -158,6 +162,33 @@ def _gang_scheduler(job: stored_jobs.StoredJob) -> str:
 def _named(jobs: list[stored_jobs.StoredJob]) -> str:
     more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
     return f"{jobs[0].shown} in {jobs[0].namespace}{more}"
+
+
+def _unlimited_default(cluster: Cluster) -> Iterator[DefinitionDifference]:
+    """That jobs without a queue have no quota beside queues that have some."""
+    try:
+        queues = admission_config(cluster.list(QUEUES, None).items, ()).queues or ()
+    except (Forbidden, NotFound):
+        return
+    named = {one.name: one for one in queues}
+    limited = sorted(name for name in named if any(named[one].quotas for one in _line(named, name)))
+    if limited and DEFAULT_QUEUE not in limited and not any(one.default for one in queues):
+        default = named.get(DEFAULT_QUEUE)
+        if default is not None and default.namespace_selector:
+            return  # it is closed, or kept for some
+        yield DefinitionDifference(
+            f"the queue {DEFAULT_QUEUE} has no quotas, beside queues that have some ({join_names(limited)})",
+            f"a job that names no queue, or {DEFAULT_QUEUE}, goes past all quotas; mark a queue with "
+            f"spec.default: true, or define the queue {DEFAULT_QUEUE} with quotas, or closed (docs/queues.md)",
+        )
+
+
+def _line(queues: Mapping[str, Queue], name: str) -> list[str]:
+    """A queue and those above it that are defined."""
+    line = [name]
+    while (above := queues[line[-1]].parent) in queues and above not in line:
+        line.append(above)
+    return line
 
 
 def _budgets(cluster: Cluster, namespace: str) -> DisruptionBudgetVersion:
