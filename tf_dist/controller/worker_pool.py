@@ -158,6 +158,8 @@ class WorkerPool:
         if plan is None:
             return 1
         self._queue.succeeded(ref)
+        if again:
+            self._admission.readmit(known.uid)
         if not (plan.status.last_error or plan.status.not_before):
             self._last_errors.pop(ref, None)
         if again and plan.status.last_error:
@@ -192,7 +194,7 @@ class WorkerPool:
             return None
         except Exception as error:
             self._report(ref, known, error)
-        self._admission.withdraw(known.uid)
+        self._admission.withdraw(known.uid, set_aside=self._queue.failures(ref) >= _STALLED_AFTER_FAILURES)
         return None
 
     def _refetch(self, ref: JobRef, known: JobEntry) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.controller.gang_admission.test_queues import queue, queued
-from tests.controller.harness import World, tfjob
+from tests.controller.harness import World, disturbed, tfjob
 from tf_dist.cluster.api import NAMESPACES, PODS, QUEUES, TFJOBS
+from tf_dist.controller.driver import Driver
 from tf_dist.core.api import names
+from tf_dist.errors import Rejected
 
 FINALIZER = "example.com/someone-else"
 
@@ -194,3 +196,35 @@ def test_label_of_a_template_names_no_queue() -> None:
     world.submit(document)
     world.settle()
     assert {pod["metadata"]["labels"][names.QUEUE] for pod in world.pods().values()} == {"research"}
+
+
+# A job that cannot take its place
+
+
+def test_job_whose_status_cannot_be_written_holds_no_place() -> None:
+    """A document just below the limit of the API server has no room for a status."""
+    refuses = [True]
+
+    def too_large(verb: str, kind: Any, *args: Any, **_: Any) -> None:
+        if refuses[0] and (verb, kind) == ("replace", TFJOBS) and "large" in args:
+            raise Rejected("Request entity too large: limit is 3145728")
+
+    world = World(cpu="3")
+    world.cluster = disturbed(world.memory, too_large)
+    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    world.submit(tfjob("large"))
+    world.clock.now += 1
+    world.submit(tfjob("next"))
+
+    def admitted(name: str) -> bool:
+        world.clock.now += 5
+        return world.status(name).get("admission") is not None
+
+    world.step_until(lambda: admitted("next"))
+    world.driver.step()
+    assert len(world.pods()) == 3
+    refuses[0] = False
+    world.memory.delete(TFJOBS, "default", "next")
+    for name in list(world.pods()):
+        world.evict(name)
+    world.step_until(lambda: admitted("large"))

@@ -19,7 +19,7 @@ from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.job import Job
 from tf_dist.core.gang.admission import Admitter, CacheSync
 from tf_dist.core.gang.quota import QueueUsage
-from tf_dist.core.gang.snapshot import SnapshotChanges
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
 from tf_dist.core.gang.types import Assignment, GangDecisionError
 
 _LOG = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ class GangAdmission:
         self._changed: dict[str, None] = {}
         # Jobs with a new wait reason that ``decide`` has not returned yet.
         self._unreported: set[JobRef] = set()
+        # Jobs that cannot take their places (their status is refused), by the version for which that is so.
+        self._set_aside: dict[str, str] = {}
         self._begin()
         self._generation = informers.generation
         self._rested = float("-inf")
@@ -158,14 +160,28 @@ class GangAdmission:
         with self._lock:
             return self._admitter.queue_usages() if self._admitter is not None else {}
 
-    def withdraw(self, uid: str) -> None:
-        """The verdict did not reach the job, and will not: it is to be decided again."""
+    def withdraw(self, uid: str, *, set_aside: bool = False) -> None:
+        """The verdict did not reach the job, and will not: it is to be decided again.
+
+        ``set_aside``: not before the job has changed, or ``readmit`` is called: it would hold the place in between.
+        """
         with self._lock:
             if uid not in self._given:
                 return
+            if set_aside:
+                self._set_aside[uid] = self._given[uid][1]
+                self._changed[uid] = None
             # Given again, it is written down again: another driver may decide by now, and that shows there alone.
             self._drop(uid)
         self._pending.settle((uid,))
+        self.want()
+
+    def readmit(self, uid: str) -> None:
+        """A job whose passes failed has had one that did not."""
+        with self._lock:
+            if self._set_aside.pop(uid, None) is None:
+                return
+            self._changed[uid] = None
         self.want()
 
     # How it decides
@@ -204,8 +220,10 @@ class GangAdmission:
         for uid, known in {**gone, **changes.jobs}.items():
             if known is not None:
                 self._known[uid] = known
-            elif self._known.pop(uid, None) is None:
-                continue
+            else:
+                self._set_aside.pop(uid, None)
+                if self._known.pop(uid, None) is None:
+                    continue
             self._changed[uid] = None
 
     def _decide(self) -> list[JobRef]:
@@ -247,13 +265,19 @@ class GangAdmission:
         whole = self._admitter is None
         admitter, cache_sync = self._ready()
         uids = self._known if whole else self._changed
-        claims = {uid: known.claim() if (known := self._known.get(uid)) is not None else None for uid in uids}
+        claims = {uid: self._claim(uid) for uid in uids}
         cache_sync.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
         for uid, (verdict, _) in self._given.items() if whole else ():
             if isinstance(verdict, Admit):
                 place = Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement)
                 cache_sync.assume(uid, place, verdict.fallback)
         return admitter
+
+    def _claim(self, uid: str) -> AdmissionRequest | None:
+        known = self._known.get(uid)
+        if known is None or self._set_aside.get(uid) == known.version:
+            return None
+        return known.claim()
 
     def _without_left_out(self, seen: SnapshotChanges) -> SnapshotChanges:
         found = {
