@@ -22,7 +22,7 @@ from tf_dist.core.api import names
 
 pytestmark = pytest.mark.cluster
 
-FINALIZER = "example.com/someone-else"
+FINALIZER = "example.com/other"
 
 
 class Team:

@@ -31,7 +31,7 @@ def running(world: World, document: Object) -> None:
     [queued("high", priority_class="system-node-critical"), in_template("high", "system-node-critical")],
     ids=["job", "template"],
 )
-def test_system_class_preempts_nobody(document: Object) -> None:
+def test_system_class_preempts_no_job(document: Object) -> None:
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("system-node-critical", 2_000_001_000))
     running(world, queued("low"))

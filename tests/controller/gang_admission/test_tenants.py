@@ -13,7 +13,7 @@ from tf_dist.controller.driver import Driver
 from tf_dist.core.api import names
 from tf_dist.errors import Rejected
 
-FINALIZER = "example.com/someone-else"
+FINALIZER = "example.com/other"
 
 
 def with_finalizer(name: str, **fields: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_deleting_job_gets_no_place_when_room_comes() -> None:
 
 
 def test_deleting_job_with_a_place_holds_what_its_pods_hold() -> None:
-    """Background deletion with a finalizer leaves the pods until the job is gone, and nobody creates more of them."""
+    """Background deletion with a finalizer leaves the pods until the job is gone; no driver creates more."""
     world = World(cpu="8")
     world.memory.create(QUEUES, None, queue("research", "3"))
     stays = queued("goes", "research")
