@@ -123,10 +123,11 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         if not TASKS_CHOOSE_NATIVE or (content is not self.op_args and content is not self.op_kwargs):
             return super().render_template(content, context, jinja_env, seen_oids)
         usual, self.render_template_as_native_obj = self.render_template_as_native_obj, self._native_arguments
+        self.keeps_types = True
         try:
             return super().render_template(content, context, None, seen_oids)
         finally:
-            self.render_template_as_native_obj = usual
+            self.render_template_as_native_obj, self.keeps_types = usual, False
 
     def get_python_source(self) -> str:
         """The function as it is written, without the task's decorators.

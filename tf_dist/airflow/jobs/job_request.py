@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from tf_dist.airflow.jobs.task_identity import sanitized_name
-from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
+from tf_dist.airflow.templates import unfilled_problems
+from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
+from tf_dist.core.steps.job_arguments import is_template
 from tf_dist.errors import InvalidJob, Problem
 
 Render = Callable[[Any], Any]
 
 NO_CHANGES: Final = StepOverrides()
 _INTEGER: Final = re.compile(r"-?[0-9]{1,9}")
+_UNQUOTED: Final = re.compile(r"""^[^'"#|>]*(\{\{|\{%)""")
+_QUOTES: Final = 'write the value in quotes: "{{ … }}"; Airflow fills a file in after YAML has read it'
 _IN_PYTHON: Final = "the task's job"
 
 
@@ -77,8 +81,9 @@ def job_request(
 
     if isinstance(job, str):
         path = _path(job, folders)
-        bundle = load_job_files([str(path)], change=lambda content: changed(render(content)))
-        found = JobRequest(one_job(bundle), _rendered(bundle.companions, render), str(path.absolute().parent))
+        bundle = load_job_files([str(path)], change=lambda content: changed(_filled(content, render)))
+        job_of_file = _asking_for_quotes(bundle, path)
+        found = JobRequest(job_of_file, _rendered(bundle.companions, render), str(path.absolute().parent))
     elif isinstance(job, Mapping):
         content = current(changed(dict(job)))
         written = YamlDocument(_IN_PYTHON, None, content, None)
@@ -88,6 +93,36 @@ def job_request(
         raise InvalidJob([job_type_problem(job)])
     refuse_unknown_keys(named_overrides(overrides), found.entry.parsed.warnings)
     return found
+
+
+def is_document_text(job: str) -> bool:
+    """Whether it is a document, where the path of a file should be: a template makes a text of a mapping, too."""
+    return "\n" in job.strip() or (job.lstrip()[:1] in ("{", "[") and not is_template(job))
+
+
+def _filled(content: Any, render: Render) -> Any:
+    found = render(content)
+    if problems := [*unfilled_problems(content, found)]:
+        raise InvalidJob(problems)
+    return found
+
+
+def _asking_for_quotes(bundle: JobFiles, path: Path) -> LoadedJob:
+    """The job of a file. A template that is not quoted is a mapping, or an error of YAML's, which does not name it."""
+    try:
+        return one_job(bundle)
+    except InvalidFiles as error:
+        if not path.is_file():
+            raise
+        lines = ["", *path.read_text(errors="replace").splitlines()]
+        quotes = Problem("", "a template is not quoted", _QUOTES)
+        found = (
+            replace(one, problem=replace(quotes, path=one.problem.path))
+            if one.line < len(lines) and _UNQUOTED.search(lines[one.line])
+            else one
+            for one in error.found
+        )
+        raise InvalidFiles(found) from None
 
 
 def job_type_problem(job: object) -> Problem:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
-from tf_dist.airflow.jobs.job_request import job_type_problem
+from tf_dist.airflow.jobs.job_request import is_document_text, job_type_problem
 from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, is_template
 from tf_dist.errors import InvalidJob, Problem
@@ -38,6 +38,9 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
         yield Problem("image", "nothing says what is to run", "give job, or image and command")
     if operator.job == "":
         yield Problem("job", "it is empty", "name a file, or leave it out and give image and command")
+    if isinstance(operator.job, str) and is_document_text(operator.job):
+        hint = "hand over the dict itself (job=task.output); TFJob.from_yaml reads a text"
+        yield Problem("job", "is the text of a document, and not the path of a file", hint)
     if not (operator.job is None or isinstance(operator.job, str | Mapping) or comes_later(operator.job)):
         yield job_type_problem(operator.job)
     wrong = [*attribute_problems(operator, _ARGUMENTS)]

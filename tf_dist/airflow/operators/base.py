@@ -6,12 +6,11 @@ from abc import abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
-
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.operators.argument_checks import operator_problems
-from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, conf
+from tf_dist.airflow.templates import TEXTS, TextTemplates
+from tf_dist.airflow.versions import conf
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.errors import InvalidJob
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from tf_dist.airflow.jobs.job_request import JobRequest
 
 
-class BaseTFJobOperator(BaseOperator):
+class BaseTFJobOperator(TextTemplates):
     """An operator of one job. What each argument means is said in ``TFJobOperator``."""
 
     exact_name: ClassVar[bool] = False
@@ -51,6 +50,7 @@ class BaseTFJobOperator(BaseOperator):
         "job_url",
         "tensorboard_url",
     )
+    shown_names: ClassVar[dict[str, str]] = {"job_resources": "resources"}
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "job": "yaml",
         "env_vars": "py",
@@ -103,8 +103,7 @@ class BaseTFJobOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
-        texts = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
-        super().__init__(**{**texts, **kwargs})
+        super().__init__(**{**TEXTS, **kwargs})
         # Airflow fills in plain data only.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
         self.companions = job.companions if isinstance(job, TFJob) else ()  # what stands beside it
@@ -147,6 +146,7 @@ class BaseTFJobOperator(BaseOperator):
             raise InvalidJob(problems)
         self.killed = False  # set in a signal handler, when the task is to end
         self.request: JobRequest | None = None  # what is submitted, once it is known
+        self.invalid: InvalidJob | None = None  # what is wrong with it, as filled in
         self.result: Mapping[str, Any] = {}  # what the job came to
 
     def access(self) -> ClusterArguments:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.sdk import BaseOperator
-
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
 from tf_dist.airflow.operators.tfjob import TFJobOperator
+from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
 from tf_dist.core.api.status import OutcomeKind
 from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, count_of, job_name_problems
@@ -54,7 +53,7 @@ class SubmitTFJobOperator(TFJobOperator):
         super().__init__(wait_for_completion=False, **kwargs)
 
 
-class _StoredJobOperator(BaseOperator):
+class _StoredJobOperator(TextTemplates):
     """One act on a job of a cluster. What the operators for that have in common:
 
     :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``. (templated)
@@ -80,7 +79,7 @@ class _StoredJobOperator(BaseOperator):
         if_missing: str = "fail",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{**TEXTS, **kwargs})
         self.job_name = job_name
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
@@ -96,6 +95,7 @@ class _StoredJobOperator(BaseOperator):
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the arguments: asked when the DAG is read, and again when they are filled in."""
+        yield from self.unfilled
         yield from job_name_problems(self.job_name, comes_later)
         yield from attribute_problems(self, _ARGUMENTS)
         yield from choice_problems("if_missing", self.if_missing, _REACTIONS)

@@ -89,7 +89,7 @@ def _folders(operator: BaseTFJobOperator) -> list[Path]:
 
 def _check(operator: BaseTFJobOperator) -> None:
     """InvalidJob with everything that is wrong with the arguments: those that were filled in, and the DAG's."""
-    if problems := [*operator_problems(operator), *_of_the_dag(operator)]:
+    if problems := [*operator.unfilled, *operator_problems(operator), *_of_the_dag(operator)]:
         raise InvalidJob(problems)
 
 

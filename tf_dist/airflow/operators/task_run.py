@@ -295,6 +295,8 @@ class TaskRun:
             operator.log.info("%s is over: an earlier try has reported it, and this one does so again", reported["job"])
             return self.finish(self._adopted(self.job()), reported["event"])
         try:
+            if operator.invalid is not None:
+                raise operator.invalid
             start = self._begin(
                 operator.request
                 or request_of_operator(operator, lambda value: operator.render_template(value, self._context))

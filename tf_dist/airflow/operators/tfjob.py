@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.operators.base import BaseTFJobOperator
 from tf_dist.airflow.versions import (
-    AirflowFailException,
     TaskDeferralError,
     TaskDeferralTimeout,
 )
@@ -76,15 +74,6 @@ class TFJobOperator(BaseTFJobOperator):
 
     _given: tuple[Any, ...] = ()  # ``job``, as the DAG has it
 
-    def render_template(
-        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
-    ) -> Any:
-        """Fill in what Jinja is in; any other text stays as it is: Jinja takes away line ends, and the last one."""
-        jinja_env = jinja_env or self.get_template_env()
-        if isinstance(content, str) and not _is_template(content, jinja_env):
-            return content
-        return super().render_template(content, context, jinja_env, seen_oids)
-
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
     ) -> None:
@@ -92,16 +81,21 @@ class TFJobOperator(BaseTFJobOperator):
 
         A document that is wrong stays as it was given: ``execute`` says what is wrong with it.
         """
+        if parent is not self:  # what stands in a field, and has fields of its own
+            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+            return
         # Several tries of one process may fill in the same object.
         self._given = self._given or (self.job,)
         (self.job,) = self._given
-        self.request = None
+        self.request = self.invalid = None
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         from tf_dist.airflow.operators.operator_arguments import request_of_operator
 
-        with suppress(InvalidJob, AirflowFailException):
+        try:
             self.request = request_of_operator(self, lambda value: self.render_template(value, context))
             self.job = dict(self.request.entry.written.content)
+        except InvalidJob as error:
+            self.invalid = error
 
     def document(self) -> Any:
         """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
@@ -155,9 +149,3 @@ class TFJobOperator(BaseTFJobOperator):
         from tf_dist.airflow.operators.operator_arguments import dry_run_text
 
         print(dry_run_text(self))  # noqa: T201
-
-
-def _is_template(text: str, env: Environment) -> bool:
-    marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
-    lines = (env.line_statement_prefix, env.line_comment_prefix)
-    return any(mark in text for mark in (*marks, *filter(None, lines)))

@@ -13,8 +13,9 @@ from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, Clus
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
+from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
-from tf_dist.airflow.versions import AirflowException, AirflowSkipException, conf
+from tf_dist.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException, conf
 from tf_dist.client.stored_jobs import StoredJob, driver_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
@@ -33,7 +34,7 @@ _LEAST_PAUSE: Final = 0.1  # seconds: a deferred wait pauses though poke_interva
 _GOALS: Final = ("succeeded", "finished", "failed", "running", "admitted", "scheduled", "suspended")
 
 
-class _JobSensor(BaseSensorOperator):
+class _JobSensor(TextTemplates, BaseSensorOperator):
     """What both sensors have in common."""
 
     template_fields: Sequence[str] = (
@@ -60,7 +61,7 @@ class _JobSensor(BaseSensorOperator):
         poke_interval: timedelta | float = 10.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
+        super().__init__(poke_interval=poke_interval, **{**TEXTS, **kwargs})
         self.job_name = job_name
         self.goal = goal
         self.namespace = namespace
@@ -76,6 +77,8 @@ class _JobSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer."""
+        if self.unfilled:
+            raise AirflowFailException("\n".join(map(str, self.unfilled)))
         if not self.deferrable:
             return self._failing(lambda: super(_JobSensor, self).execute(context))
         found = self._failing(lambda: self.poke(context))

@@ -1,0 +1,108 @@
+"""Templates of our operators and sensors: what Jinja fills in is text, whatever the DAG says of its own tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.sdk import BaseOperator
+from jinja2.nativetypes import NativeEnvironment
+
+from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE
+from tf_dist.core.api.fieldpath import format_field_path
+from tf_dist.core.steps.job_arguments import is_template
+from tf_dist.errors import Problem
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from jinja2 import Environment
+
+_NONE: Final = "None"
+_STRUCTURES: Final = (list, tuple, dict, set)
+_VALUES: Final = frozenset({"args", "command", "env", "env_vars", "labels", "annotations", "op_args", "op_kwargs"})
+"""Keys below which every text is the user's own, "None" as well as any other."""
+_SEPARATORS: Final = re.compile(r"[.\[]")
+
+TEXTS: Final[Mapping[str, Any]] = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
+"""What our tasks say of their templates, unless a user says something else of a task."""
+
+
+class TextTemplates(BaseOperator):
+    """Fills in templates as text, in a DAG with ``render_template_as_native_obj``, too.
+
+    With ``render_template_as_native_obj=True`` of the task itself, a template may make a list or a mapping; numbers
+    and the like are text even then.
+    """
+
+    shown_names: ClassVar[Mapping[str, str]] = {}
+    """Fields that users know as arguments of another name."""
+
+    keeps_types: bool = False
+    """Whether what is filled in now keeps its type: arguments of a function do."""
+
+    unfilled: tuple[Problem, ...] = ()
+    """The templates that came to None: what they name was not there."""
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
+    ) -> None:
+        if parent is not self:
+            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+            return
+        native = TASKS_CHOOSE_NATIVE and bool(self.render_template_as_native_obj)
+        # A task that is run gets the environment of its DAG, which may be native where the task is not.
+        if TASKS_CHOOSE_NATIVE and isinstance(jinja_env, NativeEnvironment) is not native:
+            jinja_env = self.get_template_env()
+        given = {name: getattr(self, name) for name in template_fields}
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+        found: list[Problem] = []
+        for name, before in given.items():
+            if getattr(self, name) == _NONE and is_template(before) and native:
+                setattr(self, name, None)
+            found += unfilled_problems(before, getattr(self, name), self.shown_names.get(name, name))
+        self.unfilled = tuple(found)
+
+    def render_template(
+        self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
+    ) -> Any:
+        """Fill in what Jinja is in; any other text stays as it is: Jinja takes away line ends, and the last one."""
+        jinja_env = jinja_env or self.get_template_env()
+        if isinstance(content, str) and not _is_template(content, jinja_env):
+            return content
+        found = super().render_template(content, context, jinja_env, seen_oids)
+        if not isinstance(content, str) or self.keeps_types or isinstance(found, _STRUCTURES):
+            return found
+        if not (TASKS_CHOOSE_NATIVE and self.render_template_as_native_obj):
+            return found
+        # Jinja reads what it has made as Python: "7." becomes 7.0, and '"a"' loses its quotes.
+        self.render_template_as_native_obj = False
+        try:
+            return super().render_template(content, context, self.get_template_env(), seen_oids)
+        finally:
+            self.render_template_as_native_obj = True
+
+
+def _is_template(text: str, env: Environment) -> bool:
+    marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
+    lines = (env.line_statement_prefix, env.line_comment_prefix)
+    return any(mark in text for mark in (*marks, *filter(None, lines)))
+
+
+def unfilled_problems(given: Any, filled: Any, name: str = "") -> Iterator[Problem]:
+    """The templates of ``given`` that came to None, in a field of one meaning: a queue is never called "None"."""
+    yield from _unfilled(given, filled, (name,) if name else ())
+
+
+def _unfilled(given: Any, filled: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    if path and _VALUES.intersection(_SEPARATORS.split(str(path[-1]))):
+        return
+    if isinstance(given, Mapping) and isinstance(filled, Mapping):
+        for key in given.keys() & filled.keys():
+            yield from _unfilled(given[key], filled[key], (*path, str(key)))
+    elif isinstance(given, list | tuple) and isinstance(filled, list | tuple):
+        for index, (one, other) in enumerate(zip(given, filled, strict=False)):
+            yield from _unfilled(one, other, (*path, index))
+    elif filled == _NONE and is_template(given):
+        hint = "write {{ … or 'default' }}, or hand over a value that may be None without a template: XComArg"
+        yield Problem(format_field_path(path), f"the template {given} came to None", hint)
