@@ -135,3 +135,25 @@ def test_a_home_that_cannot_be_written_names_nobody(tmp_path: Path, monkeypatch:
     (tmp_path / "home" / DEPLOYMENT_FILE).mkdir()
     with pytest.raises(InvalidJob, match="cannot be"):
         deployment()
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "https://Airflow.Example.com",
+        "https://airflow.example.com/",
+        "http://airflow.example.com",
+        "HTTP://AIRFLOW.EXAMPLE.COM:80//",
+        "https://airflow.example.com:443",
+        "https://airflow.example.com.",
+    ],
+)
+def test_is_the_same_airflow_however_its_url_is_spelled(spelled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", spelled)
+    assert deployment() == "https://airflow.example.com"
+
+
+@pytest.mark.parametrize("other", ["https://airflow.example.com/a", "https://airflow.example.com:8443"])
+def test_is_another_airflow_on_another_path_or_port(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", f"{other}/")
+    assert deployment() == other

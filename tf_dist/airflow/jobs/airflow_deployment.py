@@ -38,7 +38,7 @@ def deployment() -> str:
     url = _setting("api", "base_url")
     host, server = _host(url), _host(_setting("core", "execution_api_server_url") or url)
     if not _is_here(host) and _is_known_everywhere(host):
-        return url
+        return _normalized(url)
     if _is_here(host) and _is_here(server):
         return f"home-{_kept(_home() / DEPLOYMENT_FILE)}"
     key = _shared_key()
@@ -57,6 +57,21 @@ def _host(url: str) -> str:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:
         return ""
+
+
+def _normalized(url: str) -> str:
+    """One text for all spellings of a URL: its scheme, the case of its host, a usual port, and a last slash are none
+    of its identity.
+    """
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    try:
+        port = parts.port
+    except ValueError:
+        return url
+    shown = f"[{host}]" if ":" in host else host
+    place = shown if port in (None, 80, 443) else f"{shown}:{port}"
+    return f"https://{place}{parts.path.rstrip('/')}"
 
 
 def _is_here(host: str) -> bool:
