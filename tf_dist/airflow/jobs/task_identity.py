@@ -22,6 +22,9 @@ RESULT_USED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
 MAX_TRIES: Final = f"{ANNOTATION_PREFIX}airflow-max-tries"
 """Annotation that Airflow's operator writes on a job: the task's ``max_tries`` when its success was reported: a clear
 raises it, a retry does not."""
+MASK_KEY: Final = f"{ANNOTATION_PREFIX}airflow-mask-key"
+"""Annotation that Airflow's operator writes on a job whose document has secrets that Airflow masks: the key with which
+the list that its trigger gets is sealed."""
 
 _LONGEST_NAME: Final = 40  # what v1alpha1 keeps of a name in those of its pods
 _LONGEST_LABEL: Final = 63

@@ -14,7 +14,7 @@ from tf_dist.airflow.jobs import task_jobs
 from tf_dist.airflow.jobs.airflow_deployment import deployment
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.jobs.job_request import JobRequest
-from tf_dist.airflow.jobs.task_identity import ENDED_STATES, TaskInstanceKey, owner_of_try, task_state
+from tf_dist.airflow.jobs.task_identity import ENDED_STATES, MASK_KEY, TaskInstanceKey, owner_of_try, task_state
 from tf_dist.airflow.jobs.task_jobs import (
     JobStarter,
     StartResult,
@@ -25,6 +25,7 @@ from tf_dist.airflow.jobs.task_jobs import (
     resource_of_request,
 )
 from tf_dist.airflow.links import tfjob
+from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
 from tf_dist.airflow.operators.argument_checks import policies_of_operator, unwaited_problem
 from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
@@ -88,12 +89,12 @@ class XComPublisher:
         # Those without a URL, too: Airflow asks for every link, and logs an error for a value that is not there.
         urls = {tfjob.JOB_URL: operator.job_url, tfjob.TENSORBOARD_URL: operator.tensorboard_url}
         for key, url in {**urls, tfjob.CHECKPOINT_URL: None}.items():
-            self._ti.xcom_push(key=key, value=_filled(url or "", facts))
+            self._ti.xcom_push(key=key, value=masked(_filled(url or "", facts)))
 
     def outcome(self, outcome: Outcome | None) -> None:
         """Publish how the job ended, however it did: a task downstream may branch on it."""
         if outcome is not None:
-            self._ti.xcom_push(key=OUTCOME_KEY, value=outcome.document())
+            self._ti.xcom_push(key=OUTCOME_KEY, value=masked(outcome.document()))
 
     def ended(self, result: Mapping[str, Any], *, succeeded: bool) -> None:
         """Publish the result, also to consumers of the task's assets."""
@@ -247,7 +248,7 @@ class ForegroundWait:
         drive = _drives(operator, job) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
-            waiter = JobWaiter(informer, subscription, options, operator.log.info)
+            waiter = JobWaiter(informer, subscription, options, lambda line: operator.log.info(masked(line)))
             return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))
         finally:
             informer.leave(subscription)
@@ -297,10 +298,10 @@ class TaskRun:
         try:
             if operator.invalid is not None:
                 raise operator.invalid
-            start = self._begin(
-                operator.request
-                or request_of_operator(operator, lambda value: operator.render_template(value, self._context))
+            operator.request = operator.request or request_of_operator(
+                operator, lambda value: operator.render_template(value, self._context)
             )
+            start = self._begin(operator.request)
         except InvalidJob as error:
             self._publisher.outcome(Outcome(kind=OutcomeKind.INVALID, reason="InvalidJob", message=str(error)))
             raise task_failure(error) from None
@@ -374,6 +375,7 @@ class TaskRun:
             annotations={
                 **policies_of_operator(operator),
                 **(operator.annotations or {}),
+                **({MASK_KEY: new_key()} if operator.deferrable and self._secrets() else {}),
                 **(task_jobs.orphan_annotation(key) if goes_with_task else {}),
             },
         )
@@ -411,6 +413,7 @@ class TaskRun:
             admission_timeout=limits.admission,
             startup_timeout=limits.startup,
             asked_at=time.time(),
+            secrets=self._sealed(job),
         )
         left = None if limits.deadline is None else max(0.0, limits.deadline - time.time()) + _SLACK
         operator.defer(
@@ -419,10 +422,21 @@ class TaskRun:
             timeout=None if left is None else timedelta(seconds=left),
         )
 
+    def _secrets(self) -> list[str]:
+        request = self._operator.request
+        documents = () if request is None else (request.entry.document, *(one.content for one in request.companions))
+        return secrets_in([*documents, self._operator.labels, self._operator.annotations])
+
+    def _sealed(self, job: StoredJob) -> str:
+        """What the trigger has to mask, for the one who may read the job."""
+        key = task_jobs.annotations_of(job.stored).get(MASK_KEY)
+        return sealed(secrets, key) if key and (secrets := self._secrets()) else ""
+
     # Ending
 
     def finish(self, job: StoredJob | None, event: Mapping[str, Any]) -> Any:
         """The result, or the error that the event means; what becomes of the job."""
+        event = masked(event)  # nothing of it is kept, or handed on, with a secret in it
         failure, result = payload_error(event), dict(event.get("result") or {})
         self._publisher.outcome(payload_outcome(event))
         if failure is None:

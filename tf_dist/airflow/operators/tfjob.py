@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.airflow.links import tfjob
+from tf_dist.airflow.masking import masked
 from tf_dist.airflow.operators.base import BaseTFJobOperator
 from tf_dist.airflow.versions import (
     TaskDeferralError,
@@ -16,6 +17,10 @@ from tf_dist.errors import InvalidJob
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
+
+
+_DEEP: Final = frozenset({"job", "overrides", "op_args", "op_kwargs"})
+"""Fields in which values stand deep, and that are part of the document once that is made."""
 
 
 class TFJobOperator(BaseTFJobOperator):
@@ -72,7 +77,7 @@ class TFJobOperator(BaseTFJobOperator):
     ui_color = "#ffe0b2"
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
 
-    _given: tuple[Any, ...] = ()  # ``job``, as the DAG has it
+    _given: Mapping[str, Any] | None = None  # the fields, as the DAG has them
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
@@ -85,8 +90,10 @@ class TFJobOperator(BaseTFJobOperator):
             super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
             return
         # Several tries of one process may fill in the same object.
-        self._given = self._given or (self.job,)
-        (self.job,) = self._given
+        if self._given is None:
+            self._given = {name: getattr(self, name) for name in template_fields}
+        for name, value in self._given.items():
+            setattr(self, name, value)
         self.request = self.invalid = None
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         from tf_dist.airflow.operators.operator_arguments import request_of_operator
@@ -96,6 +103,10 @@ class TFJobOperator(BaseTFJobOperator):
             self.job = dict(self.request.entry.written.content)
         except InvalidJob as error:
             self.invalid = error
+        finally:
+            # What is submitted is known. Airflow shows these, and masks what stands in them up to a certain depth.
+            for name in _DEEP.intersection(template_fields):
+                setattr(self, name, masked(getattr(self, name)))
 
     def document(self) -> Any:
         """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
@@ -148,4 +159,4 @@ class TFJobOperator(BaseTFJobOperator):
         """Print what would be submitted, without a cluster; AirflowFailException says what is wrong with it."""
         from tf_dist.airflow.operators.operator_arguments import dry_run_text
 
-        print(dry_run_text(self))  # noqa: T201
+        print(masked(dry_run_text(self)))  # noqa: T201

@@ -12,6 +12,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
+from tf_dist.airflow.masking import masked
 from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
@@ -108,6 +109,7 @@ class _JobSensor(TextTemplates, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Go on after the trigger."""
+        event = masked(event)
         failure = payload_error(event)
         _publish(context, payload_outcome(event))
         if failure is not None:
@@ -197,7 +199,7 @@ def _raise(error: Exception) -> None:
 def _publish(context: Context, outcome: Outcome | None) -> None:
     """The XCom ``outcome``, as of the operator; a job that goes on has none yet."""
     if outcome is not None:
-        context["ti"].xcom_push(key="outcome", value=outcome.document())
+        context["ti"].xcom_push(key="outcome", value=masked(outcome.document()))
 
 
 def _failure(job: StoredJob, found: WaitResult, outcome: Outcome) -> TFDistError:

@@ -21,7 +21,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
-from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, task_state
+from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, MASK_KEY, annotations_of, task_state
+from tf_dist.airflow.masking import learn, masked, unsealed
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, Wakeup
 from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
@@ -51,7 +52,8 @@ class WaitRequest:
     ``kind``: TFJob, Job (Volcano's), or "" for either; ``uid`` "": whichever job has the name, now or later;
     ``goal`` and the limits: see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer drives the
     job. ``owner``: the try of the task that the job belongs to, "" for a job of others, which is never deleted.
-    ``asked_at``: when the task deferred (epoch seconds).
+    ``asked_at``: when the task deferred (epoch seconds). ``secrets``: those of the job's document, sealed
+    (``masking``).
     """
 
     name: str
@@ -69,6 +71,7 @@ class WaitRequest:
     admission_timeout: float | None = None
     startup_timeout: float | None = None
     asked_at: float = 0.0
+    secrets: str = ""
 
     def plain(self) -> dict[str, Any]:
         """The fields that are not at their defaults."""
@@ -119,7 +122,7 @@ class TFJobTrigger(BaseTrigger):
                 self.log.exception("the trigger met a defect")
             found = error_payload(error, f"{self.request.kind or 'job'} {self.request.name}")
         self._fired = True
-        yield TriggerEvent(found)
+        yield TriggerEvent(masked(found))
 
     async def on_kill(self) -> None:
         """Delete the job, if a user has ended the task, and if the job is still this try's.
@@ -161,6 +164,9 @@ class TFJobTrigger(BaseTrigger):
             changed = Wakeup()
             subscription = await self._join(informer, changed)
             try:
+                if self.request.secrets:
+                    key = annotations_of(subscription.last.stored).get(MASK_KEY, "")
+                    await learn(unsealed(self.request.secrets, key))
                 steps = await asyncio.to_thread(self._steps, informer, subscription, log)
                 found = await run_on_loop(steps, changed, subscription.take)
                 await asyncio.to_thread(log.flush, _LAST_LINES)  # Airflow closes the file at the event
@@ -257,7 +263,7 @@ async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None])
 
 def _write(line: str) -> None:
     # By the logger of the class: that of a trigger is a dozen objects, for each of a thousand of them.
-    TFJobTrigger.logger().info(line)
+    TFJobTrigger.logger().info(masked(line))
 
 
 def _leave(key: object, _: SharedJobInformer) -> None:

@@ -1,0 +1,105 @@
+"""Secrets that Airflow masks: kept out of what we publish, and made known to the triggerer that reads a job's log.
+
+What a trigger is given is stored in Airflow's database. So the secrets of a job's document are sealed there, with a key
+that is an annotation of the job: neither of the two says anything without the other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from airflow.providers.common.compat.sdk import redact
+from cryptography.fernet import Fernet, InvalidToken
+
+_STARS: Final = re.compile(r"(?:\*\*\*)+")
+_LOG: Final = logging.getLogger(__name__)
+
+
+def masked(value: Any) -> Any:
+    """A value of plain data without the secrets that this process knows, however deep; the same types."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {masked(key): masked(one) for key, one in value.items()}
+    for kind in (list, tuple, set):
+        if isinstance(value, kind):
+            return kind(map(masked, value))
+    return value
+
+
+def secrets_in(documents: Iterable[Any]) -> list[str]:
+    """The secrets, as this process masks them, that stand in the documents."""
+    found = {secret for text in _texts(list(documents)) for secret in _secrets_of_text(text)}
+    related = {other for secret in found for other in (quote(secret), unquote(secret), *_texts(_parsed(secret)))}
+    return sorted(found | {one for one in related if _is_secret(one)})
+
+
+def new_key() -> str:
+    """A key to seal secrets with."""
+    return Fernet.generate_key().decode()
+
+
+def sealed(secrets: Iterable[str], key: str) -> str:
+    """The secrets as plain text that says nothing without the key."""
+    return Fernet(key).encrypt(json.dumps([*secrets]).encode()).decode()
+
+
+def unsealed(text: str, key: str) -> list[str]:
+    """The secrets; none, and a line in the log, where the key is not theirs."""
+    try:
+        return [str(one) for one in json.loads(Fernet(key).decrypt(text))]
+    except (InvalidToken, ValueError):
+        _LOG.warning("failed to learn the secrets of the task: the annotation of its job is missing or was changed")
+        return []
+
+
+async def learn(secrets: Iterable[str]) -> None:
+    """Have this process, and the one that writes its log, mask them."""
+    try:
+        from airflow.sdk.log import amask_secret
+    except ImportError:  # before 3.3
+        from airflow.providers.common.compat.sdk import mask_secret
+
+        for one in secrets:
+            mask_secret(one)
+        return
+    for one in secrets:
+        await amask_secret(one)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _texts(key)
+            yield from _texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+
+
+def _secrets_of_text(text: str) -> Iterator[str]:
+    """What is masked is what differs. A part is taken for a secret only if it is masked alone, too."""
+    hidden = str(redact(text))
+    if hidden == text:
+        return
+    around = "(.+?)".join(map(re.escape, _STARS.split(hidden)))
+    if match := re.fullmatch(around, text, re.DOTALL):
+        yield from filter(_is_secret, match.groups())
+
+
+def _is_secret(text: str) -> bool:
+    return bool(text) and bool(_STARS.fullmatch(str(redact(text)))) and not _STARS.fullmatch(text)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
