@@ -23,11 +23,6 @@ try:
 except ImportError:  # before 3.2
     from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
-try:
-    from airflow.sdk.definitions._internal.decorators import remove_task_decorator
-except ImportError:  # before 3.1
-    from airflow.utils.decorators import remove_task_decorator  # type: ignore[no-redef]
-
 TASKS_CHOOSE_NATIVE: Final = "render_template_as_native_obj" in inspect.signature(BaseOperator.__init__).parameters
 """Whether a task may say of itself that its templates make texts: else its DAG says it."""
 TRIGGERS_LEARN_OF_KILLS: Final = hasattr(BaseTrigger, "on_kill")
@@ -46,5 +41,4 @@ __all__ = [
     "TaskDeferralTimeout",
     "TaskDeferred",
     "conf",
-    "remove_task_decorator",
 ]

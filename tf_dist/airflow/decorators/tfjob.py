@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 
+from tf_dist.airflow.decorators.function_source import function_source
 from tf_dist.airflow.operators.tfjob import TFJobOperator
-from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowException, AirflowFailException, remove_task_decorator
+from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowException, AirflowFailException
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.errors import InvalidJob, Problem
@@ -34,7 +35,7 @@ _REFUSED: Final = {
 # Every replica prints a dict as metrics; the leader's value is the task's. What fits is in the termination message,
 # which is kept with the pod, too; Kubernetes takes 4096 bytes of it.
 _SCRIPT: Final = """\
-import json
+{lazy}import json
 
 {source}
 
@@ -42,23 +43,54 @@ _arguments = json.loads({arguments!r})
 _result = {function}(*_arguments["args"], **_arguments["kwargs"])
 
 
+def _plain(value, depth=0):
+    import enum
+
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, depth)
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if depth < 100:
+        if isinstance(value, dict):
+            return {{str(_plain(key, depth + 1)): _plain(one, depth + 1) for key, one in value.items()}}
+        if isinstance(value, (list, tuple)):
+            return [_plain(one, depth + 1) for one in value]
+        if isinstance(value, (set, frozenset)):
+            return sorted((_plain(one, depth + 1) for one in value), key=lambda one: (str(type(one)), str(one)))
+        for name in ("numpy", "tolist", "isoformat"):
+            method = getattr(value, name, None)
+            if callable(method) and not isinstance(value, type):
+                try:
+                    return _plain(method(), depth + 1)
+                except Exception:
+                    pass
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return str(value)
+
+
 def _tell(result):
     import os
+    import sys
 
+    sys.stdout.flush()
+    out = sys.__stdout__ or sys.stdout
     config = json.loads(os.environ.get("TF_CONFIG") or "{{}}")
     leader = ["chief", 0] if "chief" in config.get("cluster", {{}}) else ["worker", 0]
     task = config.get("task") or {{"type": leader[0], "index": 0}}
+    print(file=out)  # what the function wrote last may have no line end
     if isinstance(result, dict):
-        print(*(f"{{key}}={{value}}" for key, value in result.items()), flush=True)
+        print(*(f"{{key}}={{value}}" for key, value in result.items()), file=out, flush=True)
     if [task["type"], task["index"]] == leader:
         text = {mark!r} + json.dumps(result)
-        print(text, flush=True)
+        print(text, file=out, flush=True)
         if len(text.encode()) <= 4096 and os.path.exists("/dev/termination-log"):
             with open("/dev/termination-log", "w") as file:
                 file.write(text)
 
 
-_tell(_result)
+_tell(_plain(_result))
 """
 
 _SERVER: Final = """\
@@ -77,8 +109,9 @@ tf.distribute.Server(config["cluster"], job_name=task["type"], task_index=task["
 class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     """Every replica but parameter servers runs the function; ``TF_CONFIG`` says which one it is.
 
-    The function is sent as its source: it imports what it needs inside, and its arguments are plain JSON. So is the
-    value that it returns; the leader's (worker 0's, if there is no chief) becomes the task's XCom, with
+    The function is sent as its source: it imports what it needs inside, and what it names from outside is refused when
+    the DAG is read. Its arguments are plain JSON. So is the value that it returns: arrays and sets become lists, what
+    JSON does not know becomes text. The leader's (worker 0's, if there is no chief) becomes the task's XCom, with
     ``multiple_outputs`` as TaskFlow has it. What the job came to is the XCom ``result``. A dict is printed as
     ``name=value`` by each replica, too, and so becomes metrics. Parameter servers run TensorFlow's standard server.
     ``workers``, ``ps``, ``image``, ``resources``, ``env_vars``, and what only ``TFJob`` has, are ``TFJob``'s; the
@@ -92,6 +125,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
     def __init__(self, *, python_callable: Callable[..., Any], python: str = "python", **kwargs: Any) -> None:
         if given := _REFUSED.keys() & kwargs.keys():
             raise InvalidJob([Problem(name, "the function is what runs", _REFUSED[name]) for name in sorted(given)])
+        self._source = function_source(python_callable)
         fields = {key: kwargs.pop(key) for key in _JOB_FIELDS & kwargs.keys()}
         name = re.sub(r"[^a-z0-9]+", "-", python_callable.__name__.lower()).strip("-") or "job"
         fields.setdefault("image", "python")
@@ -130,22 +164,22 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
             self.render_template_as_native_obj, self.keeps_types = usual, False
 
     def get_python_source(self) -> str:
-        """The function as it is written, without the task's decorators.
-
-        Airflow's own loses lines that begin with ``#``, within strings too, and breaks lines at U+2028 and the like.
-        """
-        source = inspect.getsource(self.python_callable)
-        whole = f"if True:\n{source}" if source[:1].isspace() else source
-        return remove_task_decorator(whole, self.custom_operator_name)
+        """The function as it is written, without the task's decorators."""
+        return self._source.text
 
     def _script(self) -> str:
         try:
-            arguments = json.dumps({"args": list(self.op_args), "kwargs": dict(self.op_kwargs)})
+            given = {"args": list(self.op_args), "kwargs": dict(self.op_kwargs)}
+            arguments = json.dumps(given, default=_plain_number)
         except (TypeError, ValueError) as error:
             raise AirflowFailException(f"the arguments of a @task.tfjob function are sent as JSON: {error}") from None
         function = self.python_callable.__name__
         script = _SCRIPT.format(
-            source=self.get_python_source(), arguments=arguments, function=function, mark=RESULT_MARK
+            lazy="from __future__ import annotations\n\n" if self._source.lazy else "",
+            source=self.get_python_source(),
+            arguments=arguments,
+            function=function,
+            mark=RESULT_MARK,
         )
         if len(script.encode()) > _LARGEST:
             raise AirflowFailException(
@@ -153,6 +187,13 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
                 "sent: import the code from a package in the image, and hand over where data are instead of the data"
             )
         return script
+
+
+def _plain_number(value: Any) -> Any:
+    """What json has no form for: an array of numbers, or one of numpy's numbers, as Python's own."""
+    if callable(plain := getattr(value, "tolist", None)):
+        return plain()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _with_script(job: Any, script: str) -> dict[str, Any]:

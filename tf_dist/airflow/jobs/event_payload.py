@@ -69,7 +69,8 @@ def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
         "metrics": {key: _plain(value) for key, value in metrics.items()},
         "checkpoint": snapshot.result.checkpoint,
     }
-    return values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": value})
+    output = _storable(output)
+    return values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": _storable(value)})
 
 
 def _leaders_message(snapshot: JobSnapshot) -> str:
@@ -84,6 +85,15 @@ def _read_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return _NOTHING
+
+
+def _storable(value: Any) -> Any:
+    """A value of JSON with the numbers in it as every database takes them."""
+    if isinstance(value, dict):
+        return {key: _storable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_storable(one) for one in value]
+    return _plain(value) if isinstance(value, float) else value
 
 
 def _plain(value: float) -> float | str:

@@ -1,0 +1,103 @@
+"""Source of a function that runs in another process: what it names from outside itself is refused."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import inspect
+import symtable
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tf_dist.errors import InvalidJob, Problem
+
+_GIVEN: Final = frozenset(dir(builtins)) | {"json", "__name__", "__doc__", "__builtins__"}
+"""Names that every script of ours has."""
+_OF_CLASSES: Final = frozenset({"__module__", "__qualname__", "__class__", "__annotations__"})
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """``text``: the function as it is written, without decorators, to stand in a module of its own.
+
+    ``lazy``: whether its annotations must not be evaluated there.
+    """
+
+    text: str
+    lazy: bool
+
+
+def function_source(function: Callable[..., Any]) -> FunctionSource:
+    """The source of a function; InvalidJob if it cannot run alone, with everything that it lacks."""
+    name = getattr(function, "__name__", "function")
+    if problem := _kind_problem(function, name):
+        raise InvalidJob([problem])
+    try:
+        text = _undecorated(inspect.getsource(function))
+    except (OSError, SyntaxError, StopIteration):
+        what = "its source cannot be read, and that is what is sent"
+        raise InvalidJob([Problem(name, what, "define it with def, in a file of its DAG")]) from None
+    lazy = bool(function.__code__.co_flags & __future__.annotations.compiler_flag)
+    quiet = "from __future__ import annotations\n"
+    if not lazy and {*_outside(text)} != {*_outside(quiet + text)}:
+        lazy = True  # its annotations name what only the DAG has, and are not needed to run it
+    missing = sorted({*_outside(quiet + text if lazy else text)})
+    if missing:
+        raise InvalidJob(Problem(name, *_advice(function, one)) for one in missing)
+    return FunctionSource(text, lazy)
+
+
+def _kind_problem(function: Callable[..., Any], name: str) -> Problem | None:
+    if inspect.ismethod(function) or not inspect.isfunction(function):
+        return Problem(name, "is not a plain function", "define it with def, outside of classes")
+    if function.__name__ == "<lambda>":
+        return Problem(name, "a lambda has no source of its own", "define it with def")
+    if inspect.unwrap(function) is not function:
+        return Problem(name, "another decorator wraps it, which does not get into the job", "leave that decorator out")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return Problem(name, "is async, and nothing awaits it in the job", "use def, and asyncio.run(…) inside")
+    if inspect.isgeneratorfunction(function):
+        return Problem(name, "is a generator, and nothing goes through it in the job", "return a list")
+    return None
+
+
+def _undecorated(source: str) -> str:
+    """The lines of the function from its ``def`` on. Lines end where Python ends them, not at U+2028 and the like."""
+    indented = source[:1].isspace()
+    whole = f"if True:\n{source}" if indented else source
+    node = next(one for one in ast.walk(ast.parse(whole)) if isinstance(one, ast.FunctionDef))
+    lines = whole.split("\n")[node.lineno - 1 :]
+    return "\n".join(["if True:", *lines] if indented else lines)
+
+
+def _outside(text: str) -> Iterator[str]:
+    """The names that a module does not have by itself."""
+    tables = [symtable.symtable(text, "function", "exec")]
+    bound, wanted = set(_GIVEN), set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            of_module = table.get_type() == "module" or symbol.is_global()
+            if of_module and (symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()):
+                bound.add(symbol.get_name())
+            if (
+                of_module
+                and symbol.is_referenced()
+                and not (table.get_type() == "class" and symbol.get_name() in _OF_CLASSES)
+            ):
+                wanted.add(symbol.get_name())
+    yield from wanted - bound
+
+
+def _advice(function: Callable[..., Any], name: str) -> tuple[str, str]:
+    closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    found: object = function.__globals__.get(name)
+    if isinstance(found, types.ModuleType):
+        return f"names {name}, which only the DAG imports", f"write import {found.__name__} inside the function"
+    if name not in closure and callable(found):
+        return f"names {name}, which only the DAG has", "import it inside the function from a package of the image"
+    return f"names {name}, which only the DAG has", "hand it over as an argument, or write it inside the function"
