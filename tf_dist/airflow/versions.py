@@ -28,6 +28,15 @@ TASKS_CHOOSE_NATIVE: Final = "render_template_as_native_obj" in inspect.signatur
 TRIGGERS_LEARN_OF_KILLS: Final = hasattr(BaseTrigger, "on_kill")
 """Whether a trigger's ``on_kill`` is called (from 3.3): before, the end of a trigger is all there is."""
 
+
+def is_test_run() -> bool:
+    """Whether the task runs in the process of ``dag.test()`` or ``airflow dags test``, and nothing goes on after it."""
+    from airflow.sdk.execution_time import task_runner
+
+    comms = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    return type(comms).__name__ == "InProcessSupervisorComms"
+
+
 __all__ = [
     "TASKS_CHOOSE_NATIVE",
     "TRIGGERS_LEARN_OF_KILLS",
@@ -41,4 +50,5 @@ __all__ = [
     "TaskDeferralTimeout",
     "TaskDeferred",
     "conf",
+    "is_test_run",
 ]

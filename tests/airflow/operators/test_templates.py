@@ -121,7 +121,7 @@ def test_makes_a_list_where_the_task_says_so() -> None:
             task_id="train",
             image="trainer",
             command=["python", "train.py"],
-            args="{{ params.x }}",  # type: ignore[arg-type]
+            args="{{ params.x }}",
             queue_name="{{ none }}",
             render_template_as_native_obj=True,
         )
@@ -135,7 +135,7 @@ FIELDS = ("queue_name", "name", "namespace", "image", "priority_class", "workers
 @pytest.mark.parametrize("field", FIELDS)
 def test_names_the_template_that_came_to_none(field: str) -> None:
     with DAG("none") as dag:
-        given = {"job": document(), field: "{{ params.x }}"}
+        given: dict[str, Any] = {"job": document(), field: "{{ params.x }}"}
         TFJobOperator(task_id="train", **given)
     operator = fill_in(dag.get_task("train"), None)
     with pytest.raises(AirflowFailException, match=rf"{field}: the template {{{{ params.x }}}} came to None \(write"):

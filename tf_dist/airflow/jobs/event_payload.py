@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.core.api.assignment import largest_job
@@ -34,7 +35,7 @@ def event_payload(last: StoredJob, snapshot: JobSnapshot, conclusion: WaitResult
         "reached": conclusion.reached,
         "decided": conclusion.decided,
         "outcome": outcome.document() if outcome else None,
-        "message": conclusion.message,
+        "message": exception_first(conclusion.message),
         "hint": conclusion.hint,
         "job": last.shown,
         "over": last.status.finished,
@@ -85,6 +86,18 @@ def _read_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return _NOTHING
+
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+
+
+def exception_first(message: str) -> str:
+    """A message without the traceback in it: what was raised last says what is wrong, and the log has the rest."""
+    before, traceback, lines = message.rpartition(_TRACEBACK)
+    if not traceback:
+        return message
+    raised = list(dropwhile(lambda line: not line or line[:1].isspace(), lines.splitlines()))
+    return before.partition(_TRACEBACK)[0] + "\n".join(raised) if raised else message
 
 
 def _storable(value: Any) -> Any:

@@ -14,7 +14,14 @@ from tf_dist.airflow.jobs import task_jobs
 from tf_dist.airflow.jobs.airflow_deployment import deployment
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.jobs.job_request import JobRequest
-from tf_dist.airflow.jobs.task_identity import ENDED_STATES, MASK_KEY, TaskInstanceKey, owner_of_try, task_state
+from tf_dist.airflow.jobs.task_identity import (
+    ENDED_STATES,
+    MASK_KEY,
+    TaskInstanceKey,
+    annotations_of,
+    owner_of_try,
+    task_state,
+)
 from tf_dist.airflow.jobs.task_jobs import (
     JobStarter,
     StartResult,
@@ -231,10 +238,12 @@ class ForegroundWait:
             with self.hook.informer(job.namespace) as informer:
                 try:
                     return self._wait_for_job(informer, job)
-                except (AirflowTaskTimeout, TaskKilled) as end:
+                except (AirflowTaskTimeout, TaskKilled, KeyboardInterrupt) as end:
                     # At once: a process that a user has ended is killed after five seconds.
                     if isinstance(end, AirflowTaskTimeout) or self.operator.on_kill_action == "delete_job":
-                        self.cleanup.give_up(job, str(end))
+                        self.cleanup.give_up(job, str(end) or "this run was interrupted")
+                    else:
+                        self.operator.log.warning("%s goes on: on_kill_action is keep_job", job.shown)
                     raise
         except TaskKilled:
             raise
@@ -248,7 +257,13 @@ class ForegroundWait:
         drive = _drives(operator, job) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
-            waiter = JobWaiter(informer, subscription, options, lambda line: operator.log.info(masked(line)))
+            waiter = JobWaiter(
+                informer,
+                subscription,
+                options,
+                lambda line: operator.log.info(masked(line)),
+                lambda line: operator.log.error(masked(line)),
+            )
             return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))
         finally:
             informer.leave(subscription)
@@ -429,7 +444,7 @@ class TaskRun:
 
     def _sealed(self, job: StoredJob) -> str:
         """What the trigger has to mask, for the one who may read the job."""
-        key = task_jobs.annotations_of(job.stored).get(MASK_KEY)
+        key = annotations_of(job.stored).get(MASK_KEY)
         return sealed(secrets, key) if key and (secrets := self._secrets()) else ""
 
     # Ending

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from tf_dist.airflow.operators.base import BaseTFJobOperator
 from tf_dist.airflow.versions import (
     TaskDeferralError,
     TaskDeferralTimeout,
+    is_test_run,
 )
 from tf_dist.errors import InvalidJob
 
@@ -148,6 +150,9 @@ class TFJobOperator(BaseTFJobOperator):
     def on_kill(self) -> None:
         """Called in a signal handler, when a user ends the task and when the worker is asked to go: only take note."""
         self.killed = True
+        if is_test_run():
+            # Nobody goes on with the job then: as Ctrl-C, which ends a wait in the trigger, too.
+            signal.raise_signal(signal.SIGINT)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
         """What OpenLineage's provider asks for after the task, also after one that failed."""

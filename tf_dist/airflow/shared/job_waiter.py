@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Final
 
-from tf_dist.airflow.jobs.event_payload import event_payload
+from tf_dist.airflow.jobs.event_payload import event_payload, exception_first
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
 from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
@@ -38,6 +39,8 @@ _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _SOON: Final = 40.0
 _RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
+FAILURE: Final = "red"
+_FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
 _GROUP: Final = 20  # lines of one replica that come at once: so many are folded
 
 
@@ -89,11 +92,23 @@ def _prefixed(width: int) -> Callable[[str, str], str]:
 
 
 class TaskLogView(LineView):
-    """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too."""
+    """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too.
 
-    def __init__(self, job: Job, write: Callable[[str], None], *, lines: bool) -> None:
+    ``error`` gets what says that a replica or the job has failed.
+    """
+
+    def __init__(
+        self, job: Job, write: Callable[[str], None], *, lines: bool, error: Callable[[str], None] | None = None
+    ) -> None:
         super().__init__(write, _prefixed(max(prefix_width(job), len(OWN_NAME))))
         self._lines = lines
+        self._error = error or write
+
+    def say(self, text: str, style: str = "") -> None:
+        """See ``LineView``."""
+        write = self._error if style == FAILURE or _FAILED.match(text) else self._write
+        for part in text.splitlines():
+            write(self._line(OWN_NAME, part))
 
     def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         """The lines; many of one replica at a time are a group, which Airflow's log view folds."""
@@ -112,7 +127,7 @@ class TaskLogView(LineView):
 
 
 class JobWaiter:
-    """Waits for the job of ``subscription``; ``write`` gets each line for the task's log."""
+    """Waits for the job of ``subscription``; ``write`` gets each line for the task's log, ``error`` failures."""
 
     def __init__(
         self,
@@ -120,6 +135,7 @@ class JobWaiter:
         subscription: Subscription,
         options: WaitOptions,
         write: Callable[[str], None],
+        error: Callable[[str], None] | None = None,
     ) -> None:
         job = subscription.job
         assert job is not None  # a subscription begins with its job
@@ -130,7 +146,7 @@ class JobWaiter:
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail), begun=options.get_logs
         )
-        self._view = TaskLogView(job.job, write, lines=options.get_logs)
+        self._view = TaskLogView(job.job, write, lines=options.get_logs, error=error)
         self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
         driven = subscription.driven
         self._driver_check = None if driven else _DriverCheck(informer.cluster, options.driver_check)
@@ -156,7 +172,8 @@ class JobWaiter:
         if self._results and result.kind is not OutcomeKind.DELETED:
             yield from self._drain_logs(result)
         if not result.reached:
-            self._view.say(f"{result.message} ({result.hint})" if result.hint else result.message)
+            message = exception_first(result.message)
+            self._view.say(f"{message} ({result.hint})" if result.hint else message, FAILURE)
         return event_payload(self._subscription.last, self._monitor.snapshot, result)
 
     def _look_for_driver(self, check: _DriverCheck) -> None:

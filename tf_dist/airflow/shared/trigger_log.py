@@ -25,22 +25,33 @@ _WRITER: Final = BoundedThreads(1)
 class TriggerLog:
     """Takes lines without waiting, from one event loop; the oldest that wait go when there are too many.
 
-    ``write`` is called in the context in which this is made, by which Airflow knows whose line it is.
+    ``write`` and ``write_error`` are called in the context in which this is made, by which Airflow knows whose line it
+    is.
     """
 
-    def __init__(self, write: Callable[[str], None], *, most: int = _MOST) -> None:
-        self._write, self._most, self._context = write, most, copy_context()
-        self._lines: deque[str] = deque()
+    def __init__(
+        self, write: Callable[[str], None], write_error: Callable[[str], None] | None = None, *, most: int = _MOST
+    ) -> None:
+        self._write, self._write_error = write, write_error or write
+        self._most, self._context = most, copy_context()
+        self._lines: deque[tuple[Callable[[str], None], str]] = deque()
         self._size = self._skipped = 0
         self._changed = threading.Condition()
         self._writing = False
 
     def __call__(self, line: str) -> None:
         """Have a line written."""
+        self._add(self._write, line)
+
+    def error(self, line: str) -> None:
+        """Have a line written as an error."""
+        self._add(self._write_error, line)
+
+    def _add(self, write: Callable[[str], None], line: str) -> None:
         if len(line) > _LONGEST:
             line = f"{line[:_LONGEST]} … ({len(line) - _LONGEST:,} more characters)"
         with self._changed:
-            self._lines.append(line)
+            self._lines.append((write, line))
             self._size += len(line)
             if self._size > self._most:
                 self._make_room()
@@ -58,27 +69,28 @@ class TriggerLog:
         """Let go of the oldest lines of replicas, half of what may wait; with the lock."""
         kept = []
         while self._lines and self._size > self._most // 2:
-            line = self._lines.popleft()
+            write, line = self._lines.popleft()
             self._size -= len(line)
             if line.startswith((OWN_NAME, "::")):  # what tf-dist says, and the marks of groups
-                kept.append(line)
+                kept.append((write, line))
             else:
                 self._skipped += 1
         self._lines.extendleft(reversed(kept))
-        self._size += sum(map(len, kept))
+        self._size += sum(len(line) for _, line in kept)
 
     def _write_some(self) -> None:
         with self._changed:
             lines = [self._lines.popleft() for _ in range(min(_AT_ONCE, len(self._lines)))]
-            self._size -= sum(map(len, lines))
+            self._size -= sum(len(line) for _, line in lines)
             if self._skipped:
                 skipped = f"{self._skipped:,} lines are not shown here: they came faster than a triggerer writes them"
-                lines.insert(0, f"{OWN_NAME} | {skipped} (tf-dist logs shows them, and deferrable=False does)")
+                where = "tf-dist logs shows them, and deferrable=False does"
+                lines.insert(0, (self._write, f"{OWN_NAME} | {skipped} ({where})"))
                 self._skipped = 0
             self._writing = True
         try:
-            for line in lines:
-                self._context.run(self._write, line)
+            for write, line in lines:
+                self._context.run(write, line)
         finally:
             with self._changed:
                 self._writing = False

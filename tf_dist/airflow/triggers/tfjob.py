@@ -24,7 +24,7 @@ from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, Clus
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, MASK_KEY, annotations_of, task_state
 from tf_dist.airflow.masking import learn, masked, unsealed
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, Wakeup
-from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf
+from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf, is_test_run
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.driver_settings import JobRef
 from tf_dist.errors import NotFound, TFDistError
@@ -32,6 +32,7 @@ from tf_dist.errors import NotFound, TFDistError
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
     from tf_dist.airflow.shared.subscription import Subscription
+    from tf_dist.airflow.shared.trigger_log import TriggerLog
     from tf_dist.client.monitor import WaitSteps
     from tf_dist.core.steps.wait_result import WaitLimits
 
@@ -115,6 +116,10 @@ class TFJobTrigger(BaseTrigger):
         """One event: the payload of ``outcomes``."""
         try:
             found = await self._wait()
+        except asyncio.CancelledError:
+            if self.request.owner and is_test_run():
+                await self._interrupted()
+            raise
         except Exception as error:
             from tf_dist.airflow.jobs.event_payload import error_payload
 
@@ -144,6 +149,13 @@ class TFJobTrigger(BaseTrigger):
         if await asyncio.to_thread(_delete, request, extras):
             self.log.info("the task is %s: its job %s is deleted", state, request.name)
 
+    async def _interrupted(self) -> None:
+        """A test run was ended by Ctrl-C: no other process goes on with its job."""
+        if self.request.on_kill_action == "keep_job":
+            self.log.warning("the run was interrupted: its job %s goes on", self.request.name)
+        elif await asyncio.to_thread(_delete, self.request, await self._extras()):
+            self.log.warning("the run was interrupted: its job %s is deleted", self.request.name)
+
     async def cleanup(self) -> None:
         """Called at every end of the trigger; where Airflow has no ``on_kill``, that may be a user's."""
         await super().cleanup()
@@ -158,7 +170,7 @@ class TFJobTrigger(BaseTrigger):
         from tf_dist.airflow.shared.trigger_log import TriggerLog
         from tf_dist.client.wait import run_on_loop
 
-        log = TriggerLog(_write)
+        log = TriggerLog(_write, _write_error)
         informer = await self._enter(await self._extras())
         try:
             changed = Wakeup()
@@ -190,7 +202,7 @@ class TFJobTrigger(BaseTrigger):
         )
 
     def _steps(
-        self, informer: SharedJobInformer, subscription: Subscription, log: Callable[[str], None]
+        self, informer: SharedJobInformer, subscription: Subscription, log: TriggerLog
     ) -> WaitSteps[dict[str, Any]]:
         from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions
 
@@ -202,7 +214,7 @@ class TFJobTrigger(BaseTrigger):
             results=request.goal in ("succeeded", "finished", "failed"),
             tail=self._tail(),
         )
-        return JobWaiter(informer, subscription, options, log).steps()
+        return JobWaiter(informer, subscription, options, log, log.error).steps()
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
         """The subscription to the job; one that is waited for by its name only may still have to come."""
@@ -264,6 +276,10 @@ async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None])
 def _write(line: str) -> None:
     # By the logger of the class: that of a trigger is a dozen objects, for each of a thousand of them.
     TFJobTrigger.logger().info(masked(line))
+
+
+def _write_error(line: str) -> None:
+    TFJobTrigger.logger().error(masked(line))
 
 
 def _leave(key: object, _: SharedJobInformer) -> None:

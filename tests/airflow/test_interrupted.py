@@ -1,0 +1,58 @@
+"""A test run that is interrupted: nothing of it goes on, and it says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.site import SECONDS, Site
+from tests.waiting import until
+
+pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+_DAG = """
+import os
+from airflow.sdk import DAG
+from tests.airflow.running import run
+from tests.airflow.site import FOREVER, document
+from tf_dist.airflow import TFJobOperator
+
+with DAG("interrupted") as dag:
+    TFJobOperator(
+        task_id="train", job=document(FOREVER), config_file=os.environ["TD_KUBECONFIG"],
+        deferrable=bool(os.environ["TD_DEFERRABLE"]), on_kill_action=os.environ["TD_ACTION"],
+    )
+run(dag)
+"""
+
+
+@pytest.mark.parametrize("action", ["delete_job", "keep_job"])
+@pytest.mark.parametrize("deferrable", ["", "1"], ids=["in the worker", "deferred"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ends_its_job_with_itself(site: Site, number: signal.Signals, deferrable: str, action: str) -> None:
+    env = {"TD_KUBECONFIG": site.kubeconfig, "TD_DEFERRABLE": deferrable, "TD_ACTION": action}
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _DAG],
+        env=os.environ | env | {"PYTHONPATH": root},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until(lambda: bool(site.leases()) and bool(site.pods()), SECONDS)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    kept = action == "keep_job"
+    assert bool(site.names()) is kept, out[-4000:]
+    assert ("goes on" if kept else "is deleted: this run was interrupted") in out or "the run was interrupted" in out
