@@ -129,8 +129,12 @@ def test_the_time_of_the_task_is_kept_while_deferred(
     assert cluster_site.names() == []
 
 
-def test_an_image_that_cannot_be_had(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
+@pytest.mark.parametrize("policy", ["Never", "OnFailure", "ExitCode"])
+def test_an_image_that_cannot_be_had(
+    operator: MakeOperator, instance: Instance, cluster_site: Site, policy: str
+) -> None:
     job = document()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = policy
     del job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"]
     with pytest.raises(ImagePullFailed, match="no command"):
         operator(job).execute(instance.context())

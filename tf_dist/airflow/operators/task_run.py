@@ -296,6 +296,7 @@ class TaskRun:
         self._publisher = XComPublisher(operator, context)
         self._cleanup = JobCleanup(operator, self._ti, self._hook, self._owner)
         self._reported = ReportedEnd(operator, context)
+        self._request: JobRequest | None = None  # what is submitted
 
     def __enter__(self) -> Self:
         return self
@@ -313,10 +314,10 @@ class TaskRun:
         try:
             if operator.invalid is not None:
                 raise operator.invalid
-            operator.request = operator.request or request_of_operator(
+            self._request = operator.request or request_of_operator(
                 operator, lambda value: operator.render_template(value, self._context)
             )
-            start = self._begin(operator.request)
+            start = self._begin(self._request)
         except InvalidJob as error:
             self._publisher.outcome(Outcome(kind=OutcomeKind.INVALID, reason="InvalidJob", message=str(error)))
             raise task_failure(error) from None
@@ -438,7 +439,7 @@ class TaskRun:
         )
 
     def _secrets(self) -> list[str]:
-        request = self._operator.request
+        request = self._request
         documents = () if request is None else (request.entry.document, *(one.content for one in request.companions))
         return secrets_in([*documents, self._operator.labels, self._operator.annotations])
 
