@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
@@ -119,7 +120,9 @@ def tf_job_resource(
         metadata["annotations"] = {**(metadata.get("annotations") or {}), **policies}
     labels = {**(metadata.get("labels") or {}), contract.WORKFLOW_UID: "{{workflow.uid}}"}
     manifest["metadata"] = {"generateName": base, **metadata, "labels": labels}
-    parse(manifest, strict=False)
+    # Without the label of its pods: Argo fills it in, and an API server would refuse it as it stands here.
+    checked = apply_step_overrides(document, replace(tailoring, labels={}))
+    parse({**checked, "metadata": manifest["metadata"]}, strict=False)
     paths = {"job": "{.metadata.name}", **(_OUTCOME if wait else {})}
     outputs = [Parameter(name=name, value_from=m.ValueFrom(json_path=path)) for name, path in paths.items()]
     reached, over, missed = _CONDITIONS[volcano]
