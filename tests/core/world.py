@@ -42,7 +42,7 @@ class World:
         self.verdict_only = False  # as another driver than the job's own looks at it
         self.job_gone = False
         self.schedules = True
-        self.closed_nodes: frozenset[str] = frozenset()
+        self.closed_nodes: frozenset[str] = frozenset()  # to pods of any type
         self.gone: list[PodView] = []
         self.writes = 0
         self._uids = 0
@@ -59,7 +59,7 @@ class World:
                 pods=tuple(view for view in views if view is not None),
                 objects=self.objects,
                 verdict=self.verdict,
-                closed_nodes=self.closed_nodes,
+                closed_nodes={spec.type: self.closed_nodes for spec in self.job.replica_specs},
                 last_status=self.remembered,
                 verdict_only=self.verdict_only,
                 departed=tuple(self.gone),

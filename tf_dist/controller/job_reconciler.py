@@ -184,12 +184,17 @@ class JobReconciler:
         )
         return reconcile(job, observed, known.status)
 
-    def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> frozenset[str]:
+    def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> dict[str, frozenset[str]]:
         """Asked only when a pod lacks its node."""
         placement = status.admission.placement if status.admission is not None else {}
         if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
-            return frozenset()
-        return self._informers.closed(node for nodes in placement.values() for node in nodes)
+            return {}
+        pod_specs = {spec.type: spec.pod_spec for spec in chosen_job(job, status).replica_specs}
+        return {
+            type_: self._informers.closed(nodes, pod_specs[type_])
+            for type_, nodes in placement.items()
+            if type_ in pod_specs
+        }
 
     def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
         """Asked only when a pod may have to be made."""

@@ -339,23 +339,55 @@ def test_a_pod_with_a_long_grace_period_is_waited_for() -> None:
     assert world.status()["phase"] == "Running"
 
 
-def test_pods_of_a_drained_node_start_elsewhere_at_once() -> None:
-    """They were sent back to the cordoned node, and its scheduler refused them there for half a minute."""
+def evicted_from(spec: Any, **pod_spec: Any) -> tuple[World, Object, str]:
+    """A job of one worker whose node has this spec by now, and whose pod was evicted: with its new pod and old node."""
     world = nodes(n1=2, n2=2)
-    world.submit(tfjob(workers=1, ps=0))
+    job = tfjob(workers=1, ps=0)
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"] |= pod_spec
+    world.submit(job)
     world.settle()
     schedule(world)
     world.settle()
     [pod] = world.pods().values()
     left = pod["spec"]["nodeName"]
-    world.memory.patch(NODES, None, left, {"spec": {"unschedulable": True}})
+    world.memory.patch(NODES, None, left, {"spec": spec})
     world.evict(pod["metadata"]["name"])
     world.settle()
     bury(world)
     world.settle()
     [new] = world.pods().values()
     assert new["metadata"]["uid"] != pod["metadata"]["uid"]
+    return world, new, left
+
+
+MAINTENANCE = {"key": "maintenance", "value": "today"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"unschedulable": True},
+        {"taints": [MAINTENANCE | {"effect": "NoExecute"}]},
+        {"taints": [MAINTENANCE | {"effect": "NoSchedule"}]},
+    ],
+    ids=["cordoned", "no-execute", "no-schedule"],
+)
+def test_pods_of_a_drained_node_start_elsewhere_at_once(spec: Any) -> None:
+    """They were sent back to the closed node, and its scheduler refused them there for half a minute."""
+    world, new, left = evicted_from(spec)
     assert _pinned(new) != left
     schedule(world)
     world.settle()
     assert world.status()["phase"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("effect", "pod_spec"),
+    [
+        ("PreferNoSchedule", {}),
+        ("NoSchedule", {"tolerations": [{"key": "maintenance", "operator": "Exists"}]}),
+    ],
+)
+def test_pods_return_to_a_node_with_a_taint_that_lets_them_in(effect: str, pod_spec: Any) -> None:
+    _, new, left = evicted_from({"taints": [MAINTENANCE | {"effect": effect}]}, **pod_spec)
+    assert _pinned(new) == left

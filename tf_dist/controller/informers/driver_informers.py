@@ -30,10 +30,11 @@ from tf_dist.controller.informers.scoped_informers import ScopedInformers, Watch
 from tf_dist.controller.observability.metrics_recorder import InformerStats
 from tf_dist.core.api import names
 from tf_dist.core.api.context import Integration, ServedApis
+from tf_dist.core.api.job import Document
 from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.resources.admission_config import admission_config
-from tf_dist.core.gang.resources.pod_index import is_schedulable
+from tf_dist.core.gang.resources.pod_index import takes_pod
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
 from tf_dist.core.gang.types import DEFAULT_QUEUE
 from tf_dist.core.reconciler.commands import COMMAND, is_command_to
@@ -324,12 +325,12 @@ class DriverInformers:
         views = {name: unready_node(self._reflectors[NODES].get(None, name)) for name in set(nodes)}
         return {name: view for name, view in views.items() if view is not None}
 
-    def closed(self, nodes: Iterable[str]) -> frozenset[str]:
-        """Of these nodes those that take no pods now; none where nodes may not be seen."""
+    def closed(self, nodes: Iterable[str], pod_spec: Document) -> frozenset[str]:
+        """Of these nodes those that take no such pods now; none where nodes may not be seen."""
         if not self.sees_nodes:
             return frozenset()
         raw = {name: self._reflectors[NODES].get(None, name) for name in set(nodes)}
-        return frozenset(name for name, node in raw.items() if node is None or not is_schedulable(node))
+        return frozenset(name for name, node in raw.items() if node is None or not takes_pod(node, pod_spec))
 
     def recovery_timeout(self, queue: str) -> float | None:
         """What a queue says about jobs that have lost nodes."""

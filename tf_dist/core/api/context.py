@@ -204,7 +204,8 @@ class Observed:
     - ``pods``: those of the job; ``departed``: pods that are gone, as they were observed last, if still in the cache;
       ``objects``: its other objects, by (kind, name); ``addresses``: see ``Cluster.addresses``.
     - ``unready``: of the nodes of its pods those that are not ready, as far as nodes may be read.
-    - ``closed_nodes``: of the nodes that it was assigned those that take no pods now, cordoned or gone.
+    - ``closed_nodes``: by replica type, of the nodes that it was assigned those that take no such pods now: cordoned,
+      tainted or gone.
     - ``recovery_timeout``: that of the job's queue (None: it has none).
     - ``verdict``: that of admission. ``verdict_only``: the job is another driver's, and only the verdict is recorded.
     - ``driver``: the driver that reconciles; it becomes the job's driver.
@@ -225,7 +226,7 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     departed: tuple[PodView, ...] = ()
     unready: Mapping[str, UnreadyNode] = field(default_factory=dict)
-    closed_nodes: frozenset[str] = frozenset()
+    closed_nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     recovery_timeout: float | None = None
     objects: Mapping[tuple[str, str], Document] = field(default_factory=dict)
     verdict: Verdict | None = None

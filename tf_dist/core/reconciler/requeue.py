@@ -138,7 +138,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
 
 
 def leave_closed_nodes(s: ReconcileContext) -> Status | None:
-    """Replicas without a node whose assigned node takes no pods (it is drained) may go to any other one at once.
+    """Replicas without a node whose assigned node takes no such pods (it is drained) may go to any other one at once.
 
     The cluster's scheduler would refuse their pods there.
     """
@@ -153,7 +153,7 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
     lost = {
         replica: node
         for replica, node in assign_nodes(s.job, place.placement, s.facts, homeless).items()
-        if node in closed
+        if node in closed.get(replica.type, ())
     }
     if not lost:
         return None

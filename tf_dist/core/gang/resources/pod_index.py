@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.job import Document, ReplicaId
 from tf_dist.core.api.pods import required_node
 from tf_dist.core.api.status import Attempts
 from tf_dist.core.gang.placement.anti_affinity import (
@@ -23,6 +23,7 @@ from tf_dist.core.gang.placement.anti_affinity import (
     kind_of,
     pods_exclude_each_other,
 )
+from tf_dist.core.gang.placement.predicates import InvalidConstraints, untolerated_taint
 from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources, UnavailableNode
 
@@ -358,6 +359,15 @@ def node_of_pod(pod: Mapping[str, Any]) -> str:
 def is_schedulable(node: Mapping[str, Any]) -> bool:
     """Whether a node is ready and not cordoned."""
     return not _why_unavailable(node)
+
+
+def takes_pod(node: Mapping[str, Any], pod_spec: Document) -> bool:
+    """Whether a node is ready and not cordoned, and has no taint that keeps such a pod away."""
+    taints = mappings(mapping(node.get("spec")).get("taints"))
+    try:
+        return is_schedulable(node) and not untolerated_taint(pod_spec, taints)
+    except InvalidConstraints:
+        return True  # the API server refuses the pod
 
 
 def _why_unavailable(node: Mapping[str, Any]) -> str:
