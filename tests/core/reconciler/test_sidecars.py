@@ -21,6 +21,7 @@ from tests.core.builders import (
     views,
     volcano_job,
 )
+from tests.core.world import World
 from tf_dist.core.api.context import WriteStatus
 from tf_dist.core.api.job import Action, CleanPodPolicy, ExitCodes, Job, Rule, RunPolicy
 from tf_dist.core.api.status import Phase, Status
@@ -238,6 +239,74 @@ def test_a_container_that_cannot_be_started_is_not_retried(job: Job, reason: str
     )
     retried = after(job, lead, state("Failed", ends(128, "Error"), RUNS))
     assert retried.phase is Phase.RESTARTING
+
+
+REFUSED = "container tensorflow has no command, and a local node has no images to take one from (mine/train)"
+RESTART_TASK = (Rule(events=FAILED, action=Action.RESTART_TASK),)
+
+
+@pytest.mark.parametrize("reason", ["ErrImageEntrypoint", "CreateContainerError", "CreateContainerConfigError"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        v1_job(replicas("Worker", 1, rules=EXIT_CODE)),
+        v1_job(replicas("Worker", 1, rules=ON_FAILURE, pod_restart_policy="OnFailure")),
+        v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE)),
+        volcano_job(replicas("worker", 1, rules=RESTART_TASK)),
+        alpha("OnFailure"),
+    ],
+    ids=["ExitCode", "OnFailure", "worker-of-a-chief", "volcano", "v1alpha1"],
+)
+def test_fails_the_job_when_no_container_can_be_made(job: Job, reason: str) -> None:
+    """It was restarted without end: seven times in seven minutes."""
+    replica = str(job.replicas[-1])
+    status = after(job, replica, {"phase": "Failed", "reason": reason, "message": REFUSED})
+    assert (status.phase, status.reason) == (Phase.FAILED, "PodFailed")
+    assert status.message == f"{replica} cannot start: {reason}: {REFUSED}"
+    ending = diagnose(job, status, (), 0.0)[0]
+    assert (ending.summary, ending.detail) == (status.message, "")
+    assert ("set command in the container" in ending.resolution) is (reason == "ErrImageEntrypoint")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'failed to generate container "4f5e" spec: failed to generate spec: no command specified',
+        "Error response from daemon: No command specified",
+    ],
+    ids=["containerd", "docker"],
+)
+@pytest.mark.parametrize("name", ["tensorflow", "istio-proxy"])
+def test_an_image_without_a_program_is_named_while_the_kubelet_tries_again(name: str, message: str) -> None:
+    """A kubelet never fails such a pod, so the job waits as its pod does, and says what is missing."""
+    waits = {"waiting": {"reason": "CreateContainerError", "message": message}}
+    own, other = (waits, CREATES) if name == "tensorflow" else (CREATES, waits)
+    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE))
+    world = World(job)
+    world.settle()
+    world.pods["mnist-worker-0"]["status"] = state("Pending", own, other)
+    world.settle()
+    said = f"worker-0 waits: ErrImageEntrypoint (container {name} has no command, and its image has none to run)"
+    assert (world.memory.phase, world.memory.message) == (Phase.PENDING, said)
+    first = diagnose(job, world.memory, views(*world.pods.values()), world.now)[0]
+    assert (first.category, first.detail) == (
+        Category.IMAGE,
+        f"container {name} has no command, and its image has none to run",
+    )
+    assert "set command in the container" in first.resolution
+
+
+@pytest.mark.parametrize(
+    "waiting", [{"reason": "RunContainerError"}, {"reason": "CrashLoopBackOff"}], ids=lambda one: str(one["reason"])
+)
+def test_a_program_that_the_image_lacks_is_not_looked_for_in_a_log(waiting: Any) -> None:
+    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE, pod_restart_policy="OnFailure"))
+    found = state("Running", {"waiting": waiting}, RUNS, last=ends(128, "StartError"))
+    first = diagnose(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)), 0.0)[0]
+    assert (first.category, first.resolution) == (
+        Category.COMMAND,
+        "check command and args of the container, and that the image has the program",
+    )
 
 
 def test_an_init_container_that_cannot_be_started_is_not_retried() -> None:

@@ -139,3 +139,14 @@ def test_a_pod_that_still_runs_gets_its_grace_period_whatever_finalizers_it_has(
     held(world, pod, ["example.com/backup"], since=-10.0)
     [said] = [one for one in explain(world) if one.category is Category.STOPPING]
     assert said.resolution == "they get their grace period"
+
+
+def test_a_success_that_is_restarted_is_not_looked_for_in_a_log() -> None:
+    """While it waits for its next start, too."""
+    world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE, pod_restart_policy="Always")))
+    world.restart_container(world.pods["mnist-worker-0"], 0)
+    status = world.pods["mnist-worker-0"]["status"]["containerStatuses"][0]
+    status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    world.settle()
+    first = explain(world)[0]
+    assert first.resolution == "nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest"

@@ -7,7 +7,7 @@ taken away is restarted, and nothing else is done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tf_dist.core.api.job import Action, DisruptionPolicy, Event, Job, ReplicaSpec, Rule
@@ -73,7 +73,10 @@ _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
 
 
 def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
-    """The decision about an event at this time. What the pipeline says of disruptions stands above the job's rows."""
+    """The decision about an event at this time. What the pipeline says of disruptions stands above the job's rows.
+
+    A pod of which no container can be made is not restarted, whatever the rows say: the next one would fail likewise.
+    """
     if occurrence.event in (Event.POD_EVICTED, Event.NODE_LOST):
         taken, policy = occurrence.disruption, job.run_policy
         preempted = taken is not None and taken.reason == SCHEDULER_PREEMPTION
@@ -85,7 +88,9 @@ def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
             continue
         for rule in _rules(job, occurrence):
             if _matches(rule, event, occurrence):
-                return _answer(rule, occurrence, now)
+                decision = _answer(rule, occurrence, now)
+                never = event is Event.POD_FAILED and occurrence.exit is not None and occurrence.exit.never_runs
+                return replace(decision, action=Action.FAIL_JOB) if never and decision.action in _RESTARTS else decision
     return _default(occurrence)
 
 

@@ -304,6 +304,8 @@ def exit_text(exit_: Exit | None) -> str:
         return "failed without an exit code"
     if exit_.out_of_memory:
         return f"was killed for its memory (OOMKilled, code {exit_.code})"
+    if exit_.never_runs:
+        return ": ".join(filter(None, ("cannot start", exit_.reason, exit_.message[:_LONGEST_DETAIL])))
     if exit_.code is None:
         return f"failed: {exit_.reason}"
     name = signal_name(exit_.code)
@@ -335,7 +337,9 @@ def held_text(pods: Sequence[PodView]) -> str:
 
 
 # Reasons whose messages name an object and stay the same for as long as the container waits.
-_NAMING_REASONS: Final = frozenset({"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName"})
+_NAMING_REASONS: Final = frozenset(
+    {"CreateContainerConfigError", "ErrImageEntrypoint", "ErrImageNeverPull", "InvalidImageName"}
+)
 _IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
 _LONGEST_DETAIL: Final = 300
 

@@ -135,6 +135,19 @@ HOLDING_REASONS: Final = frozenset(
 
 # Reasons of a runtime for a container that ended without having run: its command does not exist, or a mount is wrong.
 START_FAILURES: Final = frozenset({"StartError", "ContainerCannotRun"})
+# Reasons of a failed pod of which no container could be made: every pod of the same template fails so.
+_NEVER_RUNS: Final = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageEntrypoint",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+    }
+)
+# A runtime's words (containerd, CRI-O, Docker) for an image without a program, where the container names none either.
+# Kubelets have no reason for it of its own.
+_NO_COMMAND: Final = "no command specified"
 
 _HELD: Final = HOLDING_REASONS | frozenset(_SAME_REASON)
 
@@ -163,6 +176,11 @@ class Exit:
     def start_failed(self) -> bool:
         """Whether the container could not be started, whatever code that is given (containerd: 128)."""
         return self.reason in START_FAILURES
+
+    @property
+    def never_runs(self) -> bool:
+        """Whether no container of the pod could be made, and another pod of the same template would fail likewise."""
+        return self.code is None and self.reason in _NEVER_RUNS
 
     @property
     def out_of_memory(self) -> bool:
@@ -491,9 +509,14 @@ def _failed_beside(status: Mapping[str, Any], when: str = "state") -> tuple[str,
 def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, str] | None:
     """What the container waits for; where it only waits for another one that is held, or runs, what that waits for."""
     own = _waiting(state.get("waiting"))
+    every = _every_container(status)
+    for one in every:
+        reason, message = _waiting(one["state"].get("waiting")) or ("", "")
+        if reason == "CreateContainerError" and _NO_COMMAND in message.lower():
+            return "ErrImageEntrypoint", f"container {one['name']} has no command, and its image has none to run"
     if own is not None and own[0] in _HELD:
         return own
-    others = ((one["name"], _waiting(one["state"].get("waiting"))) for one in _every_container(status))
+    others = ((one["name"], _waiting(one["state"].get("waiting"))) for one in every)
     held = ((name, said) for name, said in others if said is not None and said[0] in _HELD)
     return next(((said[0], f"container {name}: {said[1]}".rstrip(": ")) for name, said in held), own)
 

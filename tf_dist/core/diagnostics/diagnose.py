@@ -342,10 +342,12 @@ def _end(status: Status) -> Diagnosis:
         if failure.event == Event.TASK_COMPLETED:
             advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or take it out"
         elif failure.event == REPLICA_SUCCEEDED:
-            advice = "nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest"
-    return Diagnosis(Level.ERROR, category, status.message, exit_.message if exit_ else "", advice)
+            advice = _SUCCEEDED_AGAIN
+    detail = exit_.message if exit_ is not None and not exit_.never_runs else ""  # else the summary has it
+    return Diagnosis(Level.ERROR, category, status.message, detail, advice)
 
 
+_CHECK_COMMAND: Final = "check command and args of the container, and that the image has the program"
 _START_FAILED: Final = frozenset({126, 127})
 _SEGMENTATION: Final = 139
 _KILLED: Final = 137
@@ -362,8 +364,10 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
         )
     if exit_.out_of_memory:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
+    if exit_.never_runs:
+        return _of_waiting(exit_.reason)
     if exit_.start_failed or exit_.code in _START_FAILED:
-        return Category.COMMAND, "check command and args of the container, and that the image has the program"
+        return Category.COMMAND, _CHECK_COMMAND
     if exit_.code == _KILLED:
         return Category.FAILURE, "something killed it with SIGKILL: often the kernel, for its memory"
     if exit_.code == _TERMINATED:
@@ -473,6 +477,7 @@ _WAITING: Final[tuple[tuple[Callable[[str], bool], Category, str], ...]] = (
     ),
     (lambda r: "Image" in r, Category.IMAGE, "check the image's name and tag, and the pull secret"),
     (lambda r: r.startswith("CreateContainer"), Category.CONFIGURATION, "check volumes, config maps and secrets"),
+    (lambda r: r == "RunContainerError", Category.COMMAND, _CHECK_COMMAND),
     (
         lambda r: r == "CrashLoopBackOff",
         Category.FAILURE,
@@ -481,13 +486,22 @@ _WAITING: Final[tuple[tuple[Callable[[str], bool], Category, str], ...]] = (
 )
 
 
+def _of_waiting(reason: str) -> tuple[Category, str]:
+    found = ((category, advice) for matches, category, advice in _WAITING if matches(reason))
+    return next(found, (Category.STARTING, ""))
+
+
+_SUCCEEDED_AGAIN: Final = "nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest"
+
+
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
-    category, advice = next(
-        ((category, advice) for matches, category, advice in _WAITING if matches(reason)),
-        (Category.STARTING, ""),
-    )
+    category, advice = _of_waiting(reason)
     evidence = message
     if reason == "CrashLoopBackOff" and pod.last_exit is not None:
+        if pod.last_exit.start_failed:
+            category, advice = _of_exit(pod.last_exit)
+        elif pod.last_exit.code == 0:
+            advice = _SUCCEEDED_AGAIN
         often = f", {pod.ends} times" if pod.ends > 1 else ""
         evidence = f"it {exit_text(pod.last_exit)}{often}; {message}\n{pod.last_exit.message}".strip()
     return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {stable_reason(reason)}", evidence, advice)

@@ -143,18 +143,6 @@ def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: flo
     if any(pod.waiting is not None and pod.waiting[0] in UNRECOVERABLE_IMAGE_REASONS for pod in pods):
         found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
         yield from (_of_image(one, pods) for one in found)
-    failure = status.failure
-    if status.phase is not Phase.RUNNING and failure is not None and failure.reason in UNRECOVERABLE_IMAGE_REASONS:
-        # Its policy restarts it, and no restart gives an image a program.
-        why = ": ".join(filter(None, (f"{failure.replica} cannot start: {failure.reason}", failure.message)))
-        yield WaitResult(
-            kind=OutcomeKind.IMAGE_PULL_FAILED,
-            message=why,
-            hint="check the image, and set command in the container",
-            decided=False,
-            reason=failure.reason,
-            replica=failure.replica,
-        )
 
 
 def _of_image(found: Diagnosis, pods: tuple[PodView, ...]) -> WaitResult:
