@@ -24,10 +24,10 @@ def snapshot(message: str, **statuses: Any) -> JobSnapshot:
 
 def test_how_many_run_is_said_again_when_it_changes() -> None:
     shown: dict[str, str] = {}
-    assert state_changes(snapshot("1 of 3 replicas are running"), shown) == [
-        "job mnist is Running: 1 of 3 replicas are running"
+    assert state_changes(snapshot("1 of 3 replicas is running"), shown) == [
+        "job mnist is Running: 1 of 3 replicas is running"
     ]
-    assert state_changes(snapshot("1 of 3 replicas are running"), shown) == []
+    assert state_changes(snapshot("1 of 3 replicas is running"), shown) == []
     assert state_changes(snapshot("3 of 3 replicas are running"), shown) == [
         "job mnist is Running: 3 of 3 replicas are running"
     ]

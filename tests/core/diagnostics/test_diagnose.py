@@ -223,7 +223,7 @@ def test_a_dependency_that_is_not_up_is_named() -> None:
 def test_all_well() -> None:
     job = v1_job(replicas("Worker", 1))
     found = first(live(), pod(job, "worker-0", running()), job=job)
-    assert (found.level, found.summary) == (Level.INFO, "1 of 1 replicas are running")
+    assert (found.level, found.summary) == (Level.INFO, "1 of 1 replica is running")
 
 
 @pytest.mark.parametrize(("count", "often"), [(1, "once"), (2, "2 times")])
@@ -241,9 +241,9 @@ def test_how_often_its_pods_were_taken_away(count: int, often: str) -> None:
             [],
             "worker-0 is on node n, which is not ready: it may still run",
         ),
-        ({"Ready": "True", "ContainersReady": "True"}, [], "1 of 1 replicas are running"),
-        ({"Ready": "False", "ContainersReady": "False"}, [], "1 of 1 replicas are running"),
-        ({"Ready": "False", "ContainersReady": "True"}, [{"conditionType": "x"}], "1 of 1 replicas are running"),
+        ({"Ready": "True", "ContainersReady": "True"}, [], "1 of 1 replica is running"),
+        ({"Ready": "False", "ContainersReady": "False"}, [], "1 of 1 replica is running"),
+        ({"Ready": "False", "ContainersReady": "True"}, [{"conditionType": "x"}], "1 of 1 replica is running"),
     ],
 )
 def test_a_node_that_has_stopped_reporting_is_named_though_its_pods_say_running(

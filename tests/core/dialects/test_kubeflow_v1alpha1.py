@@ -144,7 +144,7 @@ def test_fork_fields():
         (1000, ["--num_batches", "1"], ""),
         (0, ["--steps", "500"], ""),
         (1000, ["--steps", "500"], "no worker has an argument --num_batches"),
-        (1, ["--num_batches=1"], "1 batches are fewer than the 2 workers"),
+        (1, ["--num_batches=1"], "1 batch is fewer than the 2 workers"),
     ],
 )
 def test_a_total_of_batches_that_reaches_no_worker_is_warned_of(total: int, arguments: list[str], message: str) -> None:

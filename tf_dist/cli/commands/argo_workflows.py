@@ -32,6 +32,7 @@ def argo_clean(
     """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
     from tf_dist.client.connection import connect
     from tf_dist.client.launch.step_cleanup import delete_workflow_jobs
+    from tf_dist.core.api.pod_events import counted
     from tf_dist.errors import InvalidJob, Problem
 
     if not workflow_uid:
@@ -42,7 +43,7 @@ def argo_clean(
     count = delete_workflow_jobs(
         connection.cluster, space, workflow_uid, output.line, all_jobs=all_jobs, timeout=limit or 0.0
     )
-    output.line(f"{count} jobs deleted" if count != 1 else "1 job deleted")
+    output.line(f"{counted(count, 'job')} deleted")
 
 
 app = typer.Typer(

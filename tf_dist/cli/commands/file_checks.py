@@ -212,6 +212,14 @@ def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def gang_text(job: Job) -> str:
+    """How many of its pods have to start together, in words."""
+    from tf_dist.core.api.pod_events import are
+
+    least, total = job.scheduling.min_available, len(job.replicas)
+    return "1 pod" if total == 1 else f"at least {least} of {total} pods {are(least, 'starts', 'start together')}"
+
+
 def requests_text(job: Job) -> dict[str, str]:
     """What the whole gang asks of the cluster."""
     from tf_dist.core.api.quantity import format_quantity
@@ -233,8 +241,7 @@ def _shown_replicas(job: Job) -> list[ReplicaId]:
 def _show_plan(job: Job, companions: list[dict[str, Any]]) -> None:
     needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(job).items())
     output.line(f"{output.styled(f'{job.dialect.kind} {job.key}', 'bold')} ({job.dialect.value})")
-    gang = f"at least {job.scheduling.min_available} of {len(job.replicas)} pods start together"
-    output.line(f"gang: {gang}; it needs {needs}")
+    output.line(f"gang: {gang_text(job)}; it needs {needs}")
     output.line()
     shown = _shown_replicas(job)
     rows = [(body["kind"], body["metadata"]["name"], _detail(body)) for body in (*companions, *planned(job, shown))]

@@ -150,19 +150,18 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _spec(job: StoredJob) -> None:
-    from tf_dist.cli.commands.file_checks import requests_text
+    from tf_dist.cli.commands.file_checks import gang_text, requests_text
     from tf_dist.core.api.assignment import granted_job, replica_difference_text
     from tf_dist.core.api.pods import disruption_limit
 
     spec, policy = job.job, job.job.run_policy
     output.line(output.styled(f"{spec.dialect.kind} {spec.key}", "bold") + f" ({job.stored['apiVersion']})")
     needs = ", ".join(f"{resource} {value}" for resource, value in requests_text(spec).items())
-    gang = f"{spec.scheduling.min_available} of {len(spec.replicas)} pods start together"
     _facts(
         [
             ("Replicas", ", ".join(f"{one.replicas} × {one.name}" for one in spec.replica_specs)),
             ("Size", replica_difference_text(spec, granted_job(spec, job.status))),
-            ("Gang", f"{gang}; needs {needs}"),
+            ("Gang", f"{gang_text(spec)}; needs {needs}"),
             ("Queue", spec.scheduling.queue),
             ("Priority", spec.scheduling.priority_class),
             ("Restarts", "no limit" if policy.max_restarts is None else f"at most {policy.max_restarts}"),

@@ -133,13 +133,14 @@ def scale(
 ) -> None:
     """Give a job another number of workers. Fewer: the last ones stop. More: they start when there is room."""
     from tf_dist.client.client import Client
+    from tf_dist.core.api.pod_events import counted
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     job = client.get(name)
     output.announce_target(client.connection, client.namespace)
     after = client.scale(job, workers)
     before, _ = job.worker_bounds or (-1, -1)
-    shown = f"{workers} {'worker' if workers == 1 else 'workers'}"
+    shown = counted(workers, "worker")
     if after is job:
         output.line(f"{job.shown} has {shown} already")
         return
@@ -152,6 +153,7 @@ def _scaling_notes(job: StoredJob, before: int, workers: int) -> None:
     """What follows from it, where one would not expect it."""
     from tf_dist.core.api.assignment import replica_bounds, replica_counts, resize_restarts
     from tf_dist.core.api.job import Role
+    from tf_dist.core.api.pod_events import counted
 
     after, place = replica_counts(job.job), job.status.admission
     worker = next(spec for spec in job.job.replica_specs if spec.role is Role.WORKER)
@@ -160,7 +162,7 @@ def _scaling_notes(job: StoredJob, before: int, workers: int) -> None:
         output.note("all its replicas start again (TF_CONFIG names every worker), which costs none of its restarts")
     least, most = replica_bounds(job.job)[worker.type]
     if (least, most) != (workers, workers):
-        output.note(f"it is elastic: depending on what waits, it has from {least} to {most} workers")
+        output.note(f"it is elastic: depending on what waits, it has from {least} to {counted(most, 'worker')}")
 
 
 def suspend(

@@ -125,10 +125,12 @@ def _compare(make: Callable[[Scenario], Policy], scenarios: list[Scenario], *, r
 
 
 def _about(scenario: Scenario, seeds: int) -> str:
-    cluster = scenario.cluster
+    from tf_dist.core.api.pod_events import counted
+
+    cluster, jobs = scenario.cluster, counted(len(scenario.jobs), "job")
     gpus = f"{cluster.gpus} GPUs and " if cluster.gpus else ""
     times = f", {seeds} seeds" if seeds > 1 else ""
-    return f"{scenario.name}: {len(scenario.jobs)} jobs on {cluster.nodes} × ({gpus}{cluster.cpu} cpu){times}"
+    return f"{scenario.name}: {jobs} on {cluster.nodes} × ({gpus}{cluster.cpu} cpu){times}"
 
 
 def _table(results: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:

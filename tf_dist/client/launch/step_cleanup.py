@@ -17,6 +17,7 @@ from tf_dist.client.stored_jobs import StoredJob, list_jobs, now
 from tf_dist.client.wait import wait_for
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.api_errors import NotServed
+from tf_dist.core.api.pod_events import are
 from tf_dist.core.api.status import Phase
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.steps.shutdown import OnTerm, StopDecision, decide_stop
@@ -91,7 +92,7 @@ class StepShutdown:
         self._wait(monitor, until, lambda: monitor.watch.job is None and not monitor.watch.pods)
         left = len(monitor.watch.pods)
         if left:
-            self.say(f"{self.job.shown} is deleted; {left} of its pods are still stopping")
+            self.say(f"{self.job.shown} is deleted; {left} of its pods {are(left)} still stopping")
 
     def _suspend(self, monitor: JobMonitor, until: float) -> None:
         stored = monitor.watch.job or self.job

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
-from tf_dist.core.api.pod_events import PodClassification
+from tf_dist.core.api.pod_events import PodClassification, are, share_text
 from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Admission, Status
 
 # How many replicas of each type, and how many of each type on which node.
@@ -399,7 +399,7 @@ def replica_difference_text(asked: Job, sized: Job) -> str:
 def room_text(job: Job, status: Status) -> str:
     """``; 2 more wait for room``, if any replicas do. ``job`` has its granted size."""
     waiting = waiting_for_room(job, status)
-    return f"; {waiting} more {'waits' if waiting == 1 else 'wait'} for room" if waiting else ""
+    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for room" if waiting else ""
 
 
 BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
@@ -420,6 +420,8 @@ def _places_text(job: Job, status: Status) -> str:
     smaller = replica_difference_text(job, sized)
     waiting = waiting_for_room(sized, status)
     if not waiting:
-        return f"begins with {smaller}" if smaller else f"all {len(sized.replicas)} replicas are admitted"
-    text = f"{len(sized.replicas) - waiting} of {len(sized.replicas)} replicas are admitted"
+        count = len(sized.replicas)
+        whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
+        return f"begins with {smaller}" if smaller else whole
+    text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
     return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")

@@ -314,6 +314,26 @@ def exit_text(exit_: Exit | None) -> str:
     return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 worker``, ``2 workers``; ``plural``: where that is not the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def are(count: int, singular: str = "is", plural: str = "are") -> str:
+    """The verb for so many."""
+    return singular if count == 1 else plural
+
+
+def share_text(part: int, total: int) -> str:
+    """``1 of 1 replica is``, ``2 of 3 replicas are``."""
+    return f"{part} of {counted(total, 'replica')} {are(1 if total == 1 else part)}"
+
+
+def times_text(count: int) -> str:
+    """``once``, ``2 times``."""
+    return "once" if count == 1 else f"{count} times"
+
+
 MAX_LISTED: Final = 3
 
 

@@ -19,7 +19,7 @@ from tf_dist.core.api.assignment import (
 from tf_dist.core.api.context import Observed, ReconcileContext
 from tf_dist.core.api.job import Document, Event, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
-from tf_dist.core.api.pod_events import exit_text, signal_name
+from tf_dist.core.api.pod_events import exit_text, share_text, signal_name, times_text
 from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
 from tf_dist.core.api.status import LIVE, PREEMPTED, START_TIMEOUT, STOPPED, SUSPENDED, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, check_version
@@ -276,14 +276,14 @@ def _all_well(s: ReconcileContext) -> Diagnosis:
         waiting = room_text(job, status)
         if len(job.replicas) < len(s.submitted_job.replicas):
             waiting += f"; {replica_difference_text(s.submitted_job, job)} until there is room for more"
-        text = f"{s.facts.total().running} of {len(job.replicas)} replicas are running{waiting}"
+        text = f"{share_text(s.facts.total().running, len(job.replicas))} running{waiting}"
         return Diagnosis(Level.INFO, Category.RUNNING, text, resolution=_REST_WAITS if waiting else "")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")
 
 
 def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
     if status.phase in LIVE and status.disruptions:
-        often = "once" if status.total_disruptions == 1 else f"{status.total_disruptions} times"
+        often = times_text(status.total_disruptions)
         text = f"its pods were taken away {often} ({disruption_counts(status.disruptions)})"
         yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that costs none of its restarts")
 

@@ -32,6 +32,7 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import KEPT_NAME, MAX_WORKERS, MIN_WORKERS, short_hash
+from tf_dist.core.api.pod_events import are, counted
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     MAX_NAME,
@@ -417,11 +418,11 @@ def _check_elastic(spec: Spec, out: FieldErrors) -> None:
         out.warn(("spec", "min-instance" if least else "max-instance"), "bounds the workers, but there are none")
         return
     index, group = workers
-    place = (*_SPECS, index, "replicas")
+    place, has = (*_SPECS, index, "replicas"), f"{counted(group.count, 'worker')} {are(group.count)}"
     if group.count < least:
-        out.error(place, f"{group.count} workers are fewer than min-instance {least}", f"write {least} or more")
+        out.error(place, f"{has} fewer than min-instance {least}", f"write {least} or more")
     if most and group.count > most:
-        out.error(place, f"{group.count} workers are more than max-instance {most}", f"write {most} or fewer")
+        out.error(place, f"{has} more than max-instance {most}", f"write {most} or fewer")
 
 
 def _check_batches(spec: Spec, out: FieldErrors) -> None:
@@ -433,7 +434,8 @@ def _check_batches(spec: Spec, out: FieldErrors) -> None:
     if workers is None or not _has_batches_argument(workers.template):
         out.warn(place, "no worker has an argument --num_batches that would get its share", "write --num_batches=1")
     elif 0 < spec.total_number < workers.count:
-        out.warn(place, f"{spec.total_number} batches are fewer than the {workers.count} workers", "each gets one")
+        has = f"{counted(spec.total_number, 'batch', 'batches')} {are(spec.total_number)}"
+        out.warn(place, f"{has} fewer than the {workers.count} workers", "each gets one")
 
 
 def _has_batches_argument(template: object) -> bool:

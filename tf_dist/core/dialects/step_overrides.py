@@ -13,6 +13,7 @@ from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items,
 from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.api.names import MAX_WORKERS
 from tf_dist.core.api.overrides import Override, apply_overrides
+from tf_dist.core.api.pod_events import are, counted
 from tf_dist.core.dialects.common_annotations import queue_overrides, worker_bound
 from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
@@ -94,7 +95,7 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
 def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:
     """The errors of the scaled job, introduced by what was asked for: no file has them."""
     for problem in error.problems:
-        asked = "1 worker" if workers == 1 else f"{workers} workers"
+        asked = counted(workers, "worker")
         yield Problem(problem.path or place, f"with {asked}: {problem.message}", problem.hint)
 
 
@@ -165,7 +166,8 @@ def _counts(
         found = [place for spec, place in _each(document, dialect, job) if spec.role is role]
         if not found and count:
             have = ", ".join(spec.name for spec in job.replica_specs)
-            problems.append(Problem("spec", f"{count} {role} replicas are asked for, and the job has none: {have}"))
+            asked = f"{counted(count, f'{role} replica')} {are(count)} asked for"
+            problems.append(Problem("spec", f"{asked}, and the job has none: {have}"))
         yield from (Override((*place, "replicas"), count) for place in found[:1])
 
 

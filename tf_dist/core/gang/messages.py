@@ -17,7 +17,7 @@ from tf_dist.core.api.assignment import (
     Wait,
 )
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.api.pod_events import MAX_LISTED, join_names
+from tf_dist.core.api.pod_events import MAX_LISTED, counted, join_names
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
@@ -127,7 +127,7 @@ def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
     totals = {r: int(amounts_of[room.catalogue.column(r), open_].clip(0).sum()) for r in shown}
     count = int(open_.sum())
     amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
-    found = f"{_text(amounts)} on {count} node" + ("s" if count != 1 else "")
+    found = f"{_text(amounts)} on {counted(count, 'node')}"
     for one in want.member.exclusives:
         left = int((amounts_of[room.catalogue.column(one.name), open_] >= one.amount).sum())
         found += f", {left} of them with its {one.text} free"
@@ -158,7 +158,7 @@ def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str, reader
 def _behind(number: int, own: Sequence[JobKey]) -> str:
     shown = own[:MAX_LISTED]
     more = number - len(shown)
-    others = f"{more} other job{'s' if more > 1 else ''}" if more else ""
+    others = counted(more, "other job") if more else ""
     return " and ".join(filter(None, (", ".join(map(str, shown)), others)))
 
 

@@ -23,7 +23,7 @@ from tf_dist.core.api.assignment import (
 from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.api.fieldpath import mapping, mappings
 from tf_dist.core.api.job import Document, Job
-from tf_dist.core.api.pod_events import join_names, minimum_met, placed_counts
+from tf_dist.core.api.pod_events import are, counted, join_names, minimum_met, placed_counts
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_priorities, pod_requests
 from tf_dist.core.gang.types import PriorityClass
@@ -136,8 +136,10 @@ def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
     if not pods:
         text = words or "its pods are being created"
     elif not lacking:
-        text = words or f"{len(pods)} pods of the gang have their nodes, and the others are still to be created"
+        bound = f"{counted(len(pods), 'pod')} of the gang {are(len(pods), 'has its node', 'have their nodes')}"
+        text = words or f"{bound}, and the others are still to be created"
     else:
-        text = f"{join_names(lacking)} of {len(s.job.replicas)} pods {'has' if len(lacking) == 1 else 'have'} no node"
+        whole = counted(len(s.job.replicas), "pod")
+        text = f"{join_names(lacking)} of {whole} {are(len(lacking), 'has', 'have')} no node"
         text += f": {words}" if words else " yet"
     return Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message=f"waits in {queue}: {text}")

@@ -24,6 +24,7 @@ from tf_dist.core.api.pod_events import (
     held_pods,
     held_text,
     join_names,
+    share_text,
 )
 from tf_dist.core.api.pods import HOLDING_REASONS, PodPhase, PodView
 from tf_dist.core.api.status import RUNNING, START_TIMEOUT, UNSCHEDULABLE, Failure, Phase, Status
@@ -95,7 +96,7 @@ def _running_text(s: ReconcileContext) -> str:
     """How many run; what keeps one that has started before from running again, and which may run no more."""
     held = held_pods(s.facts)
     down = sum(pod.phase is PodPhase.RUNNING for pod in held)
-    text = f"{s.facts.total().running - down} of {len(s.job.replicas)} replicas are running{room_text(s.job, s.status)}"
+    text = f"{share_text(s.facts.total().running - down, len(s.job.replicas))} running{room_text(s.job, s.status)}"
     silent = sorted((pod for pod in s.facts.current.values() if pod.node_silent), key=lambda pod: pod.replica)
     if silent:
         nodes = sorted({pod.node for pod in silent})

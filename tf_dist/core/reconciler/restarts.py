@@ -16,7 +16,7 @@ from tf_dist.core.api.context import ReconcileContext
 from tf_dist.core.api.job import Action, Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import DecidedEvents
 from tf_dist.core.api.names import MAX_DISRUPTIONS
-from tf_dist.core.api.pod_events import PodEvent, derive_events, describe_events, exit_text
+from tf_dist.core.api.pod_events import PodEvent, are, derive_events, describe_events, exit_text, times_text
 from tf_dist.core.api.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.api.timestamps import round_time
 
@@ -234,10 +234,10 @@ def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], 
     status, most = s.status, pods.disruption_limit(s.job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:
         return None
-    before = f"disrupted {status.total_disruptions} times before"
+    before = f"disrupted {times_text(status.total_disruptions)} before"
     if status.disruptions:
         before += f" ({pods.disruption_counts(status.disruptions)})"
-    message = f"{what}; {before}, and no more than {most} are allowed ({MAX_DISRUPTIONS})"
+    message = f"{what}; {before}, and no more than {most} {are(most)} allowed ({MAX_DISRUPTIONS})"
     failed = replace(status, failure=failure_of(next(iter(disrupted)), s.now))
     return failed.with_phase(Phase.FAILED, s.now, pods.DISRUPTIONS_EXCEEDED, message)
 

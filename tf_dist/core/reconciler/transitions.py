@@ -41,6 +41,7 @@ from tf_dist.core.api.lifecycle_policy import (
 )
 from tf_dist.core.api.pod_events import (
     classify_pods,
+    counted,
     derive_events,
     describe_event,
     describe_events,
@@ -241,14 +242,13 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
     if counting is None:
         return None
     succeeded = sum(counts.succeeded for counts in s.facts.counts.values())
+    done = f"{counted(succeeded, 'replica')} succeeded"
     if counting.min_success is not None and succeeded >= counting.min_success:
-        return s.status.with_phase(
-            Phase.COMPLETING, s.now, "MinSuccess", f"{succeeded} replicas succeeded (minSuccess)"
-        )
+        return s.status.with_phase(Phase.COMPLETING, s.now, "MinSuccess", f"{done} (minSuccess)")
     if not _all_ended(s) or s.policy_pending:
         return None
     if counting.min_success is None and _enough(s, counting):
-        return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{succeeded} replicas succeeded")
+        return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", done)
     failed = {replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.FAILED}
     return restarts.fail_unhandled(s, failed, _ended_badly(s))
 
