@@ -70,7 +70,7 @@ REASONS: Final[Mapping[str, str]] = {
     "InvalidImageName": "an image's name is malformed",
     "ImageInspectError": "the container runtime cannot read an image",
     "ErrImageNeverPull": "an image is not on the node, and ``imagePullPolicy: Never`` forbids to pull it",
-    "ErrImageEntrypoint": "a container has no command (on a local node, which has no images)",
+    "ErrImageEntrypoint": "a container has no command, and its image has none to run (a local node has no images)",
     # How it ended, or why replicas start again.
     "JobSucceeded": "the replicas that decide about its success have succeeded",
     "MinSuccess": "as many replicas have succeeded as its ``minSuccess`` asks for",
