@@ -63,7 +63,7 @@ def test_what_the_job_does_not_allow():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 2, "max-instance": 4}
     assert "with 5 workers: 5 workers are more than max-instance 4 (write 4 or fewer)" in told(document, 5)
-    assert "with 1 worker: 1 workers are fewer than min-instance 2" in told(document, 1)
+    assert "with 1 worker: 1 worker is fewer than min-instance 2" in told(document, 1)
     assert "with 2 workers: 6 replicas must be there at once" in told(changed(v1(), AT_ONCE, 6), 2)
     assert "minAvailable" in told(volcano(), 1)
 

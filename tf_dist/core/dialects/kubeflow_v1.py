@@ -30,6 +30,7 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
+from tf_dist.core.api.pod_events import counted
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
@@ -377,7 +378,8 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
     if policy.min_available is not None and policy.min_available > total > 0 and not out.partial:
         out.error(
             (*place, "minAvailable"),
-            f"{policy.min_available} replicas must be there at once, but the job has {total}: it could never start",
+            f"{counted(policy.min_available, 'replica')} must be there at once, but the job has {total}: "
+            "it could never start",
             f"write {total} or less, or leave it out",
         )
     if policy.min_resources is not None:

@@ -28,6 +28,7 @@ from tf_dist.core.api.job import (
     TFConfigStyle,
 )
 from tf_dist.core.api.names import GANG_SCHEDULER, MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.api.pod_events import counted
 from tf_dist.core.dialects import common_annotations, volcano_schema
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
@@ -324,11 +325,14 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
     if spec.min_available is not None and spec.min_available > spec.total > 0:
         out.error(
             ("spec", "minAvailable"),
-            f"{spec.min_available} pods must run at once, but the tasks have {spec.total}: it could never start",
+            f"{counted(spec.min_available, 'pod')} must run at once, but the tasks have {spec.total}: "
+            "it could never start",
             f"write {spec.total} or less, or leave it out",
         )
     if spec.min_success is not None and spec.min_success > spec.total:
-        out.error(("spec", "minSuccess"), f"{spec.min_success} pods must succeed, but the tasks have {spec.total}")
+        out.error(
+            ("spec", "minSuccess"), f"{counted(spec.min_success, 'pod')} must succeed, but the tasks have {spec.total}"
+        )
 
 
 def _check_elastic(job: VolcanoJob, out: FieldErrors) -> None:
