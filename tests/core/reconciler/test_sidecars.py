@@ -115,6 +115,19 @@ def test_tfjob_v1_and_volcano_judge_the_pods_phase_and_explain_says_what_keeps_i
     assert "make it an init container" in first.resolution
 
 
+@pytest.mark.parametrize("sidecar", [None, ends(0)])
+@pytest.mark.parametrize("code", [0, 1])
+def test_names_no_sidecar_while_a_kubelet_has_yet_to_report_that_the_pod_ended(
+    code: int, sidecar: dict[str, Any] | None
+) -> None:
+    """Kubelets of today report the end of the last container with the phase Running, then the phase."""
+    job = v1_job(replicas("Worker", 1))
+    found = state("Running", ends(code), sidecar or {})
+    found["containerStatuses"] = found["containerStatuses"][0 if sidecar else 1 :]
+    said = diagnose(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)), 0.0)
+    assert not [one.summary for one in said if "keep its pod running" in one.summary]
+
+
 @pytest.mark.parametrize(
     ("tensorflow", "sidecar", "restarted", "text"),
     [

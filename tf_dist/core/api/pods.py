@@ -209,7 +209,8 @@ class PodView:
     about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
     over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
     ``pinned``: the node that one without a node requires by its name ("": none). ``kept_by``: the finalizers that keep
-    a deleted pod which runs no more ("": none does). ``container``: as it was asked for.
+    a deleted pod which runs no more ("": none does). ``sidecar_runs``: its container has ended, and another one runs.
+    ``container``: as it was asked for.
     """
 
     name: str
@@ -237,6 +238,7 @@ class PodView:
     scheduler_name: str = ""
     pulling: bool = False
     kept_by: str = ""
+    sidecar_runs: bool = False
     container: str = field(default="", compare=False, repr=False)
 
     @property
@@ -352,6 +354,10 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         kept_by=", ".join(filter(None, map(text, list_items(metadata.get("finalizers")))))
         if deleting and (phase in FINISHED or not node)
         else "",
+        # A kubelet reports that all containers have ended before it reports that the pod has.
+        sidecar_runs=exit_ is not None
+        and phase is PodPhase.RUNNING
+        and any((one.get("state") or {}).get("running") is not None for one in status.get("containerStatuses") or ()),
         container=container,
     )
 

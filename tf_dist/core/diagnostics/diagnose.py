@@ -456,7 +456,7 @@ def _of_pod(pod: PodView, now: float) -> Iterator[Diagnosis]:
 def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
     """A pod that other containers keep running: TFJob v1 and Volcano judge its phase, as the originals do."""
     spec = job.spec(pod.replica.type)
-    if pod.phase is not PodPhase.RUNNING or pod.exit is None or pod.deleting or spec is None:
+    if not pod.sidecar_runs or pod.exit is None or pod.deleting or spec is None:
         return
     again = spec.pod_restart_policy == "Always" or (spec.pod_restart_policy == "OnFailure" and pod.exit.code != 0)
     if not again:
