@@ -95,6 +95,7 @@ CUT = CHUNKED + chunk(f"{ONE}\n".encode()) + chunk(f"{STAMP}2.5Z tw".encode()) +
             "fe",
             id="the container is removed already",
         ),
+        pytest.param([lines(), NOT_KEPT], [ENDED], [], "fe", id="it wrote nothing, and is removed already"),
         pytest.param([NOT_KEPT, NOT_KEPT], [ENDED], [f"[tf-dist: this log {MISSING}]"], "fe", id="it was never had"),
         pytest.param(
             [lines(ONE), NOT_KEPT, NOT_KEPT],

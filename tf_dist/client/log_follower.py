@@ -145,6 +145,7 @@ class ResumingLogStream(Stream[bytes]):
         self._opened_at = 0.0  # for the first time, on the monotonic clock
         self._heard_at = time.monotonic()  # when the last line came, or a stream was opened
         self._judging = self._rereading = self._finished = False
+        self._silent = False  # a stream was given up because nothing came: its lines, if it had any, are unknown
         self._lock = threading.Lock()
         self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
 
@@ -157,6 +158,7 @@ class ResumingLogStream(Stream[bytes]):
             try:
                 self._advance()
             except StreamSilent:
+                self._silent = True
                 self._let_go()
                 if self._state() in (InstanceState.ENDED, InstanceState.REPLACED):
                     self._judging = True
@@ -209,7 +211,9 @@ class ResumingLogStream(Stream[bytes]):
 
     def _take_unstamped(self, line: bytes) -> None:
         """A word of the server itself, which it may say at every request."""
-        told = line in self._unstamped or (self._rereading and self._position.last is not None)
+        # A log that was followed to its end is complete, though the container was removed before the end is read again.
+        complete = self._rereading and (self._position.last is not None or not self._silent)
+        told = complete or line in self._unstamped
         if _NOT_KEPT.match(line):  # at last a kubelet only says that the container was removed
             if not told:
                 what = "the rest of this log" if self._position.last is not None else "this log"
@@ -292,6 +296,7 @@ class ResumingLogStream(Stream[bytes]):
             return
         with self._lock:
             if self._stream is not None and self._options.follow:
+                self._silent = True
                 self._stream.close()  # its reader asks for the state, as at every end
 
     def close(self) -> None:
