@@ -328,8 +328,9 @@ def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
     admin: RestCluster, as_account: Account, namespace: str
 ) -> None:
     """The driver sees it at v1, which is the server's doing and not the user's."""
-    container_ = {"name": "tensorflow", "image": "tf", "imagee": "x"}
-    spec = {"replicaSpecs": [{"tfReplicaType": "WORKER", "template": {"spec": {"containers": [container_]}}}]}
+    # A mistake that no rule of the definition covers, so that servers with validation rules take the job, too.
+    container_ = {"name": "tensorflow", "image": "tf", "resources": {"limits": {"cpu": "much"}}}
+    spec = {"replicaSpecs": [{"tfReplicaType": "MASTER", "template": {"spec": {"containers": [container_]}}}]}
     admin.create(TFJOBS_V1ALPHA1, namespace, {"metadata": {"name": "wrong"}, "spec": spec})
     driver = Driver(as_account("tf-dist-controller", SYSTEM), settings=DriverSettings(volcano_jobs=False))
 
@@ -339,6 +340,6 @@ def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
 
     until(lambda: "reason" in status(), 60)
     assert status()["phase"] == "Creating"
-    assert "the chief is a MASTER" in status()["reason"]
+    assert "resources.limits.cpu: is no quantity: the text 'much'" in status()["reason"]
     assert "the job starts once this is mended" in status()["reason"]
     assert "layout" not in status()["reason"]
