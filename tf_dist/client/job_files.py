@@ -72,10 +72,13 @@ class _Collector:
     queues: list[tuple[YamlDocument, Queue]] = field(default_factory=list)
     problems: list[FileProblem] = field(default_factory=list)
 
-    def add(self, written: YamlDocument, found: Iterable[Problem], *, warning: bool = False) -> None:
+    def add(
+        self, written: YamlDocument, found: Iterable[Problem], content: Any = None, *, warning: bool = False
+    ) -> None:
+        """Note what was found in a document; placeholders that ``content`` still has are named as the reason."""
         from tf_dist.core.dialects.placeholders import explained  # slow to import, and few commands read files
 
-        for problem in explained(written.content, found):
+        for problem in explained(content, found):
             line = written.line(problem.path)
             self.problems.append(
                 FileProblem(written.file, written.number, line, written.in_its_words(problem), warning)
@@ -129,7 +132,7 @@ def _sorted(
             collector.volcano_queues.append(written)
         elif _is_companion(written.content):
             collector.companions.append(written)
-            collector.add(written, _companion_problems(written.content))
+            collector.add(written, _companion_problems(written.content), written.content)
         else:
             _add_job(collector, written, change, overrides, strict)
     _check_queues_together(collector)
@@ -152,15 +155,16 @@ def _add_job(
     from tf_dist.core.api.overrides import apply_overrides, refuse_unknown_keys
     from tf_dist.core.dialects import current, parse
 
+    content = None  # not what is written: ``change`` may have filled that in before it refuses it
     try:
         content = change(apply_overrides(written.content, overrides))
         parsed = parse(content, strict=strict)
         refuse_unknown_keys(overrides, parsed.warnings)
         changed = YamlDocument(written.file, written.number, current(content), written.node)
     except InvalidJob as error:
-        collector.add(written, (_in_words_of(overrides, problem) for problem in error.problems))
+        collector.add(written, (_in_words_of(overrides, problem) for problem in error.problems), content)
         return
-    collector.add(written, parsed.warnings, warning=True)
+    collector.add(written, parsed.warnings, content, warning=True)
     collector.jobs.append(LoadedJob(changed, parsed))
 
 
@@ -248,9 +252,9 @@ def _add_queue(collector: _Collector, written: YamlDocument) -> None:
     try:
         parsed = parse_queue(written.content)
     except InvalidJob as error:
-        collector.add(written, error.problems)
+        collector.add(written, error.problems, written.content)
         return
-    collector.add(written, parsed.warnings, warning=True)
+    collector.add(written, parsed.warnings, written.content, warning=True)
     collector.companions.append(written)
     collector.queues.append((written, parsed.queue))
 
@@ -262,7 +266,8 @@ def _check_queues_together(collector: _Collector) -> None:
     from tf_dist.core.gang.resources.queue_resource import check_together
 
     for position, problem, warning in check_together([queue for _, queue in collector.queues]):
-        collector.add(collector.queues[position][0], [problem], warning=warning)
+        written = collector.queues[position][0]
+        collector.add(written, [problem], written.content, warning=warning)
 
 
 def _is_companion(content: Any) -> bool:

@@ -138,10 +138,21 @@ def test_a_number_that_jinja_filled_in_is_one_where_the_format_wants_it_and_a_te
         assert container["command"] == ["sh", "-c", "8"]
 
 
-@pytest.mark.parametrize("text", ["eight", "8.5", "{{ params.n }}", "8 ", "-8"])
+@pytest.mark.parametrize("text", ["eight", "8.5", "8 ", "-8"])
 def test_a_text_that_spells_no_number_is_refused(text: str) -> None:
     with pytest.raises(InvalidJob, match="replicas: must be a whole number"):
         order(document(), overrides={"spec.tfReplicaSpecs.Worker.replicas": text})
+
+
+def test_names_a_placeholder_only_where_nothing_has_filled_it_in(tmp_path: Path) -> None:
+    job = document()
+    job["spec"]["runPolicy"]["backoffLimit"] = "{{ text }}"
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    with pytest.raises(InvalidJob, match="backoffLimit: has the placeholder {{ text }}"):
+        order("job.yaml", tmp_path)
+    with pytest.raises(InvalidJob, match="backoffLimit: must be a whole number") as found:
+        order("job.yaml", tmp_path, filled)
+    assert "has the placeholder" not in str(found.value)
 
 
 def _old() -> dict[str, Any]:
