@@ -71,7 +71,8 @@ def test_a_deferred_task_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -
 def test_a_trigger_that_raises(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["faulty"]
     uid = task.until_running()
-    eventually(lambda: task.try_number == 2 and task.state == "deferred")
+    # Above 2 on a busy machine: Airflow may lose a try of its own accord between two waits, and makes the next one.
+    eventually(lambda: task.try_number >= 2 and task.state == "deferred")
     stack.let_end(task.run_id)
     task.until("success")
     assert task.xcom()["uid"] == uid, task.logs()

@@ -56,7 +56,7 @@ def joined(informer: SharedJobInformer, told: Callable[[], None], *, drive: bool
 def test_a_job_is_driven_to_its_end(admin: RestCluster, informer: SharedJobInformer, room: Kubelet) -> None:
     changed = threading.Event()
     subscription = joined(informer, changed.set, drive=True)
-    steps = JobWaiter(informer, subscription, WaitOptions(get_logs=False, results=False), lambda _: None).steps()
+    steps = JobWaiter(informer, subscription, WaitOptions(get_logs=False, results=False), lambda *_: None).steps()
     next(steps)
     ends, found = {"worker-0": 0}, []
 
@@ -84,7 +84,7 @@ def test_a_right_that_is_missing_is_said_and_not_waited_for(
     )
     changed = threading.Event()
     subscription = joined(informer, changed.set, drive=drive)
-    steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).steps()
+    steps = JobWaiter(informer, subscription, WaitOptions(), lambda *_: None).steps()
     with pytest.raises(Forbidden, match="pods"):
         run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))
     informer.leave(subscription)

@@ -64,10 +64,15 @@ _NOT_KEPT: Final = re.compile(rb"unable to retrieve container logs for |failed t
 _Moment = tuple[float, bytes]
 
 
+def split_stamp(line: bytes) -> tuple[str, bytes]:
+    """The time of a line that was asked for with it, and the rest; the server's own lines, and of a gap, have none."""
+    found = _STAMP.match(line)
+    return (found[0][:-1].decode(), line[found.end() :]) if found else ("", line)
+
+
 def without_stamp(text: str) -> str:
-    """A line that was asked for with its time, without; one of the server itself, or of a gap, has none."""
-    found = _STAMP.match(text.encode())
-    return text.partition(" ")[2] if found else text
+    """A line that was asked for with its time, without."""
+    return split_stamp(text.encode())[1].decode()
 
 
 class _LogPosition:
@@ -314,6 +319,8 @@ class LogLine(NamedTuple):
     source: str
     text: str
     trains: bool = True
+    written: str = ""
+    """When the container wrote it (RFC 3339, by its node's clock); "": not asked for, or not said."""
 
 
 class LogEnded(NamedTuple):
@@ -396,7 +403,8 @@ class LogFollower:
     """Reads every container that starts and hands lines to ``sink`` (which may block).
 
     ``start`` has a log read: in a thread of its own, or when one is free, an urgent one before the others. It gets one
-    that waits and has become urgent once more.
+    that waits and has become urgent once more. ``stamped``: ``open_log`` asks for the time of each line, which becomes
+    ``LogLine.written``.
     """
 
     def __init__(
@@ -406,8 +414,9 @@ class LogFollower:
         sink: LogSink,
         *,
         start: Callable[[Callable[[], None], bool], None] = run_in_thread,
+        stamped: bool = False,
     ) -> None:
-        self._start = start
+        self._start, self._stamped = start, stamped
         # Not the job itself, which is out of date once another version of it is seen.
         self._containers = {spec.type: spec.container for spec in job.replica_specs}
         self._open_log = open_log
@@ -483,7 +492,9 @@ class LogFollower:
                 trains = instance.container in (self._containers.get(replica.type, instance.container), "")
                 source = str(replica) if trains else f"{replica}/{instance.container}"
                 for line in lines:
-                    self._sink.put(LogLine(replica, source, line.decode(errors="replace").rstrip("\r\n"), trains))
+                    written, content = split_stamp(line) if self._stamped else ("", line)
+                    text = content.decode(errors="replace").rstrip("\r\n")
+                    self._sink.put(LogLine(replica, source, text, trains, written))
         except ClusterError as error:
             problem = str(error)
         finally:

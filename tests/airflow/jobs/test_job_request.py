@@ -148,7 +148,7 @@ def test_names_a_placeholder_only_where_nothing_has_filled_it_in(tmp_path: Path)
     job = document()
     job["spec"]["runPolicy"]["backoffLimit"] = "{{ text }}"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    with pytest.raises(InvalidJob, match="backoffLimit: has the placeholder {{ text }}"):
+    with pytest.raises(InvalidJob, match=r"backoffLimit: has the placeholder \{\{ text }}"):
         order("job.yaml", tmp_path)
     with pytest.raises(InvalidJob, match="backoffLimit: must be a whole number") as found:
         order("job.yaml", tmp_path, filled)

@@ -70,7 +70,7 @@ def wait(
     changed, lines = threading.Event(), list[str]()
     subscription = informer.join(ref(name), changed.set, drive=drive)
     try:
-        waiter = JobWaiter(informer, subscription, WaitOptions(**options), lines.append)
+        waiter = JobWaiter(informer, subscription, WaitOptions(**options), lambda line, _="": lines.append(line))
         return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, lambda: None)), lines
     finally:
         informer.leave(subscription)
@@ -105,7 +105,7 @@ def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_en
     cluster_site.submit(reserved(f"echo here; {FOREVER}", "long"))
     changed, lines = threading.Event(), list[str]()
     long = found.join(ref("long"), changed.set, drive=True)
-    steps = JobWaiter(found, long, WaitOptions(), lines.append).steps()
+    steps = JobWaiter(found, long, WaitOptions(), lambda line, _="": lines.append(line)).steps()
     next(steps)
     try:
 
@@ -138,7 +138,7 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
     cluster_site.submit(reserved(FOREVER, "a"))
     changed = threading.Event()
     subscription = informer.join(ref("a"), changed.set, drive=True)
-    steps = JobWaiter(informer, subscription, WaitOptions(), lambda _: None).steps()
+    steps = JobWaiter(informer, subscription, WaitOptions(), lambda *_: None).steps()
     until(lambda: bool(cluster_site.pods()), SECONDS)
     cluster_site.delete("a")
     found = run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))
@@ -184,7 +184,7 @@ def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
     until(lambda: "ours-worker-0" in cluster_site.pods(), SECONDS)
     until(lambda: set((followed() - before).values()) == {1}, SECONDS)
     flag.touch()
-    steps = JobWaiter(informer, looker, WaitOptions(), lambda _: None).steps()
+    steps = JobWaiter(informer, looker, WaitOptions(), lambda *_: None).steps()
     assert run_in_thread(steps, take_in_thread(looker, changed, lambda: None))["reached"]
     informer.leave(looker)
     informer.leave(driven)
@@ -254,7 +254,7 @@ def test_the_clean_up_after_a_job_that_others_drive_is_not_waited_for(light: Lig
         return subscription.take(0)
 
     try:
-        event = run_in_thread(JobWaiter(found, subscription, WaitOptions(), lambda _: None).steps(), take)
+        event = run_in_thread(JobWaiter(found, subscription, WaitOptions(), lambda *_: None).steps(), take)
     finally:
         found.leave(subscription)
         found.close()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tests.airflow.site import document
+import pytest
+from structlog.testing import capture_logs
+
+from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
+from tests.airflow.site import Site, document
 from tests.waiting import until
 from tf_dist.airflow.shared.job_store import InformerJobStore
 from tf_dist.airflow.shared.job_waiter import TaskLogView
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api import TFJOBS, LogOptions
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.api.job import ReplicaId
 
@@ -28,7 +32,7 @@ def waiting(message: str) -> JobSnapshot:
 
 def test_its_place_in_the_line_is_told_when_it_changes() -> None:
     said: list[str] = []
-    view = TaskLogView(waiting("").job, said.append, lines=True)
+    view = TaskLogView(waiting("").job, lambda line, _="": said.append(line), lines=True)
     for message in ("place 3", "place 2", "place 2"):
         view.show(waiting(message), [])
     view.show(waiting("place 2"), [LogLine(ReplicaId("worker", 0), "worker-0", "step=1")])
@@ -39,18 +43,37 @@ def test_its_place_in_the_line_is_told_when_it_changes() -> None:
     ]
 
 
-def test_many_lines_of_a_replica_are_a_group_with_its_attempt() -> None:
-    said: list[str] = []
-    view = TaskLogView(waiting("").job, said.append, lines=True)
-    names = ["worker-0", "worker-1"] * 20 + ["chief-0"]
-    lines = [LogLine(ReplicaId(name[:-2], int(name[-1])), name, f"step={step}") for step, name in enumerate(names)]
-    view.show(waiting(""), lines)
-    assert said[0] == "chief-0  | step=40"
-    assert said[1:3] == ["::group::worker-0, attempt 1: 20 lines", "worker-0 | step=0"]
-    assert said[22:25] == ["::endgroup::", "::group::worker-1, attempt 1: 20 lines", "worker-1 | step=1"]
-    said.clear()
-    view.show(waiting(""), lines[:6])
-    assert [line[:8] for line in said] == names[:6], "a few lines stay in the order in which they came"
+def test_lines_of_replicas_have_their_own_times() -> None:
+    said: list[tuple[str, str]] = []
+    view = TaskLogView(waiting("").job, lambda line, written="": said.append((written, line)), lines=True)
+    times = [f"2026-11-27T12:00:{second:02}.5Z" for second in range(30)]
+    lines = [LogLine(ReplicaId("worker", 0), "worker-0", "step=1", written=time) for time in times]
+    view.show(waiting("place 3"), lines)
+    assert said == [*((time, "worker-0 | step=1") for time in times), ("", "tf-dist  | job a is Waiting: place 3")]
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
+def test_records_have_the_times_at_which_replicas_wrote_them(
+    cluster_site: Site, operator: MakeOperator, instance: Instance, deferrable: bool
+) -> None:
+    task = operator(document("for i in 1 2 3; do echo step=$i; sleep 0.05; done"), on_finish_action="keep_job")
+    with capture_logs() as records:
+        if deferrable:
+            event_of(deferred(task, instance))
+        else:
+            task.execute(instance.context())
+    (name,) = cluster_site.names()
+    with cluster_site.cluster.logs("default", f"{name}-worker-0", LogOptions(timestamps=True)) as stream:
+        written = [tuple(line.decode().split()) for line in stream]
+    prefix = "worker-0 | "
+    found = [
+        (record["timestamp"], record["event"].removeprefix(prefix))
+        for record in records
+        if record["event"].startswith(prefix)
+    ]
+    assert len(found) == 3
+    assert found == written
 
 
 def test_when_it_is_closed_nothing_is_followed_any_more() -> None:

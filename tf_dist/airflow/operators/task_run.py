@@ -36,6 +36,7 @@ from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
 from tf_dist.airflow.operators.argument_checks import policies_of_operator, unwaited_problem
 from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
+from tf_dist.airflow.shared.task_log import write_error, write_line
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, AirflowTaskTimeout
 from tf_dist.client.inline_driver import is_driven_inline
@@ -257,13 +258,7 @@ class ForegroundWait:
         drive = _drives(operator, job) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
-            waiter = JobWaiter(
-                informer,
-                subscription,
-                options,
-                lambda line: operator.log.info(masked(line)),
-                lambda line: operator.log.error(masked(line)),
-            )
+            waiter = JobWaiter(informer, subscription, options, write_line, write_error)
             return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))
         finally:
             informer.leave(subscription)

@@ -85,7 +85,12 @@ class SharedJobInformer:
             log = self._log_openers.get(options) or log_opener(self._log_requests, options, self._instance_state)
             self._log_openers[options] = log
         follower = SubscriptionLogFollower(
-            subscription.last.job, log, subscription, start=self._start_reading, begun=begun
+            subscription.last.job,
+            log,
+            subscription,
+            start=self._start_reading,
+            begun=begun,
+            stamped=options.timestamps,
         )
         with self._lock:
             self._log_followers[subscription] = follower

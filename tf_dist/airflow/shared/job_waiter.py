@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import groupby
 from typing import Any, Final
 
 from tf_dist.airflow.jobs.event_payload import event_payload, exception_first
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
+from tf_dist.airflow.shared.task_log import LineWriter
 from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
@@ -41,7 +41,6 @@ _SOON: Final = 40.0
 _RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
 FAILURE: Final = "red"
 _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
-_GROUP: Final = 20  # lines of one replica that come at once: so many are folded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,36 +93,24 @@ def _prefixed(width: int) -> Callable[[str, str], str]:
 class TaskLogView(LineView):
     """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too.
 
-    ``error`` gets what says that a replica or the job has failed.
+    ``error`` gets what says that a replica or the job has failed. A line of a replica has its own time: Airflow shows
+    a log in the order of these.
     """
 
-    def __init__(
-        self, job: Job, write: Callable[[str], None], *, lines: bool, error: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, job: Job, write: LineWriter, *, lines: bool, error: LineWriter | None = None) -> None:
         super().__init__(write, _prefixed(max(prefix_width(job), len(OWN_NAME))))
-        self._lines = lines
+        self._lines, self._write_line = lines, write
         self._error = error or write
 
     def say(self, text: str, style: str = "") -> None:
         """See ``LineView``."""
-        write = self._error if style == FAILURE or _FAILED.match(text) else self._write
+        write = self._error if style == FAILURE or _FAILED.match(text) else self._write_line
         for part in text.splitlines():
             write(self._line(OWN_NAME, part))
 
     def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        """The lines; many of one replica at a time are a group, which Airflow's log view folds."""
-        if not self._lines:
-            return
-        attempts = {row.replica: row.restarts + 1 for row in snapshot.replicas}
-        if len(lines) >= _GROUP:
-            lines = sorted(lines, key=lambda line: line.source)  # of each replica they stay in their order
-        for (replica, source), found in groupby(lines, lambda line: (line.replica, line.source)):
-            texts = [self._line(source, line.text) for line in found]
-            if len(texts) >= _GROUP:
-                name = f"{source}, attempt {attempts.get(replica, 1)}: {len(texts)} lines"
-                texts = [f"::group::{name}", *texts, "::endgroup::"]
-            for text in texts:
-                self._write(text)
+        for line in lines if self._lines else ():
+            self._write_line(self._line(line.source, line.text), line.written)
 
 
 class JobWaiter:
@@ -134,8 +121,8 @@ class JobWaiter:
         informer: SharedJobInformer,
         subscription: Subscription,
         options: WaitOptions,
-        write: Callable[[str], None],
-        error: Callable[[str], None] | None = None,
+        write: LineWriter,
+        error: LineWriter | None = None,
     ) -> None:
         job = subscription.job
         assert job is not None  # a subscription begins with its job
@@ -144,7 +131,7 @@ class JobWaiter:
         self._goal, self._limits, self._results = options.goal, options.limits, options.results
         # Logs that are not shown are read at the end only.
         self._log_follower = informer.read_logs(
-            subscription, LogOptions(follow=True, tail=tail), begun=options.get_logs
+            subscription, LogOptions(follow=True, tail=tail, timestamps=True), begun=options.get_logs
         )
         self._view = TaskLogView(job.job, write, lines=options.get_logs, error=error)
         self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)

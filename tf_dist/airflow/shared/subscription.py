@@ -220,8 +220,9 @@ class SubscriptionLogFollower(LogFollower):
         *,
         start: Callable[[Callable[[], None], bool], None],
         begun: bool,
+        stamped: bool,
     ) -> None:
-        super().__init__(job, open_log, sink, start=start)
+        super().__init__(job, open_log, sink, start=start, stamped=stamped)
         self.begun = begun
 
     def notice(self, pod: Object) -> bool:

@@ -32,7 +32,7 @@ from tf_dist.errors import NotFound, TFDistError
 if TYPE_CHECKING:
     from tf_dist.airflow.shared.job_informer import SharedJobInformer
     from tf_dist.airflow.shared.subscription import Subscription
-    from tf_dist.airflow.shared.trigger_log import TriggerLog
+    from tf_dist.airflow.shared.task_log import TriggerLog
     from tf_dist.client.monitor import WaitSteps
     from tf_dist.core.steps.wait_result import WaitLimits
 
@@ -167,10 +167,10 @@ class TFJobTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         # Not on the event loop: it takes most of a second once.
         await asyncio.to_thread(import_module, "tf_dist.airflow.shared.job_waiter")
-        from tf_dist.airflow.shared.trigger_log import TriggerLog
+        from tf_dist.airflow.shared.task_log import TriggerLog
         from tf_dist.client.wait import run_on_loop
 
-        log = TriggerLog(_write, _write_error)
+        log = TriggerLog()
         informer = await self._enter(await self._extras())
         try:
             changed = Wakeup()
@@ -271,15 +271,6 @@ async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None])
         with suppress(Exception):
             await asyncio.to_thread(undo, await task)
         raise
-
-
-def _write(line: str) -> None:
-    # By the logger of the class: that of a trigger is a dozen objects, for each of a thousand of them.
-    TFJobTrigger.logger().info(masked(line))
-
-
-def _write_error(line: str) -> None:
-    TFJobTrigger.logger().error(masked(line))
 
 
 def _leave(key: object, _: SharedJobInformer) -> None:
