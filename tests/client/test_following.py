@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from tf_dist.client.log_follower import (
     LogEnded,
     LogFollower,
     LogLine,
+    ResumingLogStream,
     log_opener,
 )
 from tf_dist.client.monitor import JobInformer, JobMonitor, ObjectsListed
@@ -206,3 +209,50 @@ def test_a_log_that_waits_for_its_turn_is_not_silent(asked: bool) -> None:
         assert any("could not be read in time" in text for text in view.said) is asked
         stream.close()
         following.close()
+
+
+class Again(FixedStream):
+    """A line that was read before, each time it is let go; the end once it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.go, self.closed = threading.Semaphore(0), False
+
+    def __next__(self) -> bytes:
+        assert self.go.acquire(timeout=SECONDS)
+        if self.closed:
+            raise StopIteration
+        return b"2026-11-27T12:00:01Z one\n"
+
+    def close(self) -> None:
+        self.closed = True
+        self.go.release()
+
+
+def test_a_log_whose_end_is_read_again_is_not_silent() -> None:
+    """As of one with a million lines in its last second: the second reading says nothing new for long."""
+    again, view, job, quiet = Again(), Silent(), stored_job(), 1.0
+    first = [b"2026-11-27T12:00:01Z one\n", b"2026-11-27T12:00:02Z two\n"]
+    reader: Any = SimpleNamespace(logs=lambda *given: FixedStream(first) if given[-1].follow else again)
+    stream = ResumingLogStream(
+        reader, "default", "a", LogOptions(follow=True), state=lambda: InstanceState.ENDED, settle=0.0
+    )
+    with JobInformer(job) as informer, MemoryCluster() as cluster:
+        following = LogFollower(job.job, lambda *_: stream, informer)
+        monitor = JobMonitor(cluster, job, view, informer, following)
+        informer.put(ObjectsListed(PODS, [worker("terminated")]))
+        monitor.show(informer.take(0))
+        until(lambda: following.line_at(lambda _: True) > 0, SECONDS)
+        steps, begun = monitor.drain(quiet=quiet), time.monotonic()
+        assert next(steps)
+        while time.monotonic() < begun + 1.5 * quiet:
+            before = following.line_at(lambda _: True)
+            again.go.release()
+            until(lambda before=before: following.line_at(lambda _: True) > before, SECONDS)
+            steps.send(informer.take(0))
+        again.close()
+        until(lambda: not following.pending(lambda _: True), SECONDS)
+        with suppress(StopIteration):
+            while True:
+                steps.send(informer.take(0))
+        assert view.said == []

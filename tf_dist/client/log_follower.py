@@ -149,6 +149,7 @@ class ResumingLogStream(Stream[bytes]):
         self._requests = 0  # that were answered
         self._opened_at = 0.0  # for the first time, on the monotonic clock
         self._heard_at = time.monotonic()  # when the last line came, or a stream was opened
+        self.line_at = 0.0  # when a line was read last, one that was given before included; on the monotonic clock
         self._judging = self._rereading = self._finished = False
         self._silent = False  # a stream was given up because nothing came: its lines, if it had any, are unknown
         self._lock = threading.Lock()
@@ -188,6 +189,7 @@ class ResumingLogStream(Stream[bytes]):
         self._heard_at = time.monotonic()
         # A line without its end was cut off there, or is the last of the container: reading it again shows which.
         if line is not None and (line.endswith(b"\n") or not following):
+            self.line_at = self._heard_at
             self._take(line)
             return
         self._let_go()
@@ -463,6 +465,12 @@ class LogFollower:
         for instance, log in logs:
             if ended(instance):
                 log.reread_if_quiet()
+
+    def line_at(self, ended: Callable[[ContainerInstance], bool]) -> float:
+        """When a line of a container that has ended was read last (monotonic seconds), though it was read before."""
+        with self._lock:
+            logs = [(one, log) for one, log in self._logs.items() if isinstance(log, ResumingLogStream)]
+        return max((log.line_at for one, log in logs if ended(one)), default=0.0)
 
     def pending(self, ended: Callable[[ContainerInstance], bool]) -> bool:
         """Whether the log of a container that has ``ended`` is not read to its end yet."""

@@ -432,13 +432,15 @@ class JobMonitor:
         """The last lines of what has ended, and what else has come; cut short by another signal than the ``before``.
 
         However many lines they are, but not for ever if none comes for ``quiet`` seconds; a log that waits for a thread
-        is not silent. ``busy_until``: until when (monotonic seconds) something else may still come.
+        is not silent, nor one whose end is being read again. ``busy_until``: until when (monotonic seconds) something
+        else may still come.
         """
         begun = time.monotonic()
         until = begun + quiet
         while self.signals == before:
             if self._following.expedite(self.watch.ended):
                 until = max(until, min(time.monotonic() + quiet, begun + _TURN))
+            until = max(until, min(self._following.line_at(self.watch.ended) + quiet, begun + _TURN))
             left = max(until if self.has_unread_logs else 0.0, busy_until()) - time.monotonic()
             if left <= 0:
                 break

@@ -67,7 +67,8 @@ class TriggerLog:
         self._size = self._skipped = 0
         self._said_at = time.monotonic()  # when it was said last that lines were skipped
         self._changed = threading.Condition()
-        self._writing = False
+        # Asked for once, not for each line: the locks of the writing thread would cost more than all else.
+        self._asked = False
 
     def __call__(self, line: str, written: str = "", /) -> None:
         """Have a line written."""
@@ -85,15 +86,14 @@ class TriggerLog:
             self._size += len(line)
             if self._size > self._most:
                 self._make_room()
-        _WRITER.start(self._write_some)
+            asked, self._asked = self._asked, True
+        if not asked:
+            _WRITER.start(self._write_some)
 
     def flush(self, seconds: float) -> None:
         """Wait until all is written, for so many seconds at most."""
-        deadline = time.monotonic() + seconds
         with self._changed:
-            self._changed.wait_for(
-                lambda: not (self._lines or self._writing), timeout=max(0.0, deadline - time.monotonic())
-            )
+            self._changed.wait_for(lambda: not self._asked, timeout=seconds)
 
     def _make_room(self) -> None:
         """Let go of the oldest lines of replicas, half of what may wait; with the lock."""
@@ -118,14 +118,12 @@ class TriggerLog:
                 where = "tf-dist logs shows them, and deferrable=False does"
                 lines.append((self._write, f"{OWN_NAME} | {skipped} ({where})", ""))
                 self._skipped, self._said_at = 0, now
-            self._writing = True
         try:
             for write, line, written in lines:
                 self._context.run(write, line, written)
         finally:
             with self._changed:
-                self._writing = False
-                more = bool(self._lines)
+                self._asked = more = bool(self._lines)
                 self._changed.notify_all()
-        if more:
-            _WRITER.start(self._write_some)
+            if more:
+                _WRITER.start(self._write_some)
