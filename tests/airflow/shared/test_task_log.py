@@ -52,6 +52,16 @@ def test_lines_of_replicas_have_their_own_times() -> None:
     assert said == [*((time, "worker-0 | step=1") for time in times), ("", "tf-dist  | job a is Waiting: place 3")]
 
 
+def test_equal_lines_of_one_moment_are_not_the_same_record() -> None:
+    times: list[str] = []
+    view = TaskLogView(waiting("").job, lambda _, written="": times.append(written), lines=True)
+    line = LogLine(ReplicaId("worker", 0), "worker-0", "hello", written="2026-11-27T12:00:00.123456789Z")
+    view.show(waiting(""), [line] * 12)
+    shown = [time[:26] for time in times if time]  # Airflow reads microseconds
+    assert len(shown) == 12
+    assert shown == sorted({*shown})
+
+
 @pytest.mark.usefixtures("nothing_is_left")
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
 def test_records_have_the_times_at_which_replicas_wrote_them(

@@ -23,6 +23,7 @@ from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
 from tf_dist.core.api.status import OutcomeKind
+from tf_dist.core.api.timestamps import format_micro_time, parse_time
 from tf_dist.core.steps.wait_result import (
     DELETED,
     NO_LIMITS,
@@ -39,6 +40,7 @@ _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _SOON: Final = 40.0
 _RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
+_MICROSECONDS: Final = len("2026-11-27T12:00:00.000000")
 FAILURE: Final = "red"
 _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
 
@@ -101,6 +103,7 @@ class TaskLogView(LineView):
         super().__init__(write, _prefixed(max(prefix_width(job), len(OWN_NAME))))
         self._lines, self._write_line = lines, write
         self._error = error or write
+        self._last, self._repeats = ("", "", ""), 0
 
     def say(self, text: str, style: str = "") -> None:
         """See ``LineView``."""
@@ -110,7 +113,15 @@ class TaskLogView(LineView):
 
     def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
         for line in lines if self._lines else ():
-            self._write_line(self._line(line.source, line.text), line.written)
+            self._write_line(self._line(line.source, line.text), self._record_time(line))
+
+    def _record_time(self, line: LogLine) -> str:
+        """The line's time; later by a microsecond than that of an equal line, of which Airflow would show one only."""
+        this = line.source, line.text, line.written[:_MICROSECONDS]
+        self._repeats = self._repeats + 1 if this == self._last else 0
+        self._last = this
+        moment = parse_time(line.written) if self._repeats else None
+        return line.written if moment is None else format_micro_time(moment + self._repeats / 1e6)
 
 
 class JobWaiter:

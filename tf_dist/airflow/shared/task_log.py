@@ -2,8 +2,8 @@
 
 In a triggerer a thread writes them, and with a limit, so that no job stalls the others.
 
-Lines leave a triggerer over one socket, of which Airflow's supervisor reads 4 KiB between two looks at its database:
-some 100 KB a second for all triggers together. A write that waits for room there would hold up the event loop.
+Lines leave a triggerer over one socket, of which Airflow's supervisor reads 4 KiB at a time: some 1,000 lines a second
+were measured for all triggers together. A write that waits for room there would hold up the event loop.
 """
 
 from __future__ import annotations
