@@ -1,4 +1,4 @@
-"""The layout of the package: modules and folders of a size one can work in, no name with two meanings, plain words."""
+"""The layout of the package: no name with two meanings, plain words."""
 
 from __future__ import annotations
 
@@ -31,19 +31,6 @@ TEXTS = sorted(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".md", ".yaml") and path != Path(__file__)
 )
-
-
-def named(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
-
-
-def test_a_module_has_at_most_500_lines() -> None:
-    assert [named(path) for path in MODULES if len(path.read_text().splitlines()) > 500] == []
-
-
-def test_a_folder_has_at_most_14_modules() -> None:
-    counted = Counter(named(path.parent) for path in MODULES)
-    assert [folder for folder, count in counted.items() if count > 14] == []
 
 
 def test_no_two_modules_have_one_name() -> None:

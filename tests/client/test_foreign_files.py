@@ -1,4 +1,4 @@
-"""Files as people have them: exported by kubectl, templates that nobody rendered, scalars that YAML changes."""
+"""Files as people have them: exported by kubectl, templates that were not rendered, scalars that YAML changes."""
 
 from __future__ import annotations
 

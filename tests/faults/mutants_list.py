@@ -204,7 +204,7 @@ MUTANTS: Final = (
     Mutant(
         "strangers-object-is-ours",
         "controller/plan_executor.py",
-        'if any(owner.get("uid") == uid and owner.get("controller") for owner in owners):',
+        'if any(owner.get("uid") == stored["metadata"]["uid"] and owner.get("controller") for owner in owners):',
         "if owners:",
         "a pod of another owner under the name of ours is taken for it, and ours is never made",
     ),
@@ -225,8 +225,8 @@ MUTANTS: Final = (
     Mutant(
         "services-left-behind",
         "core/reconciler/sync.py",
-        "        case CleanPodPolicy.ALL:\n            return ()\n",
-        "        case CleanPodPolicy.ALL:\n            return services.job_objects(s.job).keys()\n",
+        "    policy, frees_addresses = effective",
+        "    return services.job_objects(s.job).keys()\n    policy, frees_addresses = effective",
         "services of finished jobs pile up",
     ),
     # Places
@@ -268,7 +268,7 @@ MUTANTS: Final = (
     Mutant(
         "nobodys-jobs-count",
         "controller/takeover.py",
-        "return bool(known.driver) and known.driver not in self._stale",
+        'return is_claimed(known.stored) and "/" in known.driver and known.driver not in self._stale',
         "return True",
         "a gang without a driver, or whose driver is dead, is admitted",
     ),

@@ -114,7 +114,7 @@ def pod_stops(pod: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("since", [-10.0, 1000.0])
 def test_a_stopped_pod_that_a_finalizer_keeps_is_said_to_be_kept_by_it(since: float) -> None:
-    """Not its grace period, and not its node: nobody has to see whether that is down."""
+    """Not its grace period, and not its node: no one has to check whether that is down."""
     world = started(v1_job(replicas("Worker", 1, rules=ON_FAILURE)))
     pod = world.pods["mnist-worker-0"]
     world.end(pod, 1)

@@ -151,7 +151,7 @@ class TFJobOperator(BaseTFJobOperator):
         """Called in a signal handler, when a user ends the task and when the worker is asked to go: only take note."""
         self.killed = True
         if is_test_run():
-            # Nobody goes on with the job then: as Ctrl-C, which ends a wait in the trigger, too.
+            # No other process goes on with the job then: as Ctrl-C, which ends a wait in the trigger, too.
             signal.raise_signal(signal.SIGINT)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:

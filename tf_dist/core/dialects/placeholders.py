@@ -1,4 +1,4 @@
-"""Placeholders of template languages that nobody has filled in, and how each language is rendered."""
+"""Placeholders of template languages that were not filled in, and how each language is rendered."""
 
 from __future__ import annotations
 
