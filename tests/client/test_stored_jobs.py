@@ -57,6 +57,21 @@ def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:
     assert job_cells(job, wide=True)[-1] == found.summary
 
 
+def test_explain_and_get_say_what_keeps_a_job_that_is_being_deleted(cluster: MemoryCluster) -> None:
+    document = tfjob("a")
+    document["metadata"]["finalizers"] = ["example.com/backup"]
+    cluster.create(TFJOBS, "default", document)
+    memory = {"phase": "Pending", "reason": "Admitted", "message": "all 2 replicas are admitted"}
+    cluster.patch(TFJOBS, "default", "a", {"status": {"tfDist": memory}}, subresource="status")
+    cluster.delete(TFJOBS, "default", "a")
+    job = StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "a"))
+    (found,) = find_problems(job, [])
+    assert found.category is Category.DELETING
+    assert found.summary == "the job is being deleted; what keeps it: example.com/backup (metadata.finalizers)"
+    assert job_cells(job)[-1] == "Deleting"
+    assert job_cells(job, wide=True)[-1] == found.summary
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [

@@ -21,6 +21,7 @@ from tf_dist.core.diagnostics.diagnose import (
     Diagnosis,
     Level,
     diagnose,
+    diagnose_deletion,
     diagnose_managed_elsewhere,
     diagnose_newer_format,
     diagnose_unreadable,
@@ -157,6 +158,8 @@ class JobList(list[StoredJob]):
 def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
     """What there is to say about a job with these raw pods, most important first."""
     newer = diagnose_newer_format(stored_status(job.stored))
+    if deletion := diagnose_deletion(job.stored):
+        return deletion  # nothing reconciles it any more, so its status says how it was
     if manager := external_manager(job.stored):
         return (diagnose_managed_elsewhere(manager),)
     try:
@@ -372,9 +375,14 @@ def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
     since = parse_time(job.stored["metadata"].get("creationTimestamp"))
     cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(since, now())]
     manager = external_manager(job.stored)
-    message = diagnose_managed_elsewhere(manager).summary if manager else status.display_message
+    if deletion := diagnose_deletion(job.stored):
+        reason, message = "Deleting", deletion[0].summary
+    elif manager:
+        reason, message = f"managed by {manager}", diagnose_managed_elsewhere(manager).summary
+    else:
+        reason, message = status.display_reason, status.display_message
     more = [str(status.total_disruptions), job.stored["apiVersion"], message]
-    return [*cells, *(more if wide else [f"managed by {manager}" if manager else status.display_reason])]
+    return [*cells, *(more if wide else [reason])]
 
 
 def jobs_html(jobs: Iterable[StoredJob]) -> str:

@@ -135,6 +135,7 @@ def test_categories_are_a_contract() -> None:
         "succeeded",
         "no-driver",
         "managed-elsewhere",
+        "deleting",
     ]
 
 

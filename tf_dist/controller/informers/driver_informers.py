@@ -30,6 +30,7 @@ from tf_dist.controller.informers.scoped_informers import ScopedInformers, Watch
 from tf_dist.controller.observability.metrics_recorder import InformerStats
 from tf_dist.core.api import names
 from tf_dist.core.api.context import Integration, ServedApis
+from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.api.timestamps import format_time
@@ -334,7 +335,13 @@ class DriverInformers:
 
     def recovery_timeout(self, queue: str) -> float | None:
         """What a queue says about jobs that have lost nodes."""
-        rules = admission_config(self.rules(QUEUES), ())
+        # Only those that may be it are read: this is asked in every pass of every job.
+        eligible = [
+            one
+            for one in self.rules(QUEUES)
+            if one["metadata"]["name"] in (queue, DEFAULT_QUEUE) or mapping(one.get("spec")).get("default")
+        ]
+        rules = admission_config(eligible, ())
         name = rules.queue_of(queue) or DEFAULT_QUEUE
         return next((one.recovery_timeout for one in rules.queues or () if one.name == name), None)
 

@@ -17,6 +17,7 @@ from tf_dist.core.api.assignment import (
     room_text,
 )
 from tf_dist.core.api.context import Observed, ReconcileContext
+from tf_dist.core.api.fieldpath import list_items, mapping
 from tf_dist.core.api.job import Document, Event, Job
 from tf_dist.core.api.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
 from tf_dist.core.api.pod_events import exit_text, share_text, signal_name, times_text
@@ -74,6 +75,7 @@ class Category(StrEnum):
     SUCCEEDED = "succeeded"
     NO_DRIVER = "no-driver"
     MANAGED_ELSEWHERE = "managed-elsewhere"
+    DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,17 @@ def diagnose_managed_elsewhere(manager: str) -> Diagnosis:
         " delete it and submit it anew without managedBy"
     )
     return Diagnosis(Level.INFO, Category.MANAGED_ELSEWHERE, summary, resolution=resolution)
+
+
+def diagnose_deletion(stored: Document) -> tuple[Diagnosis, ...]:
+    """The diagnosis of a raw job that is being deleted; empty if it is not."""
+    metadata = mapping(stored.get("metadata"))
+    if "deletionTimestamp" not in metadata:
+        return ()
+    finalizers = ", ".join(map(str, list_items(metadata.get("finalizers"))))
+    held = f"; what keeps it: {finalizers} (metadata.finalizers)" if finalizers else ""
+    resolution = "see whether the controller that removes it runs" if finalizers else ""
+    return (Diagnosis(Level.WARNING, Category.DELETING, f"the job is being deleted{held}", resolution=resolution),)
 
 
 def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
