@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.child_processes import signals_heard
+
 SCRIPT = Path(__file__).parents[1] / ".ci" / "install"
 
 
@@ -66,6 +68,7 @@ echo "$*" >>'{calls}'
 """
     )
     stand_in.chmod(0o755)
-    done = subprocess.run([shell, SCRIPT, stand_in, "pyyaml"], start_new_session=True, timeout=60)
+    with signals_heard():
+        done = subprocess.run([shell, SCRIPT, stand_in, "pyyaml"], start_new_session=True, timeout=60)
     assert done.returncode in (130, -signal.SIGINT)
     assert [line.split()[1] for line in calls.read_text().splitlines() if line.endswith(" pyyaml")] == ["uv"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.site import SECONDS, Site
+from tests.child_processes import signals_heard
 from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
@@ -39,13 +40,14 @@ run(dag)
 def test_ends_its_job_with_itself(site: Site, number: signal.Signals, deferrable: str, action: str) -> None:
     env = {"TD_KUBECONFIG": site.kubeconfig, "TD_DEFERRABLE": deferrable, "TD_ACTION": action}
     root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-c", _DAG],
-        env=os.environ | env | {"PYTHONPATH": root},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    with signals_heard():
+        process = subprocess.Popen(
+            [sys.executable, "-c", _DAG],
+            env=os.environ | env | {"PYTHONPATH": root},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
     try:
         until(lambda: bool(site.leases()) and bool(site.pods()), SECONDS)
         process.send_signal(number)

@@ -140,7 +140,7 @@ def test_without_a_workflow_a_job_stays_as_it_is() -> None:
 def test_what_the_step_asks_for_is_checked_like_all_the_rest() -> None:
     with pytest.raises(InvalidJob, match="apiVersion"):
         made(options({"kind": "TFJob"}))
-    with pytest.raises(InvalidJob, match="ps replicas"):
+    with pytest.raises(InvalidJob, match="1 ps replica is asked for"):
         made(options(job("true"), ps=1))
 
 
