@@ -178,7 +178,7 @@ def test_a_job_of_multikueue_is_managed_elsewhere():
             "spec.runPolicy.schedulingPolicy.minResources",
             {"cpu": "much"},
             "spec.runPolicy.schedulingPolicy.minResources.cpu",
-            "is no quantity",
+            "is not a quantity",
             "",
         ),
     ],

@@ -69,12 +69,12 @@ def with_sidecar(**keys: Any) -> dict[str, Any]:
         ),
         ({"env": [{"name": "N", "valueFrom": {}}]}, f"{C}.env[0].valueFrom", "names exactly one source", ""),
         ({"env": [{"name": "N", "valueFrom": "x"}]}, f"{C}.env[0].valueFrom", "must be a mapping (key: value)", ""),
-        ({"ports": [{"containerPort": 0}]}, f"{C}.ports[0].containerPort", "is no port: the number 0", ""),
-        ({"ports": [{"containerPort": 65536}]}, f"{C}.ports[0].containerPort", "is no port", ""),
+        ({"ports": [{"containerPort": 0}]}, f"{C}.ports[0].containerPort", "is not a port: the number 0", ""),
+        ({"ports": [{"containerPort": 65536}]}, f"{C}.ports[0].containerPort", "is not a port", ""),
         ({"ports": [{"containerPort": "80"}]}, f"{C}.ports[0].containerPort", "not the text '80'", "80 without quotes"),
         ({"ports": [{"containerPort": True}]}, f"{C}.ports[0].containerPort", "must be a whole number", ""),
         ({"ports": [{"name": "x"}]}, f"{C}.ports[0].containerPort", "is required and missing", ""),
-        ({"ports": [{"name": "HTTP", "containerPort": 80}]}, f"{C}.ports[0].name", "'HTTP' is no port name", ""),
+        ({"ports": [{"name": "HTTP", "containerPort": 80}]}, f"{C}.ports[0].name", "'HTTP' is not a port name", ""),
         (
             {"ports": [{"name": "a", "containerPort": 80}, {"name": "a", "containerPort": 81}]},
             f"{C}.ports[1].name",
@@ -102,10 +102,10 @@ def with_sidecar(**keys: Any) -> dict[str, Any]:
         (
             {"resources": {"limits": {"cpu": "2 cores"}}},
             f"{C}.resources.limits.cpu",
-            "is no quantity: the text '2 cores'",
+            "is not a quantity: the text '2 cores'",
             "500m",
         ),
-        ({"resources": {"limits": {"cpu": True}}}, f"{C}.resources.limits.cpu", "is no quantity", ""),
+        ({"resources": {"limits": {"cpu": True}}}, f"{C}.resources.limits.cpu", "is not a quantity", ""),
         ({"resources": {"limits": {"cpu": "-1"}}}, f"{C}.resources.limits.cpu", "must not be negative", ""),
         (
             {"resources": {"requests": {"nvidia.com/gpu": 2}, "limits": {"nvidia.com/gpu": 1}}},

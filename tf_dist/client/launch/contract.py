@@ -48,7 +48,7 @@ METRIC: Final = "metric-"
 
 
 def metric_file(metric: str) -> str:
-    """The file of a metric: ``metric-val.loss`` for ``val/loss``, which is no file name; no metric has a dot."""
+    """The file of a metric: ``metric-val.loss`` for ``val/loss``. Names of metrics have no dots."""
     return METRIC + metric.replace("/", ".")
 
 

@@ -357,6 +357,6 @@ def port_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors
         out.error((*loc, key), f"must be a whole number, not {describe_value(value)}", hint)
         return None
     if not 1 <= value <= 65535:
-        out.error((*loc, key), f"is no port: {describe_value(value)}; ports go from 1 to 65535")
+        out.error((*loc, key), f"is not a port: {describe_value(value)}; ports go from 1 to 65535")
         return None
     return value

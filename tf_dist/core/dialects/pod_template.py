@@ -45,7 +45,7 @@ def _check_ports(
             if type(number) is int and not 1 <= number <= 65535 and (number or field == "containerPort"):
                 out.error(
                     (*place, field),
-                    f"is no port: {describe_value(number)}; ports go from 1 to 65535",
+                    f"is not a port: {describe_value(number)}; ports go from 1 to 65535",
                     "write a number from 1 to 65535",
                 )
         number = port.get("containerPort")
@@ -67,7 +67,7 @@ def _check_port_name(port: Mapping[str, Any], loc: FieldPath, names: set[str], o
     if len(name) > 15 or not PORT_NAME.fullmatch(name):
         out.error(
             (*loc, "name"),
-            f"{name!r} is no port name: at most 15 lower-case letters, digits and single '-', one letter at least",
+            f"{name!r} is not a port name: at most 15 lower-case letters, digits and single '-', one letter at least",
             "choose a shorter name" if len(name) > 15 else "",
         )
     if name in names:
@@ -194,7 +194,7 @@ def read_quantities(found: Mapping[str, Any], key: str, loc: FieldPath, out: Fie
             amount = parse_quantity(value)
         except ValueError:
             hint = "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
-            out.error(place, f"is no quantity: {describe_value(value)}", hint)
+            out.error(place, f"is not a quantity: {describe_value(value)}", hint)
             continue
         if amount < 0:
             out.error(place, f"must not be negative, not {describe_value(value)}", "write 0 or more")

@@ -106,7 +106,9 @@ def _port(value: object, loc: FieldPath, out: FieldErrors) -> None:
             hint = f"write {value} without quotes" if value.isdecimal() else "write a number, or a name from ports"
             out.error(loc, f"{value!r} is not the name of a port", hint)
     elif not isinstance(value, int) or not 1 <= value <= 65535:
-        out.error(loc, f"is no port: {describe_value(value)}; ports go from 1 to 65535", "write a number up to 65535")
+        out.error(
+            loc, f"is not a port: {describe_value(value)}; ports go from 1 to 65535", "write a number up to 65535"
+        )
 
 
 def _address(value: str, loc: FieldPath, out: FieldErrors) -> None:

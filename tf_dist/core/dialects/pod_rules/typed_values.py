@@ -92,7 +92,7 @@ def _wrong_type(wanted: str, value: object) -> tuple[str, str]:
     what = describe_value(value)
     match wanted:
         case "quantity":
-            return f"is no quantity: {what}", "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
+            return f"is not a quantity: {what}", "write a number and a suffix, of at most 2^63: 500m, 2, 64Gi"
         case "[]string" if isinstance(value, str):
             return "must be a list of texts, not one text", "put each word on a line of its own: - word"
         case "string":
