@@ -257,7 +257,7 @@ def _check_probe(probe: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> 
 
 def _check_mount(mount: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
     if mount.get("subPath") and mount.get("subPathExpr"):
-        out.error((*loc, "subPathExpr"), "cannot stand beside subPath", "keep one of them")
+        out.error((*loc, "subPathExpr"), "cannot be combined with subPath", "keep one of them")
     if mount.get("recursiveReadOnly") in ("IfPossible", "Enabled") and mount.get("readOnly") is not True:
         out.error((*loc, "recursiveReadOnly"), "needs readOnly: true", "add readOnly: true")
 
