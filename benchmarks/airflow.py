@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, until
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 
 JOBS: Final = 1_000
 SECONDS: Final = 20.0

@@ -18,8 +18,8 @@ from benchmarks.jobs import TEMPLATE, Copies, tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -60,7 +60,7 @@ class Looks(MetricsRecorder):
 class Scene:
     """The cluster, and a driver that has seen all of it."""
 
-    def __init__(self, cluster: MemoryCluster, driver: Driver) -> None:
+    def __init__(self, cluster: MemoryCluster, driver: Controller) -> None:
         self._cluster = cluster
         self.driver = driver
         self._arrived = 0
@@ -127,15 +127,15 @@ def scene(waiting: int) -> Iterator[Scene]:
     """So many gangs wait, and a driver follows them."""
     tune_garbage_collector()
     # No resync: it has every job that waits say anew what is free now, one after the other, and there is never rest.
-    settings = DriverSettings(
+    settings = ControllerSettings(
         volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"), resync_waiting=_NO_RESYNC
     )
     journal = Copies("waiting", waiting, vary=_in_line)
     with MemoryCluster(journal=journal, uids=journal.uids) as small:
-        _fill(small, Driver(small, settings=settings))
+        _fill(small, Controller(small, settings=settings))
     with MemoryCluster(journal=journal) as cluster:
         looks = Looks()
-        driver = Driver(cluster, settings=settings, recorder=looks)
+        driver = Controller(cluster, settings=settings, recorder=looks)
         found = Scene(cluster, driver)
         driver.start()
         try:
@@ -153,7 +153,7 @@ def _in_line(text: str, number: int) -> str:
     return text.replace(queue_position_text(0, (), ""), queue_position_text(number, ahead, ""))
 
 
-def _fill(cluster: MemoryCluster, driver: Driver) -> None:
+def _fill(cluster: MemoryCluster, driver: Controller) -> None:
     """Every GPU is held by a gang that runs, and one gang waits."""
     room = {"cpu": "96", "memory": "384Gi", "pods": "110", "nvidia.com/gpu": "8"}
     for number in range(GANGS):

@@ -11,7 +11,7 @@ from benchmarks.jobs import NODE, TEMPLATE, Copies, tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, rounds, until
 from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.context import Observed
@@ -75,7 +75,7 @@ def _run_all(cluster: MemoryCluster, nodes: list[str]) -> None:
         cluster.replace(PODS, "default", name, {**bound, "status": RUNNING}, subresource="status")
 
 
-def _come_to_rest(driver: Driver) -> None:
+def _come_to_rest(driver: Controller) -> None:
     """So many passes as it takes: only some hundred gangs are admitted in one."""
     while driver.step():
         pass
@@ -97,7 +97,7 @@ def a_full_pass() -> Measured:
     for number in range(1000):
         cluster.create(TFJOBS, "default", tfjob(f"job-{number:04}", ps=2, workers=4))
     # Both clocks stand: if only one went on, that would mean that the other had been set.
-    driver = Driver(cluster, clock=lambda: NOW, monotonic=lambda: 0.0)
+    driver = Controller(cluster, clock=lambda: NOW, monotonic=lambda: 0.0)
     _come_to_rest(driver)
     _run_all(cluster, ["n"])
     _come_to_rest(driver)
@@ -130,14 +130,14 @@ def cold_start() -> Measured:
         job = tfjob(TEMPLATE, ps=1, workers=7)
         job["metadata"]["annotations"] = {"tf-dist.dev/services": "per-job"}
         small.create(TFJOBS, "default", job)
-        first = Driver(small, clock=lambda: NOW, monotonic=lambda: 0.0)
+        first = Controller(small, clock=lambda: NOW, monotonic=lambda: 0.0)
         _come_to_rest(first)
         _run_all(small, [NODE])
         _come_to_rest(first)
     cluster = MemoryCluster(clock=lambda: NOW, journal=journal, history=1000)
     assert len(cluster.list(PODS).items) == 80_000
     cluster.create(TFJOBS, "default", tfjob("new"))
-    driver = Driver(cluster, clock=lambda: NOW)
+    driver = Controller(cluster, clock=lambda: NOW)
     begun = time.perf_counter()
     driver.start()
     try:

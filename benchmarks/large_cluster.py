@@ -21,8 +21,8 @@ from benchmarks.measure import Measured, Row, Target, benchmark, resident_mib, u
 from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -51,7 +51,7 @@ def _documents() -> dict[Resource, list[Object]]:
     document = tfjob(_NAME, workers=WORKERS)
     document["spec"]["tfReplicaSpecs"].pop("PS", None)
     memory.create(TFJOBS, "default", document)
-    driver = Driver(memory, leadership=Standalone("bench"), settings=DriverSettings(volcano_jobs=False))
+    driver = Controller(memory, leadership=Standalone("bench"), settings=ControllerSettings(volcano_jobs=False))
     for _ in range(3):
         driver.step()
     for pod in memory.list(PODS).items:
@@ -229,9 +229,9 @@ def drive(url: str) -> None:
     """The driver's process: a cold start with a pass over every job, a relist, and pods that change."""
     tune_garbage_collector()
     looked = Looked()
-    settings = DriverSettings(volcano_jobs=False, workers=16)
+    settings = ControllerSettings(volcano_jobs=False, workers=16)
     with RestCluster(url, paced=True) as cluster:
-        driver = Driver(cluster, leadership=Standalone("bench"), settings=settings, recorder=looked)
+        driver = Controller(cluster, leadership=Standalone("bench"), settings=settings, recorder=looked)
         began = time.monotonic()
         driver.start()
         until(lambda: driver.synced() and looked.count >= JOBS)

@@ -14,12 +14,12 @@ from typing import Any
 
 from tests.child_processes import signals_heard
 from tests.waiting import until
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.manager import Manager, ManagerSettings
 
 
 def settings(*, volcano_jobs: bool = False, **more: Any) -> ManagerSettings:
-    driver = DriverSettings(workers=2, volcano_jobs=volcano_jobs)
+    driver = ControllerSettings(workers=2, volcano_jobs=volcano_jobs)
     return ManagerSettings(**{"metrics_port": 0, "driver": driver, "renew_every": 0.4, **more})
 
 

@@ -1,14 +1,15 @@
-"""A driver over the embedded store, with a kubelet that a test plays by hand and a clock that it moves."""
+"""A controller over the embedded store, with a kubelet that a test plays by hand and a clock that it moves."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, cast
 
 from tf_dist.cluster.api import (
     EVENTS,
+    JOB_KINDS,
     NODES,
     PODS,
     TFJOBS,
@@ -19,8 +20,7 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.core.api import names
+from tf_dist.controller.controller import Controller
 from tf_dist.errors import TFDistError
 
 START = 1_800_000_000.0
@@ -37,7 +37,7 @@ class Clock:
 
 
 class RunningClock(Clock):
-    """Time that goes on by itself, and may be moved on: for drivers in threads, whose retries are due by it."""
+    """Time that goes on by itself, and may be moved on: for controllers in threads, whose retries are due by it."""
 
     def __init__(self) -> None:
         self._ahead = START - time.monotonic()
@@ -77,7 +77,7 @@ def tfjob(name: str = "mnist", *, workers: int = 2, ps: int = 1, **policy: Any) 
 
 
 class World:
-    """A cluster with one node, a driver, and hands to play the kubelet."""
+    """A cluster with one node, a controller, and hands to play the kubelet."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class World:
         node = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110"}}}
         self.memory.create(NODES, None, node)
         self.memory.replace(NODES, None, "n1", {**self.memory.get(NODES, None, "n1"), **node}, subresource="status")
-        self.driver = Driver(self.cluster, clock=self.clock, monotonic=self.clock)
+        self.controller = Controller(self.cluster, clock=self.clock, monotonic=self.clock)
 
     def submit(self, document: Object, resource: Resource = TFJOBS) -> Object:
         return self.memory.create(resource, "default", document)
@@ -102,7 +102,7 @@ class World:
     def settle(self, most: int = 50) -> int:
         """Passes until nothing is left to do; their number."""
         for count in range(most):
-            if self.driver.step() == 0:
+            if self.controller.step() == 0:
                 return count
         raise AssertionError(f"not settled after {most} passes: {self.describe()}")
 
@@ -110,7 +110,7 @@ class World:
         for _ in range(most):
             if condition():
                 return
-            self.driver.step()
+            self.controller.step()
         raise AssertionError(self.describe())
 
     def pods(self) -> dict[str, Object]:
@@ -171,7 +171,7 @@ def running() -> dict[str, Any]:
 
 
 class Crash(BaseException):
-    """The driver process dies here."""
+    """The controller process dies here."""
 
 
 class CrashingCluster:
@@ -216,37 +216,36 @@ def disturbed(inner: Cluster, before: Callable[..., object]) -> Cluster:
     return cast("Cluster", Wire())
 
 
-ME, OTHER = "default/me", "default/other"
-
-
 class Hands:
-    """A mandate that a test holds in its hands. It ends after ``left`` questions (None: never)."""
+    """A leadership that a test holds in its hands. It ends after ``left`` writes (None: never)."""
 
-    def __init__(self, ref: str = ME, *, takes_over: bool = True) -> None:
-        self.ref = ref
-        self.takes_over = takes_over
+    def __init__(self) -> None:
         self.epoch = 0
         self.left: int | None = None
-        self.dead: frozenset[str] = frozenset()
-        self.watched: frozenset[str] = frozenset()
+        self.led = frozenset(JOB_KINDS)
+        self.changed: Callable[[], object] = lambda: None
 
-    def valid(self) -> bool:
-        if self.left is None:
-            return True
-        self.left -= 1
-        return self.left >= 0
+    @property
+    def term(self) -> Hashable:
+        return (self.epoch, self.led) if self.kinds() else ()
 
-    def remaining(self) -> float:
-        return math.inf if self.left is None or self.left >= 0 else 0.0
+    def kinds(self) -> frozenset[Resource]:
+        return self.led if self.left is None or self.left > 0 else frozenset()
 
-    def stale(self) -> Collection[str]:
-        return self.dead & self.watched
+    def remaining(self, kind: Resource) -> float:
+        """Asked before each write."""
+        if kind not in self.kinds():
+            return 0.0
+        if self.left is not None:
+            self.left -= 1
+        return math.inf
 
-    def watch_drivers(self, refs: Collection[str]) -> None:
-        self.watched = frozenset(refs)
-
-    def listen(self, listener: Callable[[], None]) -> None:
+    def listen(self, listener: Callable[[], object]) -> None:
         self.changed = listener
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class Counting:
@@ -264,12 +263,6 @@ class Counting:
             return call(resource, *args, **kwargs)
 
         return counted
-
-
-def claimed_by(driver: str, **fields: Any) -> Object:
-    document = tfjob(**fields)
-    document["metadata"]["annotations"] = {names.DRIVER: driver}
-    return document
 
 
 def queue(name: str, cpu: str, **spec: Any) -> Object:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controller.harness import World, container, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.controller.job_index import JobIndex
 
 FIRST_FORMAT = {
@@ -23,7 +23,7 @@ FIRST_FORMAT = {
 def test_gangs_of_the_first_format_have_a_disruption_budget_where_that_is_asked_for(
     document: Object, asked: bool, expected: bool
 ) -> None:
-    index = JobIndex(DriverSettings(disruption_budgets=asked))
+    index = JobIndex(ControllerSettings(disruption_budgets=asked))
     known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(document))
     assert known.job is not None
     assert known.job.disruption_budget is expected
@@ -31,7 +31,7 @@ def test_gangs_of_the_first_format_have_a_disruption_budget_where_that_is_asked_
 
 @pytest.mark.parametrize("domain", ["", "example.local"])
 def test_addresses_of_a_job_end_in_the_domain_of_the_cluster(domain: str) -> None:
-    index = JobIndex(DriverSettings(cluster_domain=domain))
+    index = JobIndex(ControllerSettings(cluster_domain=domain))
     known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(tfjob()))
     assert known.job is not None
     assert known.job.cluster_domain == domain

@@ -9,7 +9,7 @@ from typing import Any
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.cluster.client.indexer import Indexer, object_key
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.core.api.fieldpath import PackedJson
@@ -54,14 +54,14 @@ def test_a_pass_that_writes_nothing_decodes_no_document() -> None:
     world = World()
     world.submit(tfjob())
     world.settle()
-    world.driver.informers.start()
+    world.controller.informers.start()
     try:
-        assert world.driver.informers.wait_synced(30)
+        assert world.controller.informers.wait_synced(30)
         world.settle()
-        [stored] = [stored for _, stored in world.driver.informers.jobs()]
+        [stored] = [stored for _, stored in world.controller.informers.jobs()]
         assert isinstance(stored, StoredDocument)
         stored.pack()
-        world.driver.step()
+        world.controller.step()
         assert not any(isinstance(part, dict) and "spec" in part for part in gc.get_referents(stored))
     finally:
-        world.driver.informers.stop()
+        world.controller.informers.stop()

@@ -21,9 +21,9 @@ from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, PODS, SECRETS, TFJOBS, Clus
 from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
+from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -56,8 +56,8 @@ class Bench:
         self.may_act: Callable[[], bool] = lambda: True
         self.left: Callable[[], float] = lambda: math.inf
         cluster: Cluster = disturbed(self.memory, self._asked)
-        context = DriverContext(cluster=cluster, clock=self.world.clock, recorder=self.results)
-        self.informers = DriverInformers(context, on_change=lambda *_: None, on_capacity_freed=lambda: None)
+        context = ControllerContext(cluster=cluster, clock=self.world.clock, recorder=self.results)
+        self.informers = InformerSet(context, on_change=lambda *_: None, on_capacity_freed=lambda: None)
         self.job = self.world.submit(tfjob())
         self.uid = str(self.job["metadata"]["uid"])
         self.applier = PlanExecutor(
@@ -406,9 +406,9 @@ def scene() -> Iterator[Scene]:
     try:
         scene = Scene(server, world)
         with scene.proxy, RestCluster(scene.proxy.url, token=server.token, retries=3, sleep=lambda _: None) as client:
-            settings = DriverSettings(volcano_jobs=False)
+            settings = ControllerSettings(volcano_jobs=False)
             clock = world.clock
-            world.driver = Driver(client, clock=clock, monotonic=clock, leadership=scene.leadership, settings=settings)
+            world.controller = Controller(client, clock=clock, monotonic=clock, leadership=scene.leadership, settings=settings)
             yield scene
     finally:
         server.stop()
@@ -419,11 +419,11 @@ def test_a_creation_is_not_repeated_once_the_mandate_is_lost(scene: Scene, kind:
     scene.world.submit(tfjob())
     scene.proxy.inject(Fault(kind, frozenset({"create"}), frozenset({"pods"})))
     scene.loses = True
-    scene.world.driver.step()
+    scene.world.controller.step()
     assert scene.creates() == 1
     assert len(scene.world.memory.list(PODS).items) == (1 if kind is Kind.LOSE else 0)
     before = scene.writes()
-    scene.world.driver.step()
+    scene.world.controller.step()
     assert scene.writes() == before
 
 
@@ -441,7 +441,7 @@ def test_an_attempt_takes_no_longer_than_the_mandate_lasts(scene: Scene) -> None
     scene.leadership.seconds = 0.5
     scene.loses = True
     began = time.monotonic()
-    scene.world.driver.step()
+    scene.world.controller.step()
     assert time.monotonic() - began < hang
     assert scene.creates() == 1
     assert scene.world.memory.list(PODS).items == []

@@ -18,8 +18,8 @@ from tests.controller.harness import ME, OTHER, START, Hands, RunningClock, Worl
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
 from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, ResyncSchedule, TokenBucket, WorkQueue
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.errors import Unavailable
 
@@ -147,7 +147,7 @@ def wall() -> Wall:
 
 
 @pytest.fixture
-def stumbling(world: World, wall: Wall) -> Iterator[Driver]:
+def stumbling(world: World, wall: Wall) -> Iterator[Controller]:
     """A driver whose first creation of a pod fails, just as the wall clock is set back by an hour."""
     tries = count(1)
 
@@ -161,7 +161,7 @@ def stumbling(world: World, wall: Wall) -> Iterator[Driver]:
                 raise Unavailable("create pods: no answer")
             return world.memory.create(resource, *args, **kwargs)  # type: ignore[arg-type]
 
-    driver = Driver(Wire(), clock=wall)  # type: ignore[arg-type]
+    driver = Controller(Wire(), clock=wall)  # type: ignore[arg-type]
     driver.start()
     yield driver
     driver.stop()
@@ -172,13 +172,13 @@ def world() -> World:
     return World()
 
 
-def test_a_wall_clock_that_is_set_back_delays_no_retry(world: World, stumbling: Driver) -> None:
+def test_a_wall_clock_that_is_set_back_delays_no_retry(world: World, stumbling: Controller) -> None:
     world.submit(tfjob())
     until(lambda: len(world.pods()) == 3, SECONDS)
 
 
 def test_a_wall_clock_that_is_set_forward_makes_deadlines_fire(world: World, wall: Wall) -> None:
-    driver = Driver(world.memory, clock=wall)
+    driver = Controller(world.memory, clock=wall)
     driver.start()
     try:
         world.submit(tfjob(activeDeadlineSeconds=3600))
@@ -194,7 +194,7 @@ def test_a_wall_clock_that_is_set_forward_makes_deadlines_fire(world: World, wal
 
 
 def test_what_a_driver_wrote_whose_clock_was_ahead_postpones_nothing(world: World, wall: Wall) -> None:
-    ahead = Driver(world.memory, clock=lambda: wall() + 3600)
+    ahead = Controller(world.memory, clock=lambda: wall() + 3600)
     world.submit(tfjob(workers=3))
     while ahead.step():
         pass
@@ -202,7 +202,7 @@ def test_what_a_driver_wrote_whose_clock_was_ahead_postpones_nothing(world: Worl
     while ahead.step():
         pass
     assert world.status()["phase"] == "Running"
-    driver = Driver(world.memory, clock=wall)
+    driver = Controller(world.memory, clock=wall)
     driver.start()
     try:
         world.end_pod("mnist-worker-1", 0)
@@ -230,14 +230,14 @@ def looks() -> Looks:
     return Looks()
 
 
-def seen(driver: Driver, looks: Looks) -> int:
+def seen(driver: Controller, looks: Looks) -> int:
     """How many jobs a pass looks at to which nothing has happened."""
     before = looks.total
     driver.step(driver._queue.take())
     return looks.total - before
 
 
-def rest(driver: Driver) -> None:
+def rest(driver: Controller) -> None:
     """Nothing is left to do, and nothing that has changed is left to be seen."""
     while driver.step():
         pass
@@ -248,12 +248,12 @@ def rest(driver: Driver) -> None:
 
 
 def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: World, looks: Looks) -> None:
-    driver = Driver(
+    driver = Controller(
         world.memory,
         clock=world.clock,
         monotonic=world.clock,
         recorder=looks,
-        settings=DriverSettings(resync=PERIOD, resync_waiting=PERIOD),
+        settings=ControllerSettings(resync=PERIOD, resync_waiting=PERIOD),
     )
     for number in range(60):
         world.submit(tfjob(f"job-{number}", workers=50))  # waits for ever
@@ -268,8 +268,8 @@ def test_every_job_is_looked_at_once_a_period_and_never_many_together(world: Wor
 
 
 def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
-    settings = DriverSettings(resync=PERIOD, resync_waiting=PERIOD)
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    settings = ControllerSettings(resync=PERIOD, resync_waiting=PERIOD)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(tfjob(workers=50))
     rest(driver)
     schedules = (driver._resync, driver._resync_waiting)
@@ -280,8 +280,8 @@ def test_a_job_that_is_gone_is_no_reason_to_wake(world: World) -> None:
 
 
 def test_a_job_that_waits_is_looked_at_more_often_until_it_has_its_place(world: World, looks: Looks) -> None:
-    settings = DriverSettings(resync=10 * PERIOD, resync_waiting=PERIOD)
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, settings=settings)
+    settings = ControllerSettings(resync=10 * PERIOD, resync_waiting=PERIOD)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, settings=settings)
 
     def within(seconds: float) -> int:
         found = 0
@@ -306,7 +306,7 @@ def test_a_job_that_waits_is_looked_at_more_often_until_it_has_its_place(world: 
 
 def test_the_death_of_a_driver_is_a_reason_to_look_at_its_jobs_alone(world: World, looks: Looks) -> None:
     leadership = Hands(ME)
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, leadership=leadership)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, leadership=leadership)
     for number in range(20):
         world.submit(tfjob(f"mine-{number}", workers=50))
     for number in range(3):
@@ -334,7 +334,7 @@ def test_what_comes_while_all_there_is_is_looked_at_is_dealt_with_first() -> Non
             written.append(str(name))
             assert gate.wait(SECONDS)
 
-    driver = Driver(disturbed(world.memory, before), clock=world.clock, settings=DriverSettings(workers=1))
+    driver = Controller(disturbed(world.memory, before), clock=world.clock, settings=ControllerSettings(workers=1))
     driver.start()
     try:
         until(lambda: driver.readings().work.depth == 19 and len(written) == 1, SECONDS)
@@ -428,7 +428,7 @@ def test_who_sleeps_as_long_as_it_may_comes_to_each_once_a_period(names: list[st
 
 
 def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed_anew(world: World) -> None:
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
     driver.informers.start()
     try:
         assert driver.informers.wait_synced(SECONDS)

@@ -23,7 +23,7 @@ from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 from tf_dist.cli.install.rbac import ARGO_ACCOUNT
 from tf_dist.client.launch import contract
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 
 pytestmark = pytest.mark.cluster
 
@@ -185,7 +185,7 @@ def test_an_administrator_of_the_namespace_gives_steps_their_rights(
     with tempfile.TemporaryDirectory(prefix="ta-") as scratch, ExitStack() as stack:
         stage = Stage(admin, "", "", tmp_path, scratch, namespace)
         stack.callback(lambda: [launcher.close() for launcher in stage.launchers])
-        driver = Driver(admin)
+        driver = Controller(admin)
         stack.callback(driver.stop)
         driver.start()
         step = stage.step(job())

@@ -12,8 +12,8 @@ from tests.deploy.kubelet import Kubelet
 from tests.deploy.roles import Life, short
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api import names
 
 pytestmark = pytest.mark.cluster
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 def test_a_drained_node_spends_no_restart(
     admin: RestCluster, kubectl: Callable[..., str], room: Kubelet, namespace: str
 ) -> None:
-    driver = Driver(admin, settings=DriverSettings(volcano_jobs=False))
+    driver = Controller(admin, settings=ControllerSettings(volcano_jobs=False))
     document = short(tfjob(workers=2, ps=1, backoffLimit=0))
     stored = admin.create(TFJOBS, namespace, document)
     life = Life(admin, driver, room, TFJOBS, stored)

@@ -13,8 +13,8 @@ from tests.controller.harness import container, replica, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -58,8 +58,8 @@ class Driving:
     def __init__(self, admin: RestCluster, namespace: str) -> None:
         self._admin, self._namespace = admin, namespace
         self._ahead = 0.0
-        settings = DriverSettings(namespace=namespace, volcano_jobs=False)
-        self._driver = Driver(admin, settings=settings, clock=lambda: time.time() + self._ahead)
+        settings = ControllerSettings(namespace=namespace, volcano_jobs=False)
+        self._driver = Controller(admin, settings=settings, clock=lambda: time.time() + self._ahead)
 
     def until(self, condition: Callable[[], bool]) -> None:
         def passed() -> bool:

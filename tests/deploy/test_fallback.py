@@ -11,8 +11,8 @@ from tests.deploy.test_exclusions import nodes
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 
 pytestmark = pytest.mark.cluster
 __all__ = ["nodes"]
@@ -40,8 +40,8 @@ def test_a_fallback_keeps_its_age_and_an_eviction_begins_the_list_anew(
         spec = {"containers": [container(cpu="6")], "nodeName": name}
         admin.create(PODS, namespace, {"metadata": {"name": f"held-{name}"}, "spec": spec})
     ahead = 0.0
-    settings = DriverSettings(namespace=namespace, volcano_jobs=False)
-    driver = Driver(admin, settings=settings, clock=lambda: time.time() + ahead)
+    settings = ControllerSettings(namespace=namespace, volcano_jobs=False)
+    driver = Controller(admin, settings=settings, clock=lambda: time.time() + ahead)
 
     def memory(name: str) -> Object:
         driver.step()

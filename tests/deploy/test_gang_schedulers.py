@@ -29,8 +29,8 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import GANG_SCHEDULER
 from tf_dist.errors import Conflict, Forbidden
@@ -101,7 +101,7 @@ def asking(gang: GangScheduler) -> Object:
 
 def life_of(admin: RestCluster, account: RestCluster, room: Kubelet, namespace: str, gang: GangScheduler) -> Life:
     """A job that asks for a scheduler, in the hands of a driver with the namespace's own account."""
-    driver = Driver(account, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    driver = Controller(account, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     return Life(admin, driver, room, TFJOBS, account.create(TFJOBS, namespace, asking(gang)))
 
 

@@ -22,7 +22,7 @@ from tf_dist.cli.install.rbac import ARGO_ACCOUNT
 from tf_dist.cli.install.workload import kustomize_tree, manifest_files
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import controller_lease_name, system_namespace
 from tf_dist.controller.manager import Manager, ManagerSettings
 from tf_dist.errors import AlreadyExists, Forbidden
@@ -262,7 +262,7 @@ def test_the_leases_that_drivers_take_turns_in_are_installed(settings: InstallOp
     options = ManagerSettings(
         namespaces=settings.namespaces,
         lease_namespace=settings.into,
-        driver=DriverSettings(
+        driver=ControllerSettings(
             volcano_jobs=False,
             system_namespace=system_namespace(
                 {one["name"]: one["value"] for one in pod(settings)["containers"][0].get("env", ())}

@@ -10,8 +10,8 @@ from tests.deploy.roles import Life, short
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, RESOURCE_QUOTAS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 
 pytestmark = pytest.mark.cluster
 QUOTAS = RESOURCE_QUOTAS
@@ -24,7 +24,7 @@ def test_a_gang_waits_for_a_quota_that_has_no_room_for_all_of_it_and_starts_when
     until(lambda: bool((admin.get(QUOTAS, namespace, "few").get("status") or {}).get("hard")), 60)
     other = {"metadata": {"name": "other"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     admin.create(PODS, namespace, other)
-    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, short(tfjob(cleanPodPolicy="All"))))
 
     waits = "waits for ResourceQuota few: pods 1 of 3 used, needs 3"
@@ -42,7 +42,7 @@ def test_a_job_says_what_a_quota_demands_of_its_pods_and_goes_on_when_it_does_no
     admin.create(QUOTAS, namespace, {"metadata": {"name": "few"}, "spec": {"hard": {"limits.cpu": "10"}}})
     # Before its controller has counted, it refuses everything.
     until(lambda: bool((admin.get(QUOTAS, namespace, "few").get("status") or {}).get("hard")), 60)
-    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, short(tfjob(cleanPodPolicy="All"))))
 
     life.until(lambda: "failed quota: few: must specify limits.cpu" in life.memory().get("obstacle", ""))

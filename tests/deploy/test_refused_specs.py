@@ -13,8 +13,8 @@ from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api.status_codec import stored_status
 
 pytestmark = pytest.mark.cluster
@@ -44,13 +44,13 @@ def test_an_edit_into_nonsense_takes_nothing_and_mending_takes_effect(
         room.step({})
         return condition(admin, namespace, type_).get("status") == status
 
-    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     until(lambda: driver.step() >= 0 and says("Running", "True"), 60)
     assert condition(admin, namespace, "SpecAccepted")["observedGeneration"] == 1
     before = pods(admin, namespace)
     driver.stop()
     # Another driver takes over: what it goes by is in the status.
-    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=False))
+    driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     nothing = {"metadata": {"annotations": {"tf-dist.dev/max-workers": "1"}}}
     edit(nothing | {"spec": {"runPolicy": {"schedulingPolicy": {"queue": "x"}}}}, "False")
     refused = condition(admin, namespace, "SpecAccepted")

@@ -44,8 +44,8 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
 from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
@@ -166,7 +166,7 @@ def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestClust
 
 def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, namespace: str) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
-    live(admin, Driver(account, settings=DriverSettings(volcano_jobs=False)), room, admin, namespace)
+    live(admin, Controller(account, settings=ControllerSettings(volcano_jobs=False)), room, admin, namespace)
     for name in ("tf-dist-controller", "tf-dist-arbiter"):
         # Not held by a controller: nothing runs the pods of this cluster.
         elector = LeaderElector(account, LeaseRef(SYSTEM, name), shared=True)
@@ -197,7 +197,7 @@ def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room
     elector = LeaderElector(account, LeaseRef(drivers, "driver"), shared=False)
     elector.step()
     assert elector.valid()
-    driver = Driver(account, settings=DriverSettings(namespace=drivers, volcano_jobs=False))
+    driver = Controller(account, settings=ControllerSettings(namespace=drivers, volcano_jobs=False))
     live(admin, driver, room, account, drivers)
     elector.step()
     assert elector.problem is None
@@ -264,7 +264,7 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         "ttlSecondsAfterFinished": 0,
     }
     stored = account.create(VOLCANO_JOBS, volcano, {"metadata": {"name": "vc"}, "spec": spec})
-    driver = Driver(account, settings=DriverSettings(namespace=volcano, volcano_jobs=True))
+    driver = Controller(account, settings=ControllerSettings(namespace=volcano, volcano_jobs=True))
     life = Life(admin, driver, room, VOLCANO_JOBS, stored)
     life.until(lambda: life.memory().get("phase") == "Running")
     assert names(admin, NETWORK_POLICIES, volcano) == ["vc"]
@@ -308,7 +308,7 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
     admin: RestCluster, as_account: Account, room: Kubelet, kubeflows: None, namespace: str
 ) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
-    driver = Driver(account, settings=DriverSettings(volcano_jobs=False))
+    driver = Controller(account, settings=ControllerSettings(volcano_jobs=False))
     document = short(tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0))
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, document))
     life.until(lambda: life.holds("Running"))
@@ -332,7 +332,7 @@ def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
     container_ = {"name": "tensorflow", "image": "tf", "resources": {"limits": {"cpu": "much"}}}
     spec = {"replicaSpecs": [{"tfReplicaType": "MASTER", "template": {"spec": {"containers": [container_]}}}]}
     admin.create(TFJOBS_V1ALPHA1, namespace, {"metadata": {"name": "wrong"}, "spec": spec})
-    driver = Driver(as_account("tf-dist-controller", SYSTEM), settings=DriverSettings(volcano_jobs=False))
+    driver = Controller(as_account("tf-dist-controller", SYSTEM), settings=ControllerSettings(volcano_jobs=False))
 
     def status() -> Object:
         driver.step()

@@ -16,8 +16,8 @@ from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
 from tf_dist.cluster.api import LIMIT_RANGES, PODS, QUEUES, RESOURCE_QUOTAS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api import names
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +31,7 @@ class Team:
     def __init__(self, admin: RestCluster, tenant: RestCluster, controller: RestCluster, namespace: str) -> None:
         self.admin, self.tenant, self.namespace = admin, tenant, namespace
         self.queue = f"queue-{namespace}"
-        self.driver = Driver(controller, settings=DriverSettings(volcano_jobs=False))
+        self.driver = Controller(controller, settings=ControllerSettings(volcano_jobs=False))
         self.kubelet = Kubelet(admin, namespace)
 
     def submit(self, name: str, *, requests: str = "1", **metadata: Any) -> None:

@@ -14,8 +14,8 @@ from tests.controller.harness import World, disturbed, running, tfjob
 from tf_dist.cli import job_output
 from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_problems, pods_of
 from tf_dist.cluster.api import LEASES, NODES, PODS, QUEUES, TFJOBS, Object
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import DRIVER_CONTROLLER
 from tf_dist.core.api import names
 from tf_dist.errors import ClusterError, Forbidden
@@ -136,7 +136,7 @@ def evicted(world: World) -> None:
     world.run_pods()
     world.settle()
     world.memory.evict("default", "mnist-worker-1")
-    world.driver.step()
+    world.controller.step()
     world.bury()
     world.settle()
     world.clock.now += 30
@@ -154,7 +154,7 @@ def too_often(world: World) -> None:
     world.run_pods()
     world.settle()
     world.memory.evict("default", "mnist-worker-1")
-    world.driver.step()
+    world.controller.step()
     world.bury()
     world.settle()
 
@@ -187,8 +187,8 @@ def _blind(world: World) -> None:
         if verb in ("list", "watch") and resource == NODES:
             raise Forbidden("nodes is forbidden")
 
-    settings = DriverSettings(namespace="default")
-    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock, settings=settings)
+    settings = ControllerSettings(namespace="default")
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock, settings=settings)
 
 
 def quota_alone(world: World) -> None:

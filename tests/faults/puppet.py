@@ -1,4 +1,4 @@
-"""Driver processes: the production driver with all its threads, under a mandate, behind a network of its own."""
+"""Controller processes: the production driver with all its threads, under a mandate, behind a network of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.faults.simulation import Process, SimulatedRuntime
 from tests.faults.site import Site
 from tests.faults.wire import Network, Server, Wire
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership, Standalone
@@ -77,7 +77,7 @@ class Puppet:
                 monotonic=self.process.monotonic,
                 runtime=self.runtime,
             )
-        self.driver = Driver(
+        self.driver = Controller(
             Wire(self.network, retries=retries),
             clock=self.process.wall,
             monotonic=self.process.monotonic,
@@ -98,7 +98,7 @@ class Puppet:
         """Whether it drives no more, for any reason."""
         return self.process.dead or self.left
 
-    def _settings(self, workers: int, volcano: bool, intents: int) -> DriverSettings:
+    def _settings(self, workers: int, volcano: bool, intents: int) -> ControllerSettings:
         namespace = None if self.reach in (Reach.ALONE, Reach.CLUSTER) else TEAM
         only = admissions = None
         if self._job is not None:
@@ -107,7 +107,7 @@ class Puppet:
             only = JobRef(kind, TEAM, name)
         elif self.reach is not Reach.ALONE:
             admissions = LeaseRef("default", admissions_lease_name(self._lease_name(), namespace))
-        return DriverSettings(
+        return ControllerSettings(
             namespace=namespace,
             only=only,
             volcano_jobs=volcano,

@@ -14,7 +14,7 @@ from tests.faults.recorder import RecordingApp
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api.job import ServiceStyle
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
 
@@ -26,7 +26,7 @@ class Recorded(World):
 
     def __init__(self, client: RestCluster, world: World, app: RecordingApp) -> None:
         self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
-        self.driver = Driver(client, clock=self.clock, monotonic=self.clock)
+        self.driver = Controller(client, clock=self.clock, monotonic=self.clock)
         self.driver.informers.start()
         # Who has listed is synced; but only when everything is watched, too, does nothing more come of the start.
         until(lambda: self.driver.synced() and app.asked("watch") == app.asked("list"), SECONDS)

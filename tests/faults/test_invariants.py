@@ -14,7 +14,7 @@ from tests.faults.record import HANDS, Author
 from tests.faults.rest import Rest
 from tf_dist.cluster.api import LEASES, NODES, PODS, PRIORITY_CLASSES, SERVICES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LEADER_ANNOTATION
 from tf_dist.core.api import names
 
@@ -34,7 +34,7 @@ class Judged(World):
         node = {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110"}}}
         self.memory.create(NODES, None, node)
         self.memory.replace(NODES, None, "n1", {**self.memory.get(NODES, None, "n1"), **node}, subresource="status")
-        self.driver = Driver(self.cluster, clock=self.clock, monotonic=self.clock)
+        self.driver = Controller(self.cluster, clock=self.clock, monotonic=self.clock)
 
     def settle(self, most: int = 50) -> int:
         return self.by(ME, lambda: World.settle(self, most))

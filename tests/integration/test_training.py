@@ -18,8 +18,8 @@ from tests.integration.node import ROOT, NodeProcess
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Cluster
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 
 pytestmark = [
     pytest.mark.cluster,
@@ -36,7 +36,7 @@ SCRIPT = ROOT / "examples" / "digits" / "train.py"
 
 @pytest.fixture
 def driven(real: RestCluster, namespace: str) -> Iterator[None]:
-    driver = Driver(real, settings=DriverSettings(namespace=namespace))
+    driver = Controller(real, settings=ControllerSettings(namespace=namespace))
     driver.start()
     yield
     driver.stop()

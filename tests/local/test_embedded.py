@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import until
 from tf_dist.cluster.api import PODS
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.controller.driver import ClockStepDetector
+from tf_dist.controller.controller import ClockStepDetector
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
 PATIENCE = 60.0

@@ -120,8 +120,8 @@ class TFJobStep(Container):
     :param on_suspend: what becomes of it while the workflow is suspended: ``suspend`` or ``leave``.
     :param grace_seconds: how long the launcher has to stop.
     :param reattach: a try goes on with the job of the last one; without, it makes one of its own.
-    :param driver: ``auto``: a controller in the cluster where one lives, else the step itself; or ``controller`` or
-        ``inline`` in any case.
+    :param driver: ``auto``: the controller that leads the namespace; where none does, the step is one itself.
+        ``controller``: never the step.
     :param job_namespace: for a job elsewhere, which then has no owner.
     :param retry_strategy: see ``default_retries``.
     :param resources: of the launcher's container.

@@ -25,15 +25,15 @@ from tf_dist.client.stored_jobs import (
     ClusterEvent,
     JobList,
     StoredJob,
-    driver_problems,
     events_of,
     find_job,
     find_problems,
+    leader_problems,
     list_jobs,
     pods_of,
     refuse_finished,
     replica_of,
-    without_driver,
+    without_leader,
 )
 from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
@@ -138,7 +138,7 @@ class Client:
 
     def undriven(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
         """What to say, and what helps, where nothing drives some of the jobs; None where all are driven."""
-        return without_driver(self.cluster, jobs)
+        return without_leader(self.cluster, jobs)
 
     def get(self, job: JobReference) -> StoredJob:
         """The job as it is now; NotFound names what is near, or says that another one has its name by now."""
@@ -310,7 +310,7 @@ class Client:
         Each has ``level``, ``category`` (a word that stays the same), ``summary``, ``detail`` and ``resolution``.
         """
         found = self.get(job)
-        return (*driver_problems(self.cluster, found), *find_problems(found, pods_of(self.cluster, found)))
+        return (*leader_problems(self.cluster, found), *find_problems(found, pods_of(self.cluster, found)))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
         """A job and the state of each replica, as of now; a notebook shows a table. InvalidJob if its spec is none."""

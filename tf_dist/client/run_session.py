@@ -41,7 +41,6 @@ from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:
-    from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
     from tf_dist.local.embedded import EmbeddedSettings
 
 _FOLLOW: Final = LogOptions(follow=True)
@@ -323,14 +322,12 @@ def run_on(
     *,
     keep: bool = False,
     choice: DriverChoice = DriverChoice.AUTO,
-    accelerators: Accelerators | None = None,
 ) -> Result:
     """Run a job on a cluster, driven as ``choice`` says, and take it away again unless ``keep``.
 
-    ``accelerators`` are known here alone: a job that has them is driven from here. ClusterError when the cluster does
-    not let us; it has a note where the job may still be.
+    ClusterError when the cluster does not let us; it has a note where the job may still be.
     """
-    from tf_dist.client.inline_driver import inline_driver
+    from tf_dist.client.controller_host import hosted_controller
 
     cluster, entry, namespace = connection.cluster, request.entry, request.namespace
     run_options = RunOptions(
@@ -341,17 +338,14 @@ def run_on(
     )
     request.create_companions(cluster)
     key = JobKey(namespace, entry.job.key.name)
-    choice = DriverChoice.INLINE if accelerators else choice
     with (
         closing(view()) as shown,
         show_warnings(shown),
-        inline_driver(
-            connection, entry.job.dialect, key, takes_over=False, choice=choice, accelerators=accelerators
-        ) as annotations,
+        hosted_controller(connection, entry.job.dialect, key, choice=choice),
     ):
         signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""
-        job = create_job(cluster, entry, namespace, workdir=workdir, annotations=annotations)
+        job = create_job(cluster, entry, namespace, workdir=workdir)
         try:
             return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
         except ClusterError as error:

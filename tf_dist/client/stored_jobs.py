@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
-from tf_dist.controller.leases.driver_liveness import no_living_driver
+from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import suggestion
 from tf_dist.core.api.job import Job, ReplicaId, Role, replica_id
@@ -30,7 +30,7 @@ from tf_dist.core.diagnostics.display_text import format_age, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_accepted_spec
-from tf_dist.core.reconciler.ownership import driver_of, external_manager
+from tf_dist.core.reconciler.ownership import external_manager
 from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, Problem
 
 T = TypeVar("T")
@@ -168,30 +168,27 @@ def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
         return (*newer, diagnose_unreadable(error))
 
 
-_NO_DRIVER: Final = (
-    "install a controller (tf-dist install), or see why it does not run; tf-dist run drives a job from here"
+_NO_LEADER: Final = (
+    "install a controller (tf-dist install), or see why it does not run; tf-dist run is one itself where nobody leads"
 )
 
 
-def driver_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
-    """That no living driver has a job which wants one; none where that cannot be known."""
-    why = no_living_driver(cluster, job.stored, now()) if _wants_driver(job) else ""
-    return (Diagnosis(Level.WARNING, Category.NO_DRIVER, why, resolution=_NO_DRIVER),) if why else ()
+def leader_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
+    """That nobody leads a job which wants to go on; nothing where that cannot be known."""
+    if job.status.finished or job.status.phase in STOPPED or external_manager(job.stored):
+        return ()
+    why = nobody_leads(leader_status(cluster, job.resource, job.namespace, now()))
+    return (Diagnosis(Level.WARNING, Category.NO_LEADER, why, resolution=_NO_LEADER),) if why else ()
 
 
-def _wants_driver(job: StoredJob) -> bool:
-    """Whether it is neither over nor suspended."""
-    return not job.status.finished and job.status.phase not in STOPPED
+def without_leader(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[str, str] | None:
+    """What to say, and what helps, where nobody leads some of the jobs; None where all are led.
 
-
-def without_driver(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[str, str] | None:
-    """What to say, and what helps, where nothing drives some of the jobs; None where all that want it are driven.
-
-    Each driver is asked for once.
+    Each namespace is asked for once.
     """
-    drivers = {driver_of(job.stored): job for job in jobs if _wants_driver(job)}
-    found = [one.summary for job in drivers.values() for one in driver_problems(cluster, job)]
-    return (found[0], _NO_DRIVER) if found else None
+    scopes = {(job.resource, job.namespace): job for job in jobs if not job.status.finished}
+    found = [one.summary for job in scopes.values() for one in leader_problems(cluster, job)]
+    return (found[0], _NO_LEADER) if found else None
 
 
 def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:

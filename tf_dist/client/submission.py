@@ -175,14 +175,13 @@ def create_job(
     namespace: str,
     *,
     workdir: str | None = None,
-    annotations: Mapping[str, str] | None = None,
 ) -> StoredJob:
     """Create a job; AlreadyExists, NotServed and NotFound say how to go on.
 
-    ``workdir`` None is the file's folder, "" the cluster's own; ``annotations`` come on top of the job's.
+    ``workdir`` None is the file's folder, "" the cluster's own.
     """
     resource = job_resource(entry)
-    document = _document(entry, namespace, workdir, annotations or {})
+    document = _document(entry, namespace, workdir)
     try:
         return StoredJob(resource, cluster.create(resource, namespace, document))
     except AlreadyExists as error:
@@ -201,11 +200,11 @@ def create_job(
         raise namespace_missing_error(error, namespace) from error
 
 
-def _document(entry: LoadedJob, namespace: str, workdir: str | None, more: Mapping[str, str]) -> dict[str, Any]:
+def _document(entry: LoadedJob, namespace: str, workdir: str | None) -> dict[str, Any]:
     document = entry.document
     folder = file_folder(entry.written.file) if workdir is None else workdir
     own = document["metadata"].get("annotations") or {}
-    annotations = {**({WORKDIR: folder} if folder else {}), **own, **more}
+    annotations = {**({WORKDIR: folder} if folder else {}), **own}
     metadata = {**document["metadata"], "namespace": namespace, **({"annotations": annotations} if annotations else {})}
     return {**document, "metadata": metadata}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tf_dist.cluster.api import Object
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.core.api.assignment import chosen_job
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.job import Dialect, Job, compact_job
@@ -21,7 +21,6 @@ from tf_dist.core.gang.snapshot import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_default_scheduler
-from tf_dist.core.reconciler.ownership import driver_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class JobEntry:
     stored: Object
     reading: StoredSpec
     status: Status
-    driver: str
     problem: Exception | None = None
     remembered: Status | None = None
     gang: str = ""
@@ -74,13 +72,8 @@ class JobEntry:
         return "deletionTimestamp" in self.stored["metadata"]
 
     def _another_decides(self, job: Job) -> bool:
-        """Whether another gang scheduler decides about it; one without a driver will have our default."""
-        status = self.status if self.driver else with_default_scheduler(job, self.status, self.gang)
-        return integration_of(job, status) is not None
-
-    def finished_by_other(self, me: str) -> bool:
-        """Whether it is over, and another driver than ``me`` was its last."""
-        return self.job is not None and self.status.finished and self.driver not in ("", me)
+        """Whether another gang scheduler decides about it; one that names none will have our default."""
+        return integration_of(job, with_default_scheduler(job, self.status, self.gang)) is not None
 
     @property
     def metrics_key(self) -> JobMetricsKey:
@@ -88,7 +81,7 @@ class JobEntry:
         job, status, waits = self.job, self.status, self.waits
         queue = None if job is None or status.finished else chosen_job(job, status).scheduling.queue
         admitted = not waits and status.admission is not None
-        return JobMetricsKey(self.ref.namespace, self.driver, status.phase.value, queue, waits, admitted)
+        return JobMetricsKey(self.ref.resource, status.phase.value, queue, waits, admitted)
 
     @property
     def admission_inputs(self) -> tuple[object, ...]:
@@ -96,7 +89,7 @@ class JobEntry:
         status = self.status
         live = status.phase in LIVE
         done = status.succeeded, *(counts.failed for counts in status.counts.values())
-        parts = self.uid, id(self.job), self.driver, live, status.admission, done, status.not_before
+        parts = self.uid, id(self.job), live, status.admission, done, status.not_before
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
         attempts = status.attempts if status.phase is Phase.PENDING else status.attempts.job
         ways = (status.fallback, status.fallback_from, status.since) if self.job and self.job.fallbacks else ()
@@ -114,7 +107,7 @@ class JobEntry:
         if self.status.unconfirmed and self.status.admission is None:
             return None  # it could not use a place
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
-        # The API server's clock may be ahead of ours: a job was there when a driver first saw it.
+        # The API server's clock may be ahead of ours: a job was there when a controller first saw it.
         created = min(created, self.status.created or created)
         return AdmissionRequest(job, self.status, created)
 
@@ -128,15 +121,13 @@ class JobChanges:
 
 
 class JobIndex:
-    """Reads what is stored, each version once, as a driver with these settings does. Thread-safe for different jobs."""
+    """Reads what is stored, each version once, as a controller with these settings. Thread-safe for different jobs."""
 
-    def __init__(self, settings: DriverSettings | None = None) -> None:
-        self._settings = settings or DriverSettings()
+    def __init__(self, settings: ControllerSettings | None = None) -> None:
+        self._settings = settings or ControllerSettings()
         self._known: dict[JobRef, JobEntry] = {}
         self._lock = threading.Lock()
         self._standings: Counter[JobMetricsKey] = Counter()
-        self._waits = 0
-        self._drivers: dict[str, set[JobRef]] = {}
         self._changed: dict[str, JobRef] = {}
         self._whole = True  # all of them are to be seen as changed
 
@@ -153,25 +144,10 @@ class JobIndex:
         """What is known of a job."""
         return self._known.get(ref)
 
-    @property
-    def any_pending(self) -> bool:
-        """Whether any job has no place yet."""
-        return self._waits > 0
-
     def metrics_counts(self) -> dict[JobMetricsKey, int]:
         """How many jobs stand in which way."""
         with self._lock:
             return dict(self._standings)
-
-    def drivers(self) -> frozenset[str]:
-        """The drivers that unfinished jobs name."""
-        with self._lock:
-            return frozenset(self._drivers)
-
-    def of(self, drivers: Iterable[str]) -> list[JobRef]:
-        """The unfinished jobs of these drivers."""
-        with self._lock:
-            return [ref for driver in drivers for ref in self._drivers.get(driver, ())]
 
     def changes(self) -> JobChanges:
         """The jobs that are others than when this was asked last."""
@@ -185,12 +161,6 @@ class JobIndex:
     def _of(self, uid: str, ref: JobRef) -> JobEntry | None:
         known = self._known.get(ref)
         return known if known is not None and known.uid == uid else None
-
-    def touch(self, drivers: Iterable[str]) -> None:
-        """The unfinished jobs of these drivers are to be seen as changed."""
-        with self._lock:
-            for driver in drivers:
-                self._changed.update((self._known[ref].uid, ref) for ref in self._drivers.get(driver, ()))
 
     def mark_all_changed(self) -> None:
         """All jobs are; until ``changes`` is asked, nothing is noted job by job."""
@@ -246,15 +216,8 @@ class JobIndex:
                     self._count(known.metrics_key, step)
                     if not self._whole:
                         self._changed[known.uid] = ref
-            if before is not None and before.driver and not before.status.finished:
-                self._drivers[before.driver].discard(ref)
-                if not self._drivers[before.driver]:
-                    del self._drivers[before.driver]
-            if after is not None and after.driver and not after.status.finished:
-                self._drivers.setdefault(after.driver, set()).add(ref)
 
     def _count(self, metrics_key: JobMetricsKey, step: int) -> None:
-        self._waits += step * metrics_key.waits
         self._standings[metrics_key] += step
         if not self._standings[metrics_key]:
             del self._standings[metrics_key]
@@ -264,7 +227,7 @@ def _read_entry(
     ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job], gang: str
 ) -> JobEntry:
     """One object that cannot be read, for any reason, must not stop the others."""
-    status, driver = Status(), driver_of(stored)
+    status = Status()
     try:
         status = read_status(stored)
         # What was remembered on top of a status holds as long as that status stands.
@@ -274,9 +237,9 @@ def _read_entry(
             else None
         )
         reading = _with_accepted(_parsed_spec(stored, status, before, seen), status.accepted)
-        return JobEntry(ref, stored, reading, status, driver, remembered=kept, gang=gang)
+        return JobEntry(ref, stored, reading, status, remembered=kept, gang=gang)
     except Exception as error:
-        return JobEntry(ref, stored, StoredSpec(job=None), status, driver, error, gang=gang)
+        return JobEntry(ref, stored, StoredSpec(job=None), status, error, gang=gang)
 
 
 def _with_accepted(reading: StoredSpec, accepted: AcceptedSpec | None) -> StoredSpec:
@@ -293,7 +256,7 @@ def _is_same_object(before: JobEntry, stored: Object) -> bool:
 def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: Callable[[Job], Job]) -> StoredSpec:
     if before is not None and before.problem is None and _spec_fingerprint(before.stored) == _spec_fingerprint(stored):
         reading = before.reading
-        # A spec that is refused here may be accepted by a driver of another release, and then be the one in force.
+        # A spec that is refused here may be accepted by a controller of another release, and then be the one in force.
         if reading.refused is None or before.status.accepted == status.accepted:
             return reading
     reading = read_stored_spec(stored, status)

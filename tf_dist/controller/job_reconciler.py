@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
-from tf_dist.controller.driver_settings import DriverContext, JobRef
-from tf_dist.controller.informers.driver_informers import DriverInformers, JobPods
+from tf_dist.controller.informers.informer_set import InformerSet, JobPods
 from tf_dist.controller.job_index import JobEntry, JobIndex
-from tf_dist.controller.leases.leadership import Leadership
 from tf_dist.controller.plan_executor import PlanExecutor
+from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, chosen_job, expected_job
+from tf_dist.core.api.assignment import PendingReason, Verdict, chosen_job, expected_job
 from tf_dist.core.api.context import (
     Action,
     EmitEvent,
@@ -43,34 +41,35 @@ class JobReconciler:
 
     def __init__(
         self,
-        context: DriverContext,
-        informers: DriverInformers,
+        context: ControllerContext,
+        informers: InformerSet,
         job_index: JobIndex,
         executor: PlanExecutor,
-        leadership: Leadership,
     ) -> None:
         self._cluster, self._clock, self._recorder = context.cluster, context.clock, context.recorder
         self._informers = informers
         self._job_index = job_index
         self._executor = executor
-        self._leadership = leadership
         self._skipped: dict[JobRef, str] = {}  # jobs that were logged as skipped, and their uids
 
-    def reconcile(self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False) -> Plan:
-        """One pass; errors of the cluster are raised. ``again``: the pass before failed."""
+    def reconcile(
+        self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False, brief: bool = False
+    ) -> tuple[Plan, bool]:
+        """One pass; errors of the cluster are raised. Its plan, and whether something of that is left for another pass.
+
+        ``again``: the pass before failed. ``brief``: where the plan admits a gang, only that is written now.
+        """
         if known.newer is not None:
-            return self._skip_newer_format(ref, known, known.newer)
+            return self._skip_newer_format(ref, known, known.newer), False
         self._skipped.pop(ref, None)
-        if self._has_other_driver(known) and not known.status.finished:
-            _LOG.info("took over job=%s from=%s driver=%s", ref, known.driver, self._leadership.ref)
-            self._informers.confirm(ref, known.uid)
         seen = self._informers.pods_with_gone(ref.namespace, known.uid)
         plan = self.plan(known, verdict, seen=seen, last_error=None if again else "")
-        self._executor.apply(ref, known.stored, plan)
+        left = brief and known.status.admission is None and plan.status.admission is not None
+        self._executor.apply(ref, known.stored, _only_actions(plan, WriteStatus, EmitEvent) if left else plan)
         self._informers.deleted_pods.forget(names.owned_by_key(ref.namespace, known.uid), seen.gone)
         self._job_index.remember(ref, known, plan.status)
         self._record(known, plan.status)
-        return plan
+        return plan, left
 
     def _skip_newer_format(self, ref: JobRef, known: JobEntry, problem: NewerStatusFormat) -> Plan:
         """Touch neither the job nor its pods, and say so once."""
@@ -90,25 +89,6 @@ class JobReconciler:
         """The job is gone."""
         self._skipped.pop(ref, None)
 
-    def deliver_verdict(self, ref: JobRef, known: JobEntry, verdict: Verdict | None) -> Plan:
-        """Write a verdict into a job of another driver, as that one would; what follows from it is that one's to do.
-
-        A place that the job cannot take yet is written again when it can. Its pods are listed first, if it has any:
-        those that its driver made, and our watch has not brought yet, must not be taken for evicted ones.
-        """
-        if known.status.observed_replicas:
-            self._informers.confirm(ref, known.uid)
-        plan = self.plan(known, verdict, driver=known.driver)
-        delivery = _only_actions(plan, WriteStatus, EmitEvent)
-        if isinstance(verdict, Admit) and plan.status.admission is None:
-            delivery = replace(delivery, wake_at=plan.wake_at)
-        self._executor.apply(ref, known.stored, delivery)
-        self._record(known, plan.status)
-        return delivery
-
-    def _has_other_driver(self, known: JobEntry) -> bool:
-        return known.driver not in ("", self._leadership.ref)
-
     def report_stalled(
         self,
         ref: JobRef,
@@ -118,12 +98,7 @@ class JobReconciler:
         rejected: PendingReason | None = None,
         invalid: bool = False,
     ) -> None:
-        """Write into a job what keeps it from going on, and do nothing else for it.
-
-        Not into one that is still to be taken over: with its first status it would be ours, its pods not looked for.
-        """
-        if self._has_other_driver(known):
-            return
+        """Write into a job what keeps it from going on, and do nothing else for it."""
         plan = self.plan(known, last_error=last_error, rejected=rejected, invalid=invalid)
         kinds = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
         self._executor.apply(ref, known.stored, _only_actions(plan, *kinds))
@@ -135,12 +110,11 @@ class JobReconciler:
         verdict: Verdict | None = None,
         *,
         seen: JobPods | None = None,
-        driver: str | None = None,
         last_error: str | None = None,
         rejected: PendingReason | None = None,
         invalid: bool = False,
     ) -> Plan:
-        """What would be done now (by ``driver``, if not by us); raises what keeps the job from being read.
+        """What would be done now; raises what keeps the job from being read.
 
         ``seen``: its pods, if they were looked at already.
         """
@@ -153,8 +127,7 @@ class JobReconciler:
             return plan_for_invalid_spec(stored, known.status, reading.refused, now)
         seen = seen or self._informers.pods_with_gone(known.ref.namespace, known.uid)
         pods = pod_views(job, seen.present)
-        gang = known.gang if driver is None else None
-        scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, gang))
+        scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, known.gang))
         # Asked before its objects are: they are followed from then on.
         served = None if scheduler is None else self._informers.served(scheduler)
         observed = Observed(
@@ -168,19 +141,16 @@ class JobReconciler:
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
             verdict=verdict,
-            addresses=self._addresses(known, verdict, len(pods)) if driver is None else {},
+            addresses=self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],
-            driver=self._leadership.ref if driver is None else driver,
             last_status=known.remembered,
             served=served,
-            gang=gang,
+            gang=known.gang,
             last_error=last_error,
             rejected=rejected,
             invalid=invalid,
-            # Whose job it is says how it reads it: that one may be of another release.
-            accepted=reading.accepted if driver is None else None,
-            refused=reading.refused if driver is None else None,
-            verdict_only=driver is not None,
+            accepted=reading.accepted,
+            refused=reading.refused,
         )
         return reconcile(job, observed, known.status)
 

@@ -1,6 +1,6 @@
-"""Manager of the controller process: its drivers, leader election, probes and metrics.
+"""Manager of the controller process: its controllers, their leader election, probes and metrics.
 
-A replica that does not hold the Lease watches the cluster all the same, so that it acts at once when it is elected. A
+A replica that does not lead watches the cluster all the same, so that it acts at once when it is elected. A
 replica that loses the Lease goes on as a stand-by. (Controllers built on client-go end themselves then, because nothing
 else keeps their work back; here every write asks whether the Lease is still ours, and a warm cache is worth keeping.)
 """
@@ -19,24 +19,14 @@ from typing import Final, NamedTuple, Self
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.concurrency import Service
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
-from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
-from tf_dist.controller.leases.leader_election import LeaderElector
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import LeaseLeadership
-from tf_dist.controller.leases.lease import (
-    CONTROLLER_NAME,
-    LEASE_DURATION,
-    NAMESPACES,
-    RENEW_INTERVAL,
-    LeaseRef,
-    admissions_lease_name,
-    controller_lease_name,
-)
-from tf_dist.controller.leases.lease_monitor import LeaseMonitor
+from tf_dist.controller.leases.lease import CONTROLLER_NAME, LEASE_DURATION, RENEW_INTERVAL, unique_identity
 from tf_dist.controller.observability import health
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
 from tf_dist.controller.observability.prometheus import CONTENT_TYPE, PrometheusRecorder
+from tf_dist.controller.settings import ControllerSettings
+from tf_dist.core.api import names
 
 _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.
@@ -45,36 +35,29 @@ INFORMER_STUCK_AFTER: Final = 600.0
 
 
 class ShutdownTimeouts(NamedTuple):
-    """Seconds after the request to stop: until requests of drivers are aborted, until those about Leases are, and until
-    the process ends in any case (None: it does not)."""
+    """Seconds after the request to stop until something is ended in any case."""
 
-    requests: float = 4.0
-    lease_requests: float = 12.0
-    process: float | None = 18.0
+    requests: float = 4.0  # requests of controllers
+    lease_requests: float = 12.0  # and those about Leases
+    process: float | None = 18.0  # the process itself (None: it is not)
 
 
 SHUTDOWN_TIMEOUTS: Final = ShutdownTimeouts()
-_DRIVER: Final = DriverSettings(workers=16, volcano_jobs=False)
+_CONTROLLER: Final = ControllerSettings(workers=16, volcano_jobs=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSettings:
-    """Settings of a controller.
+    """Settings of a controller process."""
 
-    ``namespaces``: drive the jobs of these only (none: of all). ``lease_namespace``: where its Lease is.
-    ``metrics_port``: for probes and metrics (0: any free one). ``driver``: what its drivers have in common.
-    ``duration``: seconds after which the next replica takes over from one that died; ``renew_every``: seconds between
-    renewals. ``identity``: this replica's name in the Lease ("": made up).
-    """
-
-    namespaces: tuple[str, ...] = ()
-    lease_namespace: str = "default"
-    metrics_port: int = 8080
-    driver: DriverSettings = _DRIVER
-    duration: float = LEASE_DURATION
-    renew_every: float = RENEW_INTERVAL
-    identity: str = ""
-    worker_stuck: float = _WORKER_STUCK_AFTER
+    namespaces: tuple[str, ...] = ()  # lead these only (none: the cluster)
+    system_namespace: str = names.SYSTEM_NAMESPACE  # where the cluster's Leases are
+    metrics_port: int = 8080  # for probes and metrics (0: any free one)
+    controller: ControllerSettings = _CONTROLLER  # what its controllers have in common
+    duration: float = LEASE_DURATION  # seconds after which the next replica takes over from one that died
+    renew_every: float = RENEW_INTERVAL  # seconds between renewals of a Lease
+    identity: str = ""  # this replica's name in Leases ("": made up)
+    worker_stuck: float = _WORKER_STUCK_AFTER  # seconds
 
 
 def tune_garbage_collector() -> None:
@@ -105,10 +88,11 @@ def limit_shutdown_time(
 
 
 class Manager(Service):
-    """Drives a cluster's jobs while it holds the Lease. Use it as a context manager, or ``start`` and ``stop``.
+    """Drives the jobs of a cluster, or of some namespaces, while it leads them. Use it as a context manager, or
+    ``start`` and ``stop``.
 
-    ``cluster``: for the drivers; ``lease_cluster``: for Leases, so that a heartbeat never waits behind other requests
-    (None: the same). ``recorder``: see ``PrometheusRecorder``; give its ``called`` to the clients.
+    ``cluster``: for the controllers; ``lease_cluster``: for Leases, so that a heartbeat never waits behind other
+    requests (None: the same). ``recorder``: see ``PrometheusRecorder``; give its ``called`` to the clients.
     """
 
     def __init__(
@@ -121,45 +105,26 @@ class Manager(Service):
     ) -> None:
         self.recorder = recorder or PrometheusRecorder()
         self._settings = settings
-        self._leases = lease_cluster or cluster
-        ref = LeaseRef(settings.lease_namespace, controller_lease_name(settings.namespaces))
-        self.elector = LeaderElector(
-            self._leases,
-            ref,
-            settings.identity,
-            shared=True,
-            annotations={NAMESPACES: ",".join(sorted(set(settings.namespaces)))} if settings.namespaces else None,
-            duration=settings.duration,
-            renew_every=settings.renew_every,
-            recorder=self.recorder,
-        )
-        spaces: tuple[str | None, ...] = tuple(sorted(set(settings.namespaces))) or (None,)
-        self._pairs = [self._pair(cluster, namespace) for namespace in spaces]
+        self.identity = settings.identity or unique_identity()
+        scopes: tuple[str | None, ...] = tuple(sorted(set(settings.namespaces))) or (None,)
+        self._pairs = [self._pair(cluster, lease_cluster or cluster, namespace) for namespace in scopes]
         self._health = HealthServer(self._pages(), port=settings.metrics_port)
         self._stack = ExitStack()
 
-    def _pair(self, cluster: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Driver]:
-        """A driver of one namespace, or of all, and its leadership."""
-        lease_monitor = LeaseMonitor(self._leases, self.elector.identity)
-        leadership = LeaseLeadership(self.elector, lease_monitor)
-        settings = replace(
-            self._settings.driver,
-            namespace=namespace,
-            component=CONTROLLER_NAME,
-            admissions=LeaseRef(self.elector.ref.namespace, admissions_lease_name(self.elector.ref.name, namespace)),
-            can_lead_admission=True,
-        )
-        admission_leader = LeaseAdmissionLeader(
-            self._leases,
-            namespace=settings.system_namespace,
-            wanted=leadership.valid,
-            controller=str(self.elector.ref) if namespace is None else "",
+    def _pair(self, cluster: Cluster, leases: Cluster, namespace: str | None) -> tuple[LeaseLeadership, Controller]:
+        """The controller of one scope, and its leadership."""
+        settings = replace(self._settings.controller, namespace=namespace, component=CONTROLLER_NAME)
+        leadership = LeaseLeadership(
+            leases,
+            settings.job_kinds,
+            namespace,
+            system=self._settings.system_namespace,
+            identity=self.identity,
             duration=self._settings.duration,
             renew_every=self._settings.renew_every,
+            recorder=self.recorder,
         )
-        return leadership, Driver(
-            cluster, settings=settings, recorder=self.recorder, leadership=leadership, admission_leader=admission_leader
-        )
+        return leadership, Controller(cluster, settings=settings, recorder=self.recorder, leadership=leadership)
 
     @property
     def port(self) -> int:
@@ -169,24 +134,22 @@ class Manager(Service):
     # Its life
 
     def start(self) -> Self:
-        """Begin to follow the cluster and to stand for the Lease. ClusterError when the port is taken."""
+        """Begin to follow the cluster and to stand for the Leases. ClusterError when the port is taken."""
         with ExitStack() as stack:
             self._health.start()
             stack.callback(self._health.stop)
-            # The Lease is given back when no driver can act any more.
-            stack.callback(self.elector.stop)
-            for leadership, driver in self._pairs:
+            for leadership, controller in self._pairs:
+                # Leases are given back when nothing can be written under them any more.
                 leadership.start()
                 stack.callback(leadership.stop)
-                driver.start()
-                stack.callback(driver.stop)
-            self.elector.start()
+                controller.start()
+                stack.callback(controller.stop)
             self._stack = stack.pop_all()
-        _LOG.info("started manager lease=%s identity=%s port=%d", self.elector.ref, self.elector.identity, self.port)
+        _LOG.info("started manager identity=%s port=%d", self.identity, self.port)
         return self
 
     def stop(self) -> None:
-        """End the drivers after what they are in the middle of, then give the Lease back; jobs go on as they are."""
+        """End the controllers after what they are in the middle of, then give the Leases back; jobs go on."""
         self._stack.close()
 
     # What probes ask
@@ -200,17 +163,19 @@ class Manager(Service):
 
     def unhealthy(self) -> str:
         """Why this process should be started anew; "" while it should not."""
-        ages = [driver.liveness.age() for _, driver in self._pairs if not driver.liveness.alive()]
-        found = [f"the driver has not come round for {max(ages):.0f} s"] if ages else []
-        for _, driver in self._pairs:
+        ages = [controller.liveness.age() for _, controller in self._pairs if not controller.liveness.alive()]
+        found = [f"the admission loop has not come round for {max(ages):.0f} s"] if ages else []
+        for _, controller in self._pairs:
             found += health.stuck_threads(
-                driver.readings(), worker=self._settings.worker_stuck, informer=INFORMER_STUCK_AFTER
+                controller.readings(), worker=self._settings.worker_stuck, informer=INFORMER_STUCK_AFTER
             )
+            if controller.informers.rights_changed():
+                found.append("the right to list all nodes and pods has come or gone")
         return "; ".join(found)
 
     def unready(self) -> str:
-        """What is missing before this replica could drive; "" for nothing. A stand-by is ready."""
-        every = [driver.informers for _, driver in self._pairs]
+        """What is missing before this replica could lead; "" for nothing. A stand-by is ready."""
+        every = [controller.informers for _, controller in self._pairs]
         if not all(informers.synced() for informers in every):
             problems = [problem for informers in every for problem in informers.problems()]
             return "not everything has been listed yet" + (f": {'; '.join(problems)}" if problems else "")

@@ -24,11 +24,11 @@ from tf_dist.cluster.api_errors import is_invalid_object
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.concurrency import SlowStart
-from tf_dist.controller.driver_settings import DriverContext, JobRef
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.key_pairs import generate_key_pair
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.api import names
 from tf_dist.core.api.context import (
     Action,
@@ -88,28 +88,26 @@ def _creates_pod(action: Action) -> bool:
 
 
 class PlanExecutor:
-    """Executes plans against a cluster, as long as ``may_act`` says so; the caches learn what came of it.
+    """Executes plans against a cluster, as long as it may; the caches learn what came of it.
 
     ``wrote`` is called with a job and the version of each object that was written just as planned: no pass has to look
-    at it. ``remaining``: for how many seconds the right to act surely still holds; it is asked before every attempt of
-    a request, and bounds how long one takes.
+    at it. ``remaining``: for how many seconds the right to act for a job surely still holds; it is asked before every
+    attempt of a request, and bounds how long one takes.
     """
 
     def __init__(
         self,
-        context: DriverContext,
-        informers: DriverInformers,
+        context: ControllerContext,
+        informers: InformerSet,
         events: EventRecorder,
         *,
         wrote: Callable[[JobRef, int], None],
-        may_act: Callable[[], bool],
-        remaining: Callable[[], float],
+        remaining: Callable[[JobRef], float],
     ) -> None:
         self._cluster, self._clock, self._recorder = context.cluster, context.clock, context.recorder
         self._informers = informers
         self._events = events
         self._wrote = wrote
-        self._may_act = may_act
         self._remaining = remaining
         # Kinds whose definition prunes status.tfDist: see ``with_embedded_memory``.
         self._pruning: set[Resource] = set()
@@ -150,9 +148,7 @@ class PlanExecutor:
 
     def _act(self, ref: JobRef, stored: Object, action: Action, events: list[EmitEvent], former: _FormerPods) -> None:
         """Execute an action; what there is to say about the object that it makes or deletes is added to ``events``."""
-        # Between two writes this process may have slept for an hour.
-        if not self._may_act():
-            raise LeadershipLost(f"{ref}: no longer driven from here")
+        self._permission(ref)  # between two writes this process may have slept for an hour
         if isinstance(action, EmitEvent):
             events.append(action)
             return
@@ -171,9 +167,9 @@ class PlanExecutor:
             events += filter(None, (object_event(version, told),))
 
     def _permission(self, ref: JobRef) -> float:
-        seconds = self._remaining()
+        seconds = self._remaining(ref)
         if seconds <= 0:
-            raise LeadershipLost(f"{ref}: no longer driven from here")
+            raise LeadershipLost(f"{ref}: another controller leads")
         return seconds
 
     def _execute(self, ref: JobRef, stored: Object, action: Action, former: _FormerPods) -> bool:

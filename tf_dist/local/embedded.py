@@ -21,9 +21,9 @@ from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.dialects import read, update_problems
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.core.reconciler.accepted_spec import all_problems
@@ -35,7 +35,7 @@ class EmbeddedSettings(NodeSettings):
     """How an embedded cluster is set up: as its node, and with a store, an API server and a driver.
 
     ``durable``: the store is a file in ``state_dir``; ``serve``: with an API server on loopback, at ``port`` if that is
-    free (0: any); ``accelerators``: see ``DriverSettings``. The token is a new one at every start.
+    free (0: any); ``accelerators``: see ``ControllerSettings``. The token is a new one at every start.
     """
 
     durable: bool = False
@@ -74,8 +74,8 @@ class EmbeddedCluster(Service):
         self.cluster.log_source = self.node.logs
         if self.network.mode is NetworkMode.SHARED:
             self.cluster.endpoint_resolver = PortAllocator(self.cluster).addresses
-        alone = DriverSettings(other_schedulers=False, accelerators=settings.accelerators)
-        driver = Driver(self.cluster, settings=alone, leadership=Standalone("embedded"))
+        alone = ControllerSettings(other_schedulers=False, accelerators=settings.accelerators)
+        driver = Controller(self.cluster, settings=alone, leadership=Standalone())
         for part in (Scheduler(self.cluster), driver):
             part.start()
             stack.callback(part.stop)

@@ -24,7 +24,7 @@ from tf_dist.client.inline_driver import leased_driver
 from tf_dist.client.monitor import JobEvent
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import LEASES, TFJOBS
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
 from tf_dist.core.reconciler.ownership import driver_of

@@ -15,7 +15,7 @@ from tf_dist.airflow.shared.job_store import LeasedController
 from tf_dist.airflow.shared.subscription import Subscription
 from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.cluster.client import client_config
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.controller.leases import lease
 from tf_dist.core.api import names
 from tf_dist.core.reconciler.ownership import driver_of

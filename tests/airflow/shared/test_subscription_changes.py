@@ -10,7 +10,7 @@ from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Object
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.api.job import ReplicaId
 
 

@@ -25,7 +25,7 @@ from tf_dist.client.submission import create_job
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.steps.adoption import DriverChoice
 
@@ -71,7 +71,7 @@ class Site(World):
 
     def drive(self) -> None:
         """Have a driver drive the jobs, in threads."""
-        self.driver = Driver(self.memory)
+        self.driver = Controller(self.memory)
         self.stack.callback(self.driver.stop)
         self.driver.start()
 

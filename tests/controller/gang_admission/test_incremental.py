@@ -25,10 +25,10 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.apiserver.scheduler import Scheduler
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverContext, DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerContext, ControllerSettings
 from tf_dist.controller.gang_admission.verdicts import GangAdmission
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
@@ -127,17 +127,17 @@ class Stage(World):
         self.memory.create(QUEUES, None, queue("a", "3"))
         self.memory.create(QUEUES, None, queue("b", "6", namespaceSelector=VISION))
         self.leadership = Hands(ME, takes_over=takes_over)
-        self.driver = self._driver(self.leadership, decides=True)
+        self.controller = self._driver(self.leadership, decides=True)
         self.other = self._driver(Hands(OTHER, takes_over=False), decides=False)
 
     def _driver(self, leadership: Hands, *, decides: bool) -> Driver:
-        return Driver(
+        return Controller(
             disturbed(self.memory, self._before if decides else lambda *_, **__: None),
             clock=self._read if decides else self.clock,
             monotonic=self.clock,
             leadership=leadership,
             admission_leader=Arbiter(decides=decides),
-            settings=DriverSettings(admissions=LeaseRef("default", "admissions") if decides else None),
+            settings=ControllerSettings(admissions=LeaseRef("default", "admissions") if decides else None),
         )
 
     def _before(self, verb: str, *_: object, **__: object) -> None:
@@ -258,7 +258,7 @@ class Stage(World):
         idle = 0
         for _ in range(80):
             try:
-                taken = self.driver.step(self.driver._queue.take())
+                taken = self.controller.step(self.controller._queue.take())
             except (Unavailable, Defect):
                 taken = 1
             if OTHER not in self.leadership.dead:
@@ -274,20 +274,20 @@ class Stage(World):
 
     def said(self) -> Said:
         """What the driver says now."""
-        self.driver._admission.want()
-        assert self.driver.step(self.driver._queue.take()) == 0
-        return Said.of(self.driver._job_index, self.driver._admission)
+        self.controller._admission.want()
+        assert self.controller.step(self.controller._queue.take()) == 0
+        return Said.of(self.controller._job_index, self.controller._admission)
 
     def said_anew(self) -> Said:
         """What one says that has just begun, and knows of the other driver what this one knows."""
-        context = DriverContext(cluster=self.memory, clock=self.clock)
-        informers = DriverInformers(context, on_change=lambda *_: None, on_capacity_freed=list)
+        context = ControllerContext(cluster=self.memory, clock=self.clock)
+        informers = InformerSet(context, on_change=lambda *_: None, on_capacity_freed=list)
         informers.refresh()
         job_index = JobIndex()
         for ref, stored in informers.jobs():
             job_index.read(ref, stored)
         admission = GangAdmission(context, informers)
-        admission.decide(lambda: _counted(job_index.changes(), self.driver._takeover.counts), lambda *_: True)
+        admission.decide(lambda: _counted(job_index.changes(), self.controller._takeover.counts), lambda *_: True)
         return Said.of(job_index, admission)
 
 

@@ -13,8 +13,8 @@ from tests.controller.harness import World, claimed_by, disturbed, queue, queued
 from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, PRIORITY_CLASSES, QUEUES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import JobRef
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.errors import Forbidden, Unavailable
@@ -141,9 +141,9 @@ def test_a_job_that_another_driver_drives_is_told_to_give_way() -> None:
     """Its driver does the rest: nothing of it is deleted from here."""
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
-    other = Driver(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("default/controller"))
+    other = Controller(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("default/controller"))
     world.submit(claimed_by("embedded", name="low"))
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("embedded"))
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("embedded"))
     world.settle()
     world.clock.now += 60
     world.submit(queued("high", priority_class="urgent"))
@@ -193,7 +193,7 @@ def test_a_server_that_does_not_answer_is_asked_for_one_queue_and_not_for_each()
 
     world = World(cpu="8")
     silent: Any = Silent()
-    driver = Driver(silent, clock=world.clock, monotonic=world.clock)
+    driver = Controller(silent, clock=world.clock, monotonic=world.clock)
     for name in ("a", "b", "c"):
         world.memory.create(QUEUES, None, queue(name, "4"))
     world.submit(queued("first", "a"))
@@ -215,7 +215,7 @@ def test_the_status_of_a_queue_is_written_when_it_changes_and_not_once_more() ->
         if (verb, resource, how.get("subresource")) == ("replace", QUEUES, "status"):
             written.append(verb)
 
-    world.driver = Driver(disturbed(world.memory, note), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, note), clock=world.clock, monotonic=world.clock)
     world.memory.create(QUEUES, None, queue("a", "4"))
     world.submit(queued("first", "a"))
     world.settle()
@@ -310,7 +310,7 @@ def test_without_the_right_to_see_namespaces_only_their_names_are_known(selector
             raise Forbidden("namespaces is forbidden")
 
     world = World(cpu="8")
-    world.driver = Driver(disturbed(world.memory, blind), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, blind), clock=world.clock, monotonic=world.clock)
     label(world.memory, "vision")
     spec = {} if selector is None else {"namespaceSelector": selector}
     world.memory.create(QUEUES, None, queue("vision", "8", **spec))
@@ -329,7 +329,7 @@ def test_a_driver_that_follows_the_cluster_starts_the_job_for_the_label_alone() 
         if verb == "watch":
             watched.append(kind)
 
-    driver = Driver(disturbed(world.memory, seen), clock=world.clock)
+    driver = Controller(disturbed(world.memory, seen), clock=world.clock)
     driver.start()
     try:
         until(lambda: NAMESPACES in watched, seconds=60)

@@ -18,7 +18,7 @@ from tf_dist.cluster.api import (
     Object,
     Resource,
 )
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.errors import Forbidden
 
 
@@ -72,7 +72,7 @@ def test_a_driver_that_may_not_see_them_drives_on(kind: Resource) -> None:
             raise Forbidden(f"may not list {kind.plural}")
 
     world = World()
-    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.settle()
     assert len(world.pods()) == 3

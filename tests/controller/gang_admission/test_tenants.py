@@ -9,7 +9,7 @@ import pytest
 from tests.controller.gang_admission.test_queues import queue, queued
 from tests.controller.harness import World, disturbed, tfjob
 from tf_dist.cluster.api import NAMESPACES, PODS, QUEUES, TFJOBS
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api import names
 from tf_dist.errors import Rejected
 
@@ -211,7 +211,7 @@ def test_job_whose_status_cannot_be_written_holds_no_place() -> None:
 
     world = World(cpu="3")
     world.cluster = disturbed(world.memory, too_large)
-    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock, monotonic=world.clock)
     world.submit(tfjob("large"))
     world.clock.now += 1
     world.submit(tfjob("next"))
@@ -221,7 +221,7 @@ def test_job_whose_status_cannot_be_written_holds_no_place() -> None:
         return world.status(name).get("admission") is not None
 
     world.step_until(lambda: admitted("next"))
-    world.driver.step()
+    world.controller.step()
     assert len(world.pods()) == 3
     refuses[0] = False
     world.memory.delete(TFJOBS, "default", "next")

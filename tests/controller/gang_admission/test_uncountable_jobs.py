@@ -9,8 +9,8 @@ import pytest
 
 from tests.controller.harness import World, disturbed, tfjob
 from tf_dist.cluster.api import LEASES, TFJOBS, Object
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.core.api import names
 from tf_dist.core.api.status import STALLED
@@ -126,7 +126,7 @@ def beside(change: Change) -> World:
     world.submit(document)
     world.submit(tfjob("healthy"))
     for _ in range(20):
-        world.driver.step()
+        world.controller.step()
         start_again(world)
         world.clock.now += 30
     return world
@@ -166,7 +166,7 @@ def test_a_running_job_that_is_edited_so_stops_no_other_one(name: str) -> None:
     world.memory.patch(TFJOBS, "default", "bad", changed)
     world.submit(tfjob("healthy"))
     for _ in range(20):
-        world.driver.step()
+        world.controller.step()
         start_again(world)
         world.clock.now += 30
     others_go_on(world)
@@ -188,7 +188,7 @@ def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years()
     world.submit(of_workers("waits", 4))
     world.submit(of_workers("small", 1))
     for _ in range(30):
-        world.driver.step()
+        world.controller.step()
         world.clock.now += 60
     assert "starts when default/long ends" in world.status("waits")["message"]
     assert not [text for reason, text in world.events() if reason == STALLED]
@@ -203,19 +203,19 @@ def test_a_decision_that_fails_holds_up_no_restart_that_is_due() -> None:
             raise Unavailable("no leases today")
 
     world = World(cpu="32")
-    settings = DriverSettings(admissions=LeaseRef("default", "admissions"))
+    settings = ControllerSettings(admissions=LeaseRef("default", "admissions"))
     cluster = disturbed(world.memory, before)
-    world.driver = Driver(cluster, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.controller = Controller(cluster, clock=world.clock, monotonic=world.clock, settings=settings)
     restarting(world)
     refusing.append(True)
     world.submit(tfjob("healthy"))
     world.clock.now += 30
     with pytest.raises(Unavailable):
-        world.driver.step()
+        world.controller.step()
     assert "due-worker-1" in world.phases()
     assert "healthy-worker-0" not in world.phases()
     refusing.clear()
     for _ in range(5):
         world.clock.now += 30
-        world.driver.step()
+        world.controller.step()
     others_go_on(world)

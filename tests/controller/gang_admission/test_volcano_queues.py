@@ -8,8 +8,8 @@ import pytest
 
 from tests.controller.harness import World, disturbed, queue, replica
 from tf_dist.cluster.api import QUEUES, VOLCANO_JOBS, VOLCANO_QUEUES, Object
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 
 
 def volcano_queue(name: str, **spec: Any) -> Object:
@@ -98,7 +98,7 @@ def test_a_driver_of_tfjobs_alone_does_not_ask_for_them() -> None:
         asked.append(resource)
 
     world = World(cpu="8")
-    settings = DriverSettings(volcano_jobs=False)
-    Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock, settings=settings).step()
+    settings = ControllerSettings(volcano_jobs=False)
+    Controller(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock, settings=settings).step()
     assert QUEUES in asked
     assert VOLCANO_QUEUES not in asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.support import pod
 from tf_dist.cluster.api import Object
-from tf_dist.controller.informers.driver_informers import DeletedPods
+from tf_dist.controller.informers.informer_set import DeletedPods
 from tf_dist.core.api import names
 
 

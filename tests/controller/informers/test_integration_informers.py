@@ -24,8 +24,8 @@ from tests.controller.informers.gang_apis import (
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverContext, DriverSettings, JobRef
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.leases.leadership import Standalone
@@ -155,14 +155,14 @@ def test_a_report_never_overwrites_what_kueue_has_said_meanwhile() -> None:
     admit_by_kueue(world, ps=1, worker=2)
     world.settle()
     world.run_pods()
-    informers = world.driver.informers
+    informers = world.controller.informers
     informers.start()
     informers.wait_synced(60)
     informers.stop()  # it sees nothing any more
     evicted = _condition("Evicted", True, "Preempted")
     tell(world.memory, WORKLOADS, conditions=[_condition("QuotaReserved", True), _condition("Admitted", True), evicted])
     for _ in range(3):
-        world.driver.step()
+        world.controller.step()
     assert evicted in gang_object(world.memory, WORKLOADS)["status"]["conditions"]
 
 
@@ -173,7 +173,7 @@ def test_what_the_cluster_does_not_have_is_waited_for() -> None:
     assert (world.status()["reason"], world.pods()) == ("GangSchedulerMissing", {})
     assert "the cluster does not serve workloads of kueue.x-k8s.io (v1beta2, v1beta1)" in world.status()["message"]
     define(world.memory, WORKLOADS, FLAVORS)
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock)
     world.settle()
     assert gang_object(world.memory, WORKLOADS)
 
@@ -221,7 +221,7 @@ def test_a_job_runs_on_when_its_scheduler_goes_or_is_served_in_another_version(v
 
 def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
     world, before = kueue_world(), threading.active_count()
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
 
     def missing() -> bool:
         # A pass in between finds the kind gone before its informer does, and is tried again after a pause.
@@ -279,8 +279,8 @@ def test_a_driver_of_one_namespace_looks_for_nothing_in_others() -> None:
         if verb == "list":
             asked.add((resource, namespace))
 
-    settings = DriverSettings(namespace="default")
-    context = DriverContext(cluster=disturbed(world.memory, note), settings=settings)
+    settings = ControllerSettings(namespace="default")
+    context = ControllerContext(cluster=disturbed(world.memory, note), settings=settings)
     IntegrationInformers(context, on_change=lambda _: None).served(KUEUE, {})
     assert asked >= {(WORKLOADS, "default"), (FLAVORS, None)}
     assert {namespace for resource, namespace in asked if resource.namespaced} == {"default"}
@@ -304,14 +304,14 @@ class Forbidding:
 
 def test_what_it_may_not_see_is_named() -> None:
     world = World()
-    world.driver = Driver(Forbidding(world.memory, VOLCANO_GROUPS), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(Forbidding(world.memory, VOLCANO_GROUPS), clock=world.clock, monotonic=world.clock)
     world.submit(asking(GangScheduler.VOLCANO))
     world.settle()
     assert world.status()["message"].endswith("may not list podgroups.scheduling.volcano.sh")
 
 
 def schedulers(cluster: Any, monotonic: Callable[[], float]) -> IntegrationInformers:
-    return IntegrationInformers(DriverContext(cluster=cluster, monotonic=monotonic), on_change=lambda _: None)
+    return IntegrationInformers(ControllerContext(cluster=cluster, monotonic=monotonic), on_change=lambda _: None)
 
 
 def test_a_scheduler_that_comes_later_is_found_but_not_asked_for_all_the_time() -> None:
@@ -333,7 +333,7 @@ def test_what_jobs_share_wakes_those_that_use_its_scheduler_when_it_changes() ->
     world, woken = kueue_world(), list[JobRef]()
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
-    found = IntegrationInformers(DriverContext(cluster=world.memory), on_change=woken.append)
+    found = IntegrationInformers(ControllerContext(cluster=world.memory), on_change=woken.append)
     found.served(KUEUE, {})
     woken.clear()
     world.memory.patch(FLAVORS, None, "spot", {"metadata": {"labels": {"changed": "true"}}})
@@ -374,8 +374,8 @@ def test_its_pods_take_room_as_those_of_anybody() -> None:
 
 def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
     world = world_of(COSCHEDULING_GROUPS)
-    settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(tfjob("theirs"))
     world.submit(asking(GangScheduler.BUILTIN, "ours"))
     world.settle()
@@ -386,8 +386,8 @@ def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
 def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
     """One of them may decide about places for all; the driver of a job says whom its gang waits for."""
     world = world_of(COSCHEDULING_GROUPS)
-    settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
-    world.driver = Driver(
+    settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
+    world.controller = Controller(
         world.memory,
         clock=world.clock,
         monotonic=world.clock,
@@ -411,8 +411,8 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
 def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
     """The same file runs on a laptop and on the cluster."""
     world = world_of(VOLCANO_GROUPS)
-    settings = DriverSettings(other_schedulers=False)
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    settings = ControllerSettings(other_schedulers=False)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(asking(GangScheduler.VOLCANO))
     world.settle()
     assert (world.status()["reason"], world.memory.list(VOLCANO_GROUPS).items) == ("Admitted", [])
@@ -424,8 +424,8 @@ def test_a_driver_with_another_default_leaves_what_runs_as_it_is() -> None:
     world.settle()
     world.run_pods()
     world.settle()
-    settings = DriverSettings(gang_scheduler=GangScheduler.COSCHEDULING)
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.settle()
     assert (world.memory.list(COSCHEDULING_GROUPS).items, world.status()["state"]) == ([], "Running")
 
@@ -438,10 +438,10 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
     crashing.after = after
     died = False
     for driver in (
-        Driver(crashing, clock=world.clock, monotonic=world.clock),
-        Driver(world.memory, clock=world.clock, monotonic=world.clock),
+        Controller(crashing, clock=world.clock, monotonic=world.clock),
+        Controller(world.memory, clock=world.clock, monotonic=world.clock),
     ):
-        world.driver = driver
+        world.controller = driver
         try:
             world.settle()
             admit_by_kueue(world, ps=1, worker=2)
@@ -459,7 +459,7 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
 def test_a_driver_that_follows_the_cluster_hears_of_its_schedulers_and_ends_with_them() -> None:
     world = world_of(VOLCANO_GROUPS)
     before = threading.active_count()
-    driver = Driver(world.memory)  # clocks that go: what has to be tried again is, after a while
+    driver = Controller(world.memory)  # clocks that go: what has to be tried again is, after a while
     driver.start()
     try:
         until(driver.synced, 60)
@@ -485,7 +485,7 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
             asked.set()
             answered.wait(SECONDS)
 
-    schedulers = IntegrationInformers(DriverContext(cluster=disturbed(world.memory, hang)), on_change=lambda _: None)
+    schedulers = IntegrationInformers(ControllerContext(cluster=disturbed(world.memory, hang)), on_change=lambda _: None)
     found: list[Any] = []
     looking = threading.Thread(target=lambda: found.append(schedulers.served(VOLCANO, {})), daemon=True)
     looking.start()
@@ -518,7 +518,7 @@ def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
         if verb == "list" and how.get("limit") == 1:
             probes.append(resource)
 
-    schedulers = IntegrationInformers(DriverContext(cluster=disturbed(world.memory, count)), on_change=lambda _: None)
+    schedulers = IntegrationInformers(ControllerContext(cluster=disturbed(world.memory, count)), on_change=lambda _: None)
     together, found = threading.Barrier(8), list[Any]()
 
     def ask() -> None:

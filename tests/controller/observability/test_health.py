@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import is_closed, until
-from tf_dist.controller.driver import Liveness
+from tf_dist.controller.controller import Liveness
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
 from tf_dist.errors import ClusterError
 

@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.controller.harness import tfjob
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.observability.health import stuck_threads
 from tf_dist.controller.observability.metrics_recorder import (
     OTHER_QUEUES,
-    DriverStats,
+    ControllerStats,
     InformerStats,
     JobMetricsKey,
     MetricsRecorder,
@@ -31,7 +31,7 @@ from tf_dist.core.api import names
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 _ROW = re.compile(r"^\| `(tf_dist_\w+)` \| (\w+) \|(.*?)\| (.+) \|$", re.MULTILINE)
-READINGS = DriverStats(
+READINGS = ControllerStats(
     WorkQueueStats(depth=3, adds=20, retries=2, running={"default/a": 1.5, "default/b": 0.5}, workers=16),
     (InformerStats("pods", 7.0, 1.0, False, 2),),
     {"Running": 5},
@@ -138,13 +138,13 @@ def test_the_document_s_table_is_what_is_exposed(recorder: PrometheusRecorder) -
 
 def test_two_may_live_in_one_process(recorder: PrometheusRecorder) -> None:
     other = PrometheusRecorder()
-    other.attach(lambda: DriverStats(WorkQueueStats(), jobs={"Running": 1}))
+    other.attach(lambda: ControllerStats(WorkQueueStats(), jobs={"Running": 1}))
     assert samples(other)['tf_dist_jobs{phase="Running"}'] == 1
     assert samples(recorder)['tf_dist_jobs{phase="Running"}'] == 5
 
 
 def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> None:
-    more = DriverStats(
+    more = ControllerStats(
         WorkQueueStats(depth=1, running={"a/b": 9.0}, workers=4),
         (InformerStats("pods", 30.0, 30.0, False, 1),),
         {"Running": 1, "Pending": 2},
@@ -205,9 +205,9 @@ def metrics_key(document: dict[str, Any], queue: str = "") -> JobMetricsKey:
 
 
 def test_what_has_stood_still_is_named() -> None:
-    idle = DriverStats(WorkQueueStats(running={"a/b": 59.0}), (InformerStats("pods", 5000.0, 59.0, False, 1),))
+    idle = ControllerStats(WorkQueueStats(running={"a/b": 59.0}), (InformerStats("pods", 5000.0, 59.0, False, 1),))
     assert stuck_threads(idle, worker=60, informer=60) == [], "that the server says nothing is not the process's fault"
-    busy = DriverStats(
+    busy = ControllerStats(
         WorkQueueStats(running={"a/b": 61.0}),
         (InformerStats("pods", 0.0, 61.0, False, 1), InformerStats("nodes", 0.0, 0.0, True, 1)),
     )

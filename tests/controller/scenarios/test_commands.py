@@ -8,7 +8,7 @@ import pytest
 
 from tests.controller.harness import Crash, CrashingCluster, World, container
 from tf_dist.cluster.api import VOLCANO_COMMANDS, VOLCANO_JOBS, Object
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 
 
 def job(name: str = "mnist") -> Object:
@@ -105,10 +105,10 @@ def test_one_restart_wherever_the_driver_dies(running: World, after: int) -> Non
     command(running, "RestartJob")
     crashing = CrashingCluster(running.memory)
     crashing.after = after
-    running.driver = Driver(crashing, clock=running.clock, monotonic=running.clock)
+    running.driver = Controller(crashing, clock=running.clock, monotonic=running.clock)
     with pytest.raises(Crash):
         go_on(running)
-    running.driver = Driver(running.memory, clock=running.clock, monotonic=running.clock)
+    running.driver = Controller(running.memory, clock=running.clock, monotonic=running.clock)
     go_on(running)
     runs(running)
     assert (phase(running), left(running)) == ("Running", 0)

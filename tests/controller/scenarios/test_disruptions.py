@@ -18,8 +18,8 @@ from tf_dist.cluster.api import (
     Object,
     Resource,
 )
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.core.api.pods import pod_view
 from tf_dist.core.api.status import OutcomeKind, outcome_kind
 from tf_dist.core.api.status_codec import load_status
@@ -306,16 +306,16 @@ def test_a_pod_that_was_only_meant_to_be_disrupted_goes_on() -> None:
 def test_a_pod_that_is_deleted_at_once_after_its_condition_was_set_is_known_by_it() -> None:
     """The garbage collector of pods does so when a node is gone: between two passes."""
     world = begun(TFJOBS, v1("Never"))
-    world.driver.informers.start()
+    world.controller.informers.start()
     try:
-        assert world.driver.informers.wait_synced(30)
+        assert world.controller.informers.wait_synced(30)
         world.settle()
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
         world.set_status("drained-worker-1", {**running(), "conditions": [condition]})
         world.evict("drained-worker-1")
         world.step_until(lambda: bool(world.status("drained").get("disruptions")), most=2000)
     finally:
-        world.driver.informers.stop()
+        world.controller.informers.stop()
     found = world.status("drained")
     assert (found["disruptions"], found["failure"]["node"]) == ({"DeletionByPodGC": 1}, "n1")
 
@@ -338,10 +338,10 @@ def test_a_pass_that_comes_while_a_list_is_taken_in_knows_every_pod_that_is_gone
         if due:
             due.pop()()
 
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, on_change=on_change)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, on_change=on_change)
     mark_and_delete(world, "drained-worker-0", "drained-worker-1", "drained-worker-2")
-    due.append(world.driver.step)
-    world.driver.informers.refresh()
+    due.append(world.controller.step)
+    world.controller.informers.refresh()
     assert not due
     found = world.status("drained")
     assert (found["disruptions"], found["failure"].get("node")) == ({"DeletionByPodGC": 3}, "n1")
@@ -356,11 +356,11 @@ def test_a_job_that_is_reported_as_stalled_knows_its_pods_that_are_gone() -> Non
             left[0] -= 1
             raise Unavailable("the server is down")
 
-    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
     mark_and_delete(world, "drained-worker-1")
     assert left == [3], "what is only meant to happen to a pod is worth no status"
     for _ in range(3):
-        world.driver.step()
+        world.controller.step()
         world.clock.now += 20
     found = world.status("drained")
     assert left == [0]
@@ -392,8 +392,8 @@ def test_an_eviction_in_the_embedded_cluster_leaves_the_condition_that_an_api_se
 def test_a_gang_of_v1alpha1_has_a_budget_where_the_controller_is_to_make_them(asked: bool) -> None:
     """It is the job's, comes once its gang is admitted, and goes when the job has ended."""
     world = World(cpu="2")
-    settings = DriverSettings(disruption_budgets=asked)
-    world.driver = Driver(world.memory, settings=settings, clock=world.clock, monotonic=world.clock)
+    settings = ControllerSettings(disruption_budgets=asked)
+    world.controller = Controller(world.memory, settings=settings, clock=world.clock, monotonic=world.clock)
 
     def budgets() -> list[Object]:
         return world.memory.list(POD_DISRUPTION_BUDGETS, "default").items

@@ -13,7 +13,7 @@ import pytest
 from tests.controller.foreign_api import Pruning
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import NAMESPACES, PODS, SERVICES, TFJOBS, Object
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api import names
 from tf_dist.core.api.status_codec import FIELD, MEMORY_CONDITION, stored_status
 
@@ -35,7 +35,7 @@ def world(*, ours: bool) -> World:
     world = World(cpu="4")
     if not ours:
         world.cluster = Pruning(world.memory)  # type: ignore[assignment]
-        world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+        world.controller = Controller(world.cluster, clock=world.clock, monotonic=world.clock)
     return world
 
 

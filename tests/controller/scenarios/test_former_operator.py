@@ -8,7 +8,7 @@ import pytest
 
 from tests.controller.harness import World, container, disturbed, tfjob
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, TFJOBS_V1ALPHA1, Object, Resource
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api import names
 
 SIZES = {"MASTER": 1, "WORKER": 3}
@@ -189,7 +189,7 @@ def test_the_pods_of_a_job_of_v1alpha1_are_looked_for_once_and_not_once_for_each
         if (verb, resource) == ("list", PODS) and "runtime_id" in labels:
             selectors.append(labels)
 
-    world.driver = Driver(disturbed(world.memory, count), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, count), clock=world.clock, monotonic=world.clock)
     world.settle()
     assert len(world.pods()) == sum(SIZES.values())
     assert selectors == ["tf_job_name=mnist,runtime_id=76no"]
@@ -218,7 +218,7 @@ def test_a_pod_of_v1alpha1_that_is_being_deleted_is_waited_for() -> None:
     before = all_of_v1alpha1(world, v1alpha1(world))
     world.memory.delete(PODS, "default", "mnist-worker-76no-1-worx1")
     for _ in range(4):
-        world.driver.step()
+        world.controller.step()
     assert uids(world).keys() == before.keys()
     world.bury()
     world.clock.now += 60
@@ -252,7 +252,7 @@ def test_a_pod_of_the_former_that_is_being_deleted_is_waited_for() -> None:
     before = replaced(world)
     world.memory.delete(PODS, "default", "mnist-worker-1")
     for _ in range(4):
-        world.driver.step()
+        world.controller.step()
     assert names.JOB_UID not in world.pods()["mnist-worker-1"]["metadata"]["labels"]
     world.bury()
     world.clock.now += 60

@@ -9,7 +9,7 @@ import pytest
 
 from tests.controller.harness import World, disturbed, replica, tfjob
 from tf_dist.cluster.api import EVENTS, PODS, VOLCANO_JOBS
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 
@@ -58,8 +58,8 @@ def test_a_pod_that_cannot_be_created(world: World) -> None:
         if verb == "create" and resource == PODS:
             raise Forbidden("pods is forbidden: exceeded quota")
 
-    world.driver.stop()
-    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.controller.stop()
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.step_until(lambda: bool(said(world, "FailedCreatePod")))
     assert said(world, "FailedCreatePod") == ["Error creating: pods is forbidden: exceeded quota"]
@@ -75,8 +75,8 @@ def test_a_restart_is_reported_though_the_new_pod_cannot_be_created(world: World
         if refusing[0] and (verb, resource) == ("create", PODS):
             raise error
 
-    world.driver.stop()
-    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.controller.stop()
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.settle()
     world.run_pods()

@@ -19,7 +19,7 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.api_errors import AdmissionDenied, RequestInfo, error_from_status
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects.parsing import parse, read
@@ -55,7 +55,7 @@ def passes(world: World, seconds: float) -> None:
     """So much time, in steps in which the driver looks."""
     until = world.clock.now + seconds
     while world.clock.now < until:
-        world.driver.step()
+        world.controller.step()
         world.clock.now += 0.5
 
 
@@ -137,7 +137,7 @@ def test_what_fails_a_job_of_any_dialect_at_once(world: World, version: str, err
         if (verb, resource) == ("create", PODS) and refusing[0]:
             raise error
 
-    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
     document, resource = one_worker(version)
     world.submit(document, resource)
     passes(world, 5)
@@ -208,7 +208,7 @@ def test_fails_the_job_when_a_service_is_invalid(world: World) -> None:
         if (verb, resource) == ("create", SERVICES):
             raise invalid
 
-    world.driver = Driver(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, before), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob("mnist"))
     passes(world, 5)
     status = world.status()

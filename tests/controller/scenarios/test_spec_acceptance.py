@@ -10,7 +10,7 @@ import pytest
 
 from tests.controller.harness import Crash, CrashingCluster, World, container, disturbed, replica, tfjob
 from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api.status_codec import load_status, stored_status
 
 
@@ -163,9 +163,9 @@ def test_nothing_is_written_while_it_stays_refused(world: World) -> None:
     before = world.memory.list(TFJOBS).resource_version, world.memory.list(EVENTS).resource_version
     for _ in range(10):
         world.clock.now += 300
-        assert world.driver.step() == 0
-    world.driver = Driver(world.cluster, clock=world.clock)
-    assert world.driver.step() == 0
+        assert world.controller.step() == 0
+    world.controller = Controller(world.cluster, clock=world.clock)
+    assert world.controller.step() == 0
     assert (world.memory.list(TFJOBS).resource_version, world.memory.list(EVENTS).resource_version) == before
 
 
@@ -174,12 +174,12 @@ def test_an_edit_while_no_driver_was_there_is_refused_by_the_next(world: World) 
     before = world.pods()
     edit(world, EDITS["no template"])
     edit(world, annotated("max-workers", "1"))
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
     assert condition(world)["status"] == "False"
     edit(world, {**at(*WORKER, "template", value=replica(1)["template"]), **annotated("max-workers", None)})
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
     assert condition(world)["status"] == "True"
@@ -220,7 +220,7 @@ def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
     assert "the job starts once this is mended" in shown
     version = world.memory.list(resource).resource_version
     world.clock.now += 3600
-    assert world.driver.step() == 0
+    assert world.controller.step() == 0
     assert world.memory.list(resource).resource_version == version
     edit(world, patch, resource)
     world.settle()
@@ -326,7 +326,7 @@ def test_where_no_spec_is_kept_pods_are_left_as_they_are(world: World, kept: boo
         old_memory(world)
     before = world.pods()
     edit(world, EDITS["text"])
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
     assert "its pods are left as they are, and nothing is restarted" in condition(world)["message"]
@@ -344,7 +344,7 @@ def test_room_of_a_job_of_which_no_spec_is_kept_is_not_given_away(world: World) 
     runs(world, tfjob(workers=6))
     old_memory(world)
     edit(world, EDITS["text"])
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.submit(tfjob("other", workers=6))
     world.settle()
     assert world.status("other")["phase"] == "Pending"
@@ -354,7 +354,7 @@ def test_room_of_a_job_of_which_no_spec_is_kept_is_not_given_away(world: World) 
 def test_a_job_of_an_older_driver_has_its_spec_kept_at_once(world: World) -> None:
     runs(world)
     old_memory(world)
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert load_status(stored_status(world.job())).accepted is not None
 
@@ -367,7 +367,7 @@ def test_a_kept_spec_that_cannot_be_read_is_none(world: World, data: str) -> Non
     world.memory.replace(TFJOBS, "default", "mnist", stored, subresource="status")
     before = world.pods()
     edit(world, EDITS["text"])
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
     assert condition(world)["status"] == "False"
@@ -383,11 +383,11 @@ def test_a_driver_that_dies_between_edit_and_mending_is_continued(after: int) ->
     for patch in (EDITS["text"], at(*WORKER, "replicas", value=2)):
         edit(world, patch)
         crashing.writes = 0
-        world.driver = Driver(crashing, clock=world.clock)  # type: ignore[arg-type]
+        world.controller = Controller(crashing, clock=world.clock)  # type: ignore[arg-type]
         try:
             world.settle()
         except Crash:
-            world.driver = Driver(world.memory, clock=world.clock)
+            world.controller = Controller(world.memory, clock=world.clock)
             world.settle()
     assert world.pods() == before
     assert condition(world)["status"] == "True"
@@ -400,7 +400,7 @@ def test_the_spec_is_kept_before_there_is_any_pod(world: World) -> None:
         if verb == "create" and arguments[0] is PODS:
             seen.append(load_status(stored_status(world.job())).accepted)
 
-    world.driver = Driver(disturbed(world.memory, look), clock=world.clock)
+    world.controller = Controller(disturbed(world.memory, look), clock=world.clock)
     world.submit(tfjob())
     world.settle()
     assert len(seen) == 3

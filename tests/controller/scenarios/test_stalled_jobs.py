@@ -11,7 +11,7 @@ import pytest
 from tests.controller.harness import World, disturbed, tfjob
 from tests.core.builders import v1alpha1_job, written_status
 from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Resource
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
@@ -30,7 +30,7 @@ def world() -> World:
 def tried(world: World, times: int) -> None:
     """So many passes, each when its pause is over."""
     for _ in range(times):
-        world.driver.step()
+        world.controller.step()
         world.clock.now += 20
 
 
@@ -107,7 +107,7 @@ def test_a_job_that_is_on_its_way_out_is_left_alone_with_its_obstacle(world: Wor
 def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
     world.memory.create(PODS, "default", FOREIGN)
     world.submit(tfjob())
-    world.driver.step()
+    world.controller.step()
     world.memory.delete(PODS, "default", "mnist-ps-0")
     tried(world, 1)
     world.settle()
@@ -134,7 +134,7 @@ def test_what_the_driver_before_was_refused_is_not_held_against_the_next(world: 
     world.submit(tfjob())
     tried(world, 5)
     world.memory.delete(PODS, "default", "mnist-ps-0")
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock)
     world.settle()
     assert last_error(world) == ""
 
@@ -161,13 +161,13 @@ def test_words_that_differ_each_time_are_no_news() -> None:
         if (verb, resource) == ("create", PODS):
             raise Unavailable(f"failed calling webhook: read tcp 10.0.0.1:{next(refused)}: connection reset")
 
-    world.driver = Driver(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     tried(world, 3)
     versions = []
     for _ in range(30):
         world.clock.now += 1
-        world.driver.step()
+        world.controller.step()
         versions.append(world.job()["metadata"]["resourceVersion"])
     assert next(refused) > 3
     assert len(set(versions)) <= 4

@@ -13,7 +13,7 @@ import pytest
 from tests.controller.foreign_api import Pruning
 from tests.controller.harness import Crash, CrashingCluster, World, container, tfjob
 from tf_dist.cluster.api import EVENTS, TFJOBS, VOLCANO_JOBS, Object, Resource
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.core.api.status_codec import FIELD, MEMORY_CONDITION, MEMORY_RESOURCE, VERSION, stored_status
 
 
@@ -34,7 +34,7 @@ def pruned() -> tuple[World, Pruning]:
     world = World()
     cluster = Pruning(world.memory)
     world.cluster = cluster  # type: ignore[assignment]
-    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock, monotonic=world.clock)
     return world, cluster
 
 
@@ -54,7 +54,7 @@ def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Reso
     world.end_pod("mnist-worker-1", 137)
     world.settle()
     world.bury()
-    world.driver = Driver(
+    world.controller = Controller(
         world.cluster, clock=world.clock, monotonic=world.clock
     )  # another one, that has to find the memory again
     world.settle()
@@ -95,7 +95,7 @@ def test_a_driver_that_dies_at_any_write_leaves_the_memory_to_the_next(resource:
     dying.after = 1
     world.end_pod("mnist-worker-1", 137)
     with pytest.raises(Crash):
-        Driver(dying, clock=world.clock).step()  # type: ignore[arg-type]
+        Controller(dying, clock=world.clock).step()  # type: ignore[arg-type]
     found = memory(world, resource)
     assert (sum(found["restarts"].values()), "admission" in found) == (1, True)
 
@@ -142,10 +142,10 @@ def test_where_the_definition_becomes_ours_the_memory_goes_where_it_belongs(
 def test_where_nothing_is_kept_nothing_is_done_and_an_event_says_why() -> None:
     world = World()
     world.cluster = Pruning(world.memory, keeps=lambda _: {})  # type: ignore[assignment]
-    world.driver = Driver(world.cluster, clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     for _ in range(5):
-        world.driver.step()
+        world.controller.step()
         world.clock.now += 60
     assert world.pods() == {}
     assert any("tfjobs.kubeflow.org keeps nothing of what tf-dist remembers" in text for _, text in world.events())
@@ -184,7 +184,7 @@ def test_a_job_of_the_release_before_goes_on(world: World) -> None:
     world.settle()
     rewrite(world, version=None, acceptedSpec=None)
     before = world.pods()
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
     assert world.pods() == before
     assert world.status()["version"] == VERSION
@@ -194,7 +194,7 @@ def test_a_job_of_the_release_before_goes_on(world: World) -> None:
 def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
     runs(world)
     stored = rewrite(world, version=VERSION + 1, phase="Dreaming", admission=["new"])
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.end_pod("mnist-worker-1", 137)
     before, told = world.pods(), [one["reason"] for one in world.memory.list(EVENTS).items]
     with caplog.at_level(logging.WARNING):
@@ -221,7 +221,7 @@ def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> Non
     world.run_pods()
     world.settle()
     rewrite(world, version=VERSION + 1)
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.submit(tfjob("other", workers=6))
     world.settle()
     assert world.status("other")["reason"] == "WaitingForCapacity"
@@ -231,7 +231,7 @@ def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> Non
 def test_a_job_of_a_newer_release_is_driven_again_once_its_form_is_known(world: World) -> None:
     runs(world)
     rewrite(world, version=VERSION + 1)
-    world.driver = Driver(world.cluster, clock=world.clock)
+    world.controller = Controller(world.cluster, clock=world.clock)
     world.end_pod("mnist-worker-1", 137)
     world.settle()
     rewrite(world, version=VERSION)
@@ -250,7 +250,7 @@ def test_jobs_of_a_newer_release_that_are_gone_are_not_kept_in_mind(world: World
         world.submit(tfjob())
         rewritten(world)
     world.settle()
-    reconciler = world.driver._reconciler
+    reconciler = world.controller._reconciler
     assert reconciler.skipped == {world.job()["metadata"]["uid"]}
     told = [one for one in world.memory.list(EVENTS).items if one["reason"] == "NewerStatusFormat"]
     assert {one["involvedObject"]["uid"] for one in told} >= reconciler.skipped

@@ -118,8 +118,3 @@ def task_state(instance: Any, ask: StateQuery) -> str | None:
 def task_key(task_id: str, map_index: int) -> str:
     """How Airflow names a task instance among those of its run."""
     return task_id if map_index < 0 else f"{task_id}_{map_index}"
-
-
-AIRFLOW_DRIVER: Final = "airflow"
-"""What a job names as its driver until a shared informer has claimed it: no other driver takes it for abandoned
-meanwhile."""

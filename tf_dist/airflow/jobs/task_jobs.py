@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from tf_dist.airflow.jobs.job_request import JobRequest, request_of_try
 from tf_dist.airflow.jobs.task_identity import (
-    AIRFLOW_DRIVER,
     ENDED_STATES,
     INSTANCE_ANNOTATION,
     MARKED_FOR_DELETION,
@@ -31,7 +30,6 @@ from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_companion, create_job
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
-from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.status import SUCCESSFUL, Phase
 from tf_dist.core.api.timestamps import parse_time
@@ -66,11 +64,6 @@ def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate
         succeeded=job.status.phase in SUCCESSFUL,
         result_used=RESULT_USED in notes and (max_tries is None or notes.get(MAX_TRIES) != str(max_tries)),
     )
-
-
-def is_driven_by_airflow(job: StoredJob) -> bool:
-    """Whether it was created to be driven by the process that waits for it, and not left to a controller."""
-    return names.DRIVER in annotations_of(job.stored)
 
 
 def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
@@ -270,7 +263,6 @@ class JobStarter:
             notes={
                 **this.annotations,
                 OWNER_ANNOTATION: this.owner,
-                **({names.DRIVER: AIRFLOW_DRIVER} if drive else {}),
             },
             changed=self.changed,
         )

@@ -52,8 +52,6 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
             yield Problem(name, what, "leave it out, or give the job without it")
     for name, known in _CHOICES.items():
         yield from choice_problems(name, getattr(operator, name), known)
-    if not operator.wait_for_completion and operator.driver == DriverChoice.INLINE:
-        yield unwaited_problem()
     try:
         policies_of_operator(operator)
     except InvalidJob as error:
@@ -88,7 +86,7 @@ def policies_of_operator(operator: Any) -> dict[str, str]:
 def unwaited_problem() -> Problem:
     """A job that the task does not wait for, and that no controller drives."""
     hint = "install a controller (tf-dist install), or wait"
-    return Problem("wait_for_completion", "no driver would be left once the task is done", hint)
+    return Problem("wait_for_completion", "nobody leads the namespace once the task is done", hint)
 
 
 def _are_exit_codes(given: object) -> bool:

@@ -28,7 +28,6 @@ from tf_dist.airflow.jobs.task_jobs import (
     TaskTry,
     delete_if_owned,
     finish_job,
-    is_driven_by_airflow,
     resource_of_request,
 )
 from tf_dist.airflow.links import tfjob
@@ -39,11 +38,11 @@ from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_th
 from tf_dist.airflow.shared.task_log import write_error, write_line
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, AirflowTaskTimeout
-from tf_dist.client.inline_driver import is_driven_inline
 from tf_dist.client.stored_jobs import StoredJob, find_job
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import VOLCANO_JOBS
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.api.status import OutcomeKind, Status
 from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.steps.adoption import AdoptionAction, DriverChoice
@@ -218,9 +217,9 @@ class TaskKilled(AirflowException):
     """A user has ended the task while it ran."""
 
 
-def _drives(operator: BaseTFJobOperator, job: StoredJob) -> bool:
-    """Whether the process that waits for a job drives it: as the task says, or as was decided when it was created."""
-    return operator.driver == DriverChoice.INLINE or is_driven_by_airflow(job)
+def _drives(operator: BaseTFJobOperator) -> bool:
+    """Whether the process that waits for a job drives it where nobody else does."""
+    return operator.driver != DriverChoice.CONTROLLER
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +254,7 @@ class ForegroundWait:
     def _wait_for_job(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
         operator, changed, ref = self.operator, threading.Event(), JobRef.of(job.resource, job.stored)
         options = WaitOptions(limits=self.limits, get_logs=operator.get_logs)
-        drive = _drives(operator, job) and not job.status.finished
+        drive = _drives(operator) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
             waiter = JobWaiter(informer, subscription, options, write_line, write_error)
@@ -364,12 +363,14 @@ class TaskRun:
         )
 
     def _drives(self, request: JobRequest, namespace: str) -> bool:
-        """Whether this Airflow drives a job that is created now; InvalidJob where no driver would."""
-        operator, dialect = self._operator, request.entry.job.dialect
-        drive = is_driven_inline(self._hook.connection, DriverChoice(operator.driver), dialect, namespace)
-        if drive and not operator.wait_for_completion and self._hook.connection.place is not None:
+        """Whether this Airflow may come to drive a job that is created now; InvalidJob where nobody would."""
+        operator, connection = self._operator, self._hook.connection
+        if operator.wait_for_completion or not _drives(operator) or connection.place is None:
+            return _drives(operator)
+        leader = leader_status(connection.cluster, resource_of_request(request), namespace, time.time())
+        if nobody_leads(leader):
             raise InvalidJob([unwaited_problem()])
-        return drive
+        return False
 
     def _try(self, key: TaskInstanceKey, *, drive: bool) -> TaskTry:
         operator = self._operator
@@ -415,7 +416,7 @@ class TaskRun:
             kind=job.resource.kind,
             uid=job.uid,
             access=operator.access().fields(),
-            drive=_drives(operator, job),
+            drive=_drives(operator),
             owner=self._owner,
             on_kill_action=operator.on_kill_action,
             get_logs=operator.get_logs,

@@ -50,8 +50,8 @@ class TFJobOperator(BaseTFJobOperator):
     :param in_cluster: use the cluster that this process is a pod of.
     :param config_file: a kubeconfig. (templated)
     :param cluster_context: a context of it. (templated)
-    :param driver: ``auto``: a controller in the cluster where one lives, else ``inline``: the worker or triggerer that
-        waits drives the job; ``controller``: one in the cluster in any case.
+    :param driver: ``auto``: the controller that leads the namespace; where none does, the worker or triggerer that
+        waits is one itself. ``controller``: never the worker or triggerer.
     :param durable: a retry takes up the job of an earlier try, or its result; without, it begins anew.
     :param wait_for_completion: without it the task is done once the job is submitted (only with a controller).
     :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]

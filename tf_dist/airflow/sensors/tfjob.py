@@ -17,7 +17,7 @@ from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException, conf
-from tf_dist.client.stored_jobs import StoredJob, driver_problems, now
+from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
 from tf_dist.core.steps.job_arguments import choice_problems, job_name_problems
@@ -122,7 +122,7 @@ class _JobSensor(TextTemplates, BaseSensorOperator):
         hook = TFJobHook.of(ClusterArguments.of(vars(self)))
         try:
             job = hook.get_job(self.job_name, self.namespace)
-            idle = driver_problems(hook.cluster, job)
+            idle = leader_problems(hook.cluster, job)
         except NotFound as error:
             self._say(str(error))
             return False

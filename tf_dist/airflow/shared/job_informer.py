@@ -1,7 +1,7 @@
 """Shared job informer: one for a process, cluster and namespace, from which all tasks learn of their jobs.
 
-However many jobs there are, each kind is listed and watched once, and one driver under one Lease drives them all: once
-there is one, what it sees is what all of them see.
+However many jobs there are, each kind is listed and watched once. Where tasks drive their jobs themselves, the process
+is a candidate for the Lease of the namespace; while it leads, what its controller sees is what all of them see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tf_dist.airflow.shared.job_store import InformerJobStore, JobStore, LeasedController
+from tf_dist.airflow.shared.job_store import ControllerJobStore, InformerJobStore, JobStore
 from tf_dist.airflow.shared.subscription import (
     BoundedThreads,
     LogRequestLimiter,
@@ -19,14 +19,18 @@ from tf_dist.airflow.shared.subscription import (
     SubscriptionLogFollower,
 )
 from tf_dist.client.connection import Connection
+from tf_dist.client.controller_host import ControllerHost, job_kinds
 from tf_dist.client.log_follower import ContainerInstance, InstanceState, LogOpener, instance_state, log_opener
-from tf_dist.cluster.api import LogOptions, Object
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.cluster.api import LogOptions, Object, Resource
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers import transforms
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.api import names
-from tf_dist.errors import ClusterError, NotFound
+from tf_dist.errors import ClusterError, NotFound, Unavailable
 
 _READERS: Final = 16  # logs of containers that have ended which are read at a time
+_SOON: Final = 0.1  # seconds between two looks whether what is to be seen through has synced
+_SELDOM: Final = 5.0  # seconds between two looks whether a right is missing
 
 
 class SharedJobInformer:
@@ -49,15 +53,19 @@ class SharedJobInformer:
         self._subscriptions: dict[JobRef, tuple[Subscription, ...]] = {}
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
         self._log_openers: dict[LogOptions, LogOpener] = {}
-        self._store: JobStore | None = None  # None: no subscription yet, or the driver has not synced
-        self._controller: LeasedController | None = None
+        self._store: JobStore | None = None  # None: no subscription yet, or the controller has not synced
+        self._followed: set[Resource] = set()
+        self._host: ControllerHost | None = None
+        self._seen_through: Controller | None = None
+        self._led, self._closed = threading.Event(), False
+        self._thread: threading.Thread | None = None
 
     # Coming and going
 
     def join(self, ref: JobRef, on_change: Callable[[], None], *, uid: str = "", drive: bool = False) -> Subscription:
-        """Begin to follow a job (that of ``uid``, if given), and to drive it; NotFound, other ClusterErrors.
+        """Begin to follow a job (that of ``uid``, if given); NotFound, other ClusterErrors.
 
-        Nothing is driven where the cluster sees to its jobs itself.
+        ``drive``: be a candidate to lead the namespace, unless the cluster sees to its jobs itself.
         """
         driven = drive and self._connection.place is not None
         self._open(ref, driven=driven)
@@ -71,12 +79,12 @@ class SharedJobInformer:
         try:
             if store is not None:
                 store.put(ref, stored)
+                if store.job(ref) is None:
+                    raise NotFound(f"job {ref} is gone")
         except BaseException:
             self.leave(subscription)
             raise
         self.notify(ref)
-        if driven and self._controller is not None:
-            self._controller.enqueue(ref)
         return subscription
 
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
@@ -102,7 +110,7 @@ class SharedJobInformer:
         (self._readers if urgent else self._followers).start(read)
 
     def leave(self, subscription: Subscription) -> None:
-        """Follow and drive it no more; the job goes on."""
+        """Follow it no more; the job goes on."""
         with self._lock:
             follower = self._log_followers.pop(subscription, None)
             rest = tuple(one for one in self._subscriptions.get(subscription.ref, ()) if one is not subscription)
@@ -121,24 +129,33 @@ class SharedJobInformer:
         for follower in followers:
             follower.close()
         self._log_requests.close()
+        self._closed = True
+        self._led.set()
+        if self._thread is not None:
+            self._thread.join()
         if self._store is not None:
             self._store.close()
         self._followers.close()
         self._readers.close()
-        if self._controller is not None:
-            self._controller.close()
+        if self._host is not None:
+            self._host.stop()
         self._connection.close()
 
     # Seeing
 
     def refused(self) -> ClusterError | None:
         """What keeps it from seeing its jobs for good: a right that is missing."""
-        source = self._controller or self._store
-        return None if source is None else source.refused()
+        found = self._host.refused() if self._host is not None else None
+        store = self._store
+        return found or (store.refused() if store is not None else None)
 
     def decides_for(self, subscription: Subscription) -> bool:
-        """Whether pods are seen here as they were when the job's end was decided: its own driver has decided that."""
-        return self._controller is not None and self._controller.drives(subscription.last.stored)
+        """Whether pods are seen here as they were when the job's end was decided: this controller has decided that."""
+        return self._seen_through is not None and self.leads(subscription.ref.resource)
+
+    def leads(self, kind: Resource) -> bool:
+        """Whether this process drives jobs of this kind."""
+        return self._host is not None and self._host.leads(kind)
 
     def notify(self, ref: JobRef) -> None:
         """A job or one of its objects has changed: notify its subscriptions."""
@@ -161,8 +178,6 @@ class SharedJobInformer:
         job = store.job(ref)
         if job is None:
             return None, []
-        if subscription.driven and self._controller is not None and not self._controller.drives(job.stored):
-            self._controller.enqueue(ref)
         return job, store.pods(ref.namespace, job.uid)
 
     def _instance_state(self, pod: Object, instance: ContainerInstance) -> InstanceState | None:
@@ -175,39 +190,69 @@ class SharedJobInformer:
         return next((instance_state(one, instance) for one in found), None)
 
     def _open(self, ref: JobRef, *, driven: bool) -> None:
-        """See to it that jobs of that kind are seen, and driven if they are to be; ClusterError."""
+        """See to it that jobs of that kind are seen, and led if they are to be and nobody else does; ClusterError."""
         with self._starting:
-            if driven and self._controller is None and self._connection.place is not None:
-                self._controller = LeasedController(
+            if driven and self._host is None and self._connection.place is not None:
+                kinds = job_kinds(self.cluster, self.namespace)
+                host = ControllerHost(
                     self._connection.place,
                     self.cluster,
                     self.namespace,
+                    kinds,
                     on_change=self.notify,
-                    subscriptions=lambda ref: self._subscriptions.get(ref, ()),
-                    on_synced=self._use_driver_store,
-                    on_error=self._notify_all,
+                    on_led=self._led.set,
                 )
-            if self._controller is not None:
-                self._controller.store().follow(ref.resource)
-            elif self._store is None:
-                self._store = InformerJobStore(
-                    self.cluster, self.namespace, on_change=self.notify, on_error=self._notify_all
+                self._host = host.start()
+                self._thread = threading.Thread(target=self._follow_leadership, name="shared-informer", daemon=True)
+                self._thread.start()
+            if self._host is not None and ref.resource not in self._host.leadership.electors:
+                raise Unavailable(
+                    f"{ref.resource.plural} could not be seen when this process began to drive jobs",
+                    hint="once its role allows them and their kind is installed, let this process begin anew",
                 )
-            if self._store is not None:
+            self._followed.add(ref.resource)
+            if self._store is None and (self._host is None or not self._host.leadership.kinds()):
+                self._store = self._own_store()
+            if isinstance(self._store, InformerJobStore):
                 self._store.follow(ref.resource)
 
-    def _use_driver_store(self) -> None:
-        """The driver has synced: from now on its informers serve all subscriptions."""
+    def _own_store(self) -> InformerJobStore:
+        store = InformerJobStore(self.cluster, self.namespace, on_change=self.notify, on_error=self._notify_all)
+        for kind in self._followed:
+            store.follow(kind)
+        return store
+
+    def _follow_leadership(self) -> None:
+        """See jobs through the controller of this process while it leads, and else through own informers."""
+        coming: JobStore | None = None
+        while not self._closed:
+            self._led.clear()
+            controller = self._host.controller if self._host is not None else None
+            if controller is not self._seen_through or self._store is None:
+                if controller is not None:
+                    coming = ControllerJobStore(controller)
+                elif not isinstance(coming, InformerJobStore):
+                    coming = self._own_store()
+                if coming.synced():
+                    self._use(coming)
+                    self._seen_through, coming = controller, None
+                self._led.wait(_SOON)
+            else:
+                self._led.wait(_SELDOM)
+            if self.refused() is not None:
+                self._notify_all()
+        if coming is not None:
+            coming.close()
+
+    def _use(self, new: JobStore) -> None:
+        """From now on this store serves all subscriptions."""
         with self._starting:
-            assert self._controller is not None  # it calls this
-            new, old = self._controller.store(), self._store
+            old = self._store
             with self._lock:
-                for subscription in (
-                    subscription for subscriptions in self._subscriptions.values() for subscription in subscriptions
-                ):
-                    new.merge(
-                        subscription.ref, subscription.last.stored
-                    )  # else a job that its watch has not brought yet would seem gone
+                for subscriptions in self._subscriptions.values():
+                    for one in subscriptions:
+                        # Else a job that its watch has not brought yet would seem gone.
+                        new.put(one.ref, one.last.stored)
                 self._store = new
         if old is not None:
             old.close()

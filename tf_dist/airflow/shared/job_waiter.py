@@ -18,7 +18,7 @@ from tf_dist.airflow.shared.task_log import LineWriter
 from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
 from tf_dist.client.log_follower import LogLine
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
-from tf_dist.client.stored_jobs import StoredJob, driver_problems
+from tf_dist.client.stored_jobs import StoredJob, leader_problems
 from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.api.job import CleanPodPolicy, Job
@@ -78,7 +78,7 @@ class _DriverCheck:
 
     def news(self, job: StoredJob) -> str:
         """What there is to say now, and was not said before; "" for nothing."""
-        found = next(iter(driver_problems(self._cluster, job)), None)
+        found = next(iter(leader_problems(self._cluster, job)), None)
         said = f"nothing drives this job: {found.summary} ({found.resolution})" if found else ""
         self._said, before = said, self._said
         self._pause = min(_RARELY, max(_SOON, 2 * self._pause))

@@ -14,7 +14,7 @@ from tf_dist.client.log_follower import LogFollower, LogOpener, LogSink
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, Cluster, LogOptions, Object, Resource, Stream
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.api.job import Job
 
 _AT_ONCE: Final = 8

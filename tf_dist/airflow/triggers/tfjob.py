@@ -26,7 +26,7 @@ from tf_dist.airflow.masking import learn, masked, unsealed
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, Wakeup
 from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf, is_test_run
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
-from tf_dist.controller.driver_settings import JobRef
+from tf_dist.controller.settings import JobRef
 from tf_dist.errors import NotFound, TFDistError
 
 if TYPE_CHECKING:

@@ -23,15 +23,6 @@ _Namespaces = Annotated[
         help="Drive the jobs of this namespace only (may be repeated).",
     ),
 ]
-_LeaseNamespace = Annotated[
-    str,
-    typer.Option(
-        "--lease-namespace",
-        metavar="NS",
-        callback=options.check_namespaces,
-        help="Where its lease is (default: the context's namespace).",
-    ),
-]
 _Port = Annotated[
     int,
     typer.Option("--metrics-port", min=0, max=65535, help="Serves /metrics, /healthz and /readyz (0: any free port)."),
@@ -46,7 +37,6 @@ def controller(
     namespace: _Namespaces = None,
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
-    lease_namespace: _LeaseNamespace = "",
     metrics_port: _Port = 8080,
     log_format: Annotated[
         options.TextFormat, typer.Option("--log-format", help="json or text.")
@@ -63,15 +53,15 @@ def controller(
 ) -> None:
     """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
 
-    Run as many replicas as you like: one drives, the others follow the cluster and take over within 20 seconds when it
+    Run as many replicas as you like: one leads, the others follow the cluster and take over within 20 seconds when it
     dies. Ctrl-C or SIGTERM ends it and lets the next one go on at once; jobs and pods stay as they are.
     """
     from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cluster.client.client_config import load_config
-    from tf_dist.controller.driver_settings import DriverSettings
     from tf_dist.controller.leases.lease import system_namespace
     from tf_dist.controller.manager import ManagerSettings
     from tf_dist.controller.observability import json_logging
+    from tf_dist.controller.settings import ControllerSettings
 
     json_logging.configure_logging(json_logging.LogFormat(log_format.value), level=log_level.number)
     accelerators = read_accelerators(controller_config_file)
@@ -79,10 +69,9 @@ def controller(
     place = load_config(kubeconfig or None, context or None)
     settings = ManagerSettings(
         namespaces=tuple(namespace or ()),
-        lease_namespace=lease_namespace or place.namespace,
         metrics_port=metrics_port,
-        driver=DriverSettings(
-            system_namespace=system_namespace(),
+        system_namespace=system_namespace(),
+        controller=ControllerSettings(
             workers=workers,
             volcano_jobs=volcano_jobs,
             gang_scheduler=gang_scheduler,
@@ -108,7 +97,7 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
     stopping = threading.Event()
     with (
         Signals() as signals,
-        place.cluster(connections=2 * settings.driver.workers + 8, called=recorder.called, paced=True) as cluster,
+        place.cluster(connections=2 * settings.controller.workers + 8, called=recorder.called, paced=True) as cluster,
         # A heartbeat comes again by itself, and must not wait behind anything.
         place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT, called=recorder.called) as leases,
         Manager(cluster, settings, recorder=recorder, lease_cluster=leases),

@@ -57,7 +57,7 @@ def run(
     ] = None,
     driver: Annotated[
         DriverChoice,
-        typer.Option("--driver", help="On a cluster: who drives it (auto: a controller where one lives)."),
+        typer.Option("--driver", help="On a cluster: who drives it (auto: this command where no controller does)."),
     ] = DriverChoice.AUTO,
     controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
@@ -68,15 +68,14 @@ def run(
 ) -> None:
     """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
 
-    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, driven by a
-    controller that lives there, else from here, and deleted at the end.
+    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, driven by the
+    controller that leads there, else from here, and deleted at the end.
 
     Ctrl-C stops it: pods get their grace period, a second one kills them at once. Nothing is left behind.
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
     75 when it was evicted or got no place in time.
     """
     from tf_dist.cli import output
-    from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cli.job_output import require_valid_files
     from tf_dist.cli.run_output import view_of
     from tf_dist.client.connection import connect
@@ -90,13 +89,12 @@ def run(
 
     limit = options.parse_seconds(timeout)
     startup = options.parse_seconds(startup_timeout, "--startup-timeout")
-    machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir)
+    machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir, controller_config_file)
     elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
     if elsewhere:
         machine.refuse()
     asked = _asked(gang_scheduler, here=local or not elsewhere)
-    accelerators = read_accelerators(controller_config_file)
-    settings = None if elsewhere else replace(machine.settings(file), accelerators=accelerators)
+    settings = None if elsewhere else machine.settings(file)
     policies = options.policy_changes(fallback or (), on_eviction, on_preemption, admission_timeout)
     overrides = parse_overrides(
         [*(changes or ()), *asked], json=set_json or (), strings=[*(set_string or ()), *policies]
@@ -123,7 +121,7 @@ def run(
             result = run_here(request, settings, view, signals)
         elif connection is not None:
             output.announce_target(connection, request.namespace)
-            result = run_on(request, connection, view, signals, keep=keep, choice=driver, accelerators=accelerators)
+            result = run_on(request, connection, view, signals, keep=keep, choice=driver)
             kept = f"{connection.name}, namespace {request.namespace}" if keep else ""
     raise typer.Exit(_summarise(result, form, kept))
 
@@ -163,6 +161,7 @@ class LocalMachineOptions:
     node: str
     entrypoints: tuple[str, ...]
     workdir: str
+    controller_config_file: str
 
     def refuse(self) -> None:
         """InvalidJob if anything is said, though the run is elsewhere."""
@@ -173,6 +172,7 @@ class LocalMachineOptions:
             "--node": self.node,
             "--entrypoint": self.entrypoints,
             "--workdir": self.workdir,
+            "--controller-config-file": self.controller_config_file,
         }
         problems = [
             Problem(name, "this is for runs on this machine only", "") for name, said in options.items() if said
@@ -183,6 +183,7 @@ class LocalMachineOptions:
     def settings(self, file: str) -> EmbeddedSettings:
         """The cluster to start for a file; InvalidJob."""
         from tf_dist.cli import options
+        from tf_dist.cli.controller_config import read_accelerators
         from tf_dist.local.embedded import EmbeddedSettings
 
         return EmbeddedSettings(
@@ -191,6 +192,7 @@ class LocalMachineOptions:
             network=options.parse_network_mode(self.network),
             capacity=options.parse_resources(self.node),
             entrypoints=options.parse_entrypoints(self.entrypoints),
+            accelerators=read_accelerators(self.controller_config_file),
             serve=False,
         )
 

@@ -15,12 +15,10 @@ from tf_dist.core.api.names import SYSTEM_NAMESPACE
 Manifest = dict[str, Any]
 
 CONTROLLER: Final = "tf-dist-controller"
-ADMISSION_LEADER: Final = "tf-dist-arbiter"
 DRIVER: Final = "tf-dist-driver"
 QUEUES: Final = "tf-dist-queues"
 FLAVORS: Final = "tf-dist-flavors"
 SEE_NODES: Final = "tf-dist-see-nodes"
-VERDICTS: Final = "tf-dist-verdicts"
 
 LABELS: Final = {PART_OF: TF_DIST}
 SELECTOR: Final = {"app.kubernetes.io/name": CONTROLLER}
@@ -65,7 +63,7 @@ class InstallOptions:
     the only ones whose jobs it drives (none: all of them, and it sees nodes); ``drivers``: namespaces in which programs
     without a controller drive jobs; ``see_nodes``: these programs see nodes and decide about places, one at a time;
     ``gang_schedulers``: other ones that jobs may ask for; ``gang_scheduler``: that of jobs which name none;
-    ``cluster_domain``, ``disruption_budgets``: see ``DriverSettings``; ``config_map`` and ``config_key``: where the
+    ``cluster_domain``, ``disruption_budgets``: see ``ControllerSettings``; ``config_map`` and ``config_key``: where the
     file of ``--controller-config-file`` is ("": there is none); ``left_out``: definitions that another installation
     brought, by their names; ``kubernetes``: the release of its API server ((0, 0): not known).
 

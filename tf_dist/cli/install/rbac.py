@@ -9,54 +9,42 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tf_dist.cli.install.install_options import (
-    ADMISSION_LEADER,
     CONTROLLER,
     DRIVER,
     FLAVORS,
     QUEUES,
     SEE_NODES,
-    VERDICTS,
     InstallOptions,
     Manifest,
     metadata,
 )
-from tf_dist.controller.leases.lease import (
-    LeaseRef,
-    admission_leader_lease,
-    admissions_lease_name,
-    controller_lease_name,
-    pending_admissions_lease,
-)
-from tf_dist.core.api import names
+from tf_dist.cluster.api import JOB_KINDS, TFJOBS
+from tf_dist.controller.leases.lease import LEASE_LABELS, LeaseRef, leader_lease
 from tf_dist.core.api.context import ApiResource
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.integrations.dispatch import INTEGRATIONS
 
 
-def admission_leader_leases(settings: InstallOptions) -> tuple[LeaseRef, ...]:
-    """Of the driver that decides about places for all: its own first, then the list of what it is about to admit."""
-    return admission_leader_lease(settings.system_namespace), pending_admissions_lease(settings.system_namespace)
-
-
 def controller_leases(settings: InstallOptions) -> tuple[LeaseRef, ...]:
-    """Of the controller's replicas: the one that they stand for, then their lists, one a namespace or one for all."""
-    name = controller_lease_name(settings.namespaces)
-    lists = (admissions_lease_name(name, one) for one in settings.namespaces or (None,))
-    return tuple(LeaseRef(settings.into, one) for one in (name, *lists))
+    """By which the controller leads the cluster; those of single namespaces come and go with who leads."""
+    kinds = JOB_KINDS if settings.volcano_jobs else (TFJOBS,)
+    return () if settings.namespaces else tuple(leader_lease(kind, None, settings.system_namespace) for kind in kinds)
 
 
-def lease_objects(refs: Iterable[LeaseRef], driver: str) -> list[Manifest]:
-    """Leases with nothing in them, so that a second apply leaves them alone; ``driver``: what kind of driver has them.
-
-    One that was never held can be taken at once; one that is missing may have been deleted under its holder.
-    """
-    labels = {names.DRIVER: driver}
+def lease_objects(refs: Iterable[LeaseRef]) -> list[Manifest]:
+    """Leases with nothing in them, so that a second apply leaves them alone: roles name them, and a creation has no
+    name."""
     return [
-        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(ref.name, ref.namespace, labels)}
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata(ref.name, ref.namespace, dict(LEASE_LABELS)),
+        }
         for ref in refs
     ]
 
 
+ELECTION: Final = "tf-dist-election"
 _READ_VERBS: Final = ("get", "list", "watch")
 _FEED_VERBS: Final = ("list", "watch")  # what a reflector needs, and nothing that reads one object by name
 _OWN_VERBS: Final = (*_READ_VERBS, "create", "delete")  # what a job is made of
@@ -137,19 +125,19 @@ def integration_cluster_rules(schedulers: Iterable[str]) -> list[Manifest]:
 
 
 def controller_rules(*, volcano: bool = False, budgets: bool = False) -> list[Manifest]:
-    """What the controller needs where it drives jobs: with other drivers' Leases, to see which of them are dead."""
+    """What the controller needs where it drives jobs."""
     gangs = [rule("policy", "poddisruptionbudgets", *_OWN_VERBS, "patch")] if budgets else []
-    return [*driver_rules(volcano=volcano), *gangs, *lease_monitor_rules()]
+    return [*driver_rules(volcano=volcano), *gangs]
 
 
-def lease_monitor_rules() -> list[Manifest]:
-    """What it takes to see which drivers of a namespace are dead, and which one decides about places for all."""
-    return [rule(_LEASES, "leases", "get", "list")]
+def candidate_rules() -> list[Manifest]:
+    """What it takes to lead a namespace."""
+    return [rule(_LEASES, "leases", *_READ_VERBS, "create", "update", "delete")]
 
 
 def lease_holder_rules(leases: Iterable[str]) -> list[Manifest]:
     """What the candidates for Leases need that are there already: these, and no other of the namespace."""
-    return [{**rule(_LEASES, "leases", "get", "update"), "resourceNames": list(leases)}]
+    return [{**rule(_LEASES, "leases", *_READ_VERBS, "update"), "resourceNames": list(leases)}]
 
 
 def admission_rules(*, volcano: bool = False) -> list[Manifest]:
@@ -177,16 +165,6 @@ def see_nodes_rules(*, volcano: bool = False) -> list[Manifest]:
     return [*rules, rule(_VOLCANO, "jobs", *_FEED_VERBS)] if volcano else rules
 
 
-def verdict_rules(*, volcano: bool = False) -> list[Manifest]:
-    """What the driver that decides about places needs where other drivers have jobs: to write verdicts into these."""
-    kinds = [(_KUBEFLOW, "tfjobs"), *([(_VOLCANO, "jobs")] if volcano else [])]
-    return [*(rule for group, plural in kinds for rule in _verdicts(group, plural)), _event_rule()]
-
-
-def _verdicts(group: str, plural: str) -> list[Manifest]:
-    return [rule(group, plural, "get", "patch"), rule(group, f"{plural}/status", "update")]
-
-
 def queue_reader_rules(*, volcano: bool = False) -> list[Manifest]:
     """What a driver of one namespace needs beyond it, and who wants to know why a job waits: queues and priorities."""
     rules = [
@@ -208,7 +186,7 @@ def inline_driver_rules(*, volcano: bool = False) -> list[Manifest]:
         *driver_rules(volcano=volcano),
         rule(_CORE, "pods/log", "get"),
         rule(_CORE, "events", *_FEED_VERBS),
-        rule(_LEASES, "leases", "get", "list", "create", "update", "delete"),
+        *candidate_rules(),
     ]
 
 
@@ -278,38 +256,29 @@ def controller_roles(settings: InstallOptions) -> list[Manifest]:
             else [*admission_rules(volcano=settings.volcano_jobs), *integration_cluster_rules(settings.others)]
         )
         granted += _granted(CONTROLLER, [*rights, *everywhere], settings.into, namespace)
-    # A name of its own: the namespace may be one of those that are driven.
-    own = [ref.name for ref in controller_leases(settings)]
-    # Beside its own it sees the Leases of controllers that were there before it.
-    taking_turns = [*lease_holder_rules(own), *lease_monitor_rules()]
-    election = _granted(f"{CONTROLLER}-election", taking_turns, settings.into, settings.into)
-    # That of a whole cluster decides about places for all drivers.
-    admission = (
-        [] if settings.namespaces else [binding(ADMISSION_LEADER, CONTROLLER, settings.into, settings.system_namespace)]
+    if settings.namespaces:
+        elections = [
+            one for space in settings.namespaces for one in _granted(ELECTION, candidate_rules(), settings.into, space)
+        ]
+        return [mine, *granted, *elections]
+    leases = controller_leases(settings)
+    election = _granted(
+        ELECTION, lease_holder_rules(ref.name for ref in leases), settings.into, settings.system_namespace
     )
-    readable = _lease_reader_roles(settings.into) if settings.apart else []
-    return [mine, *granted, *election, *admission, *readable]
+    # Who wins the cluster waits until nobody leads a namespace.
+    seeing = _granted(f"{ELECTION}-seen", [rule(_LEASES, "leases", "list")], settings.into, "")
+    return [mine, *granted, *election, *seeing]
 
 
-def admission_leader_roles(settings: InstallOptions) -> list[Manifest]:
-    """The role of drivers that may decide about places for all; and the right of every user to read Leases there.
-
-    Drivers that see another one decide leave it to that one; commands say when nothing drives a job.
-    """
-    leases = (ref.name for ref in admission_leader_leases(settings))
-    leader = role(ADMISSION_LEADER, lease_holder_rules(leases), settings.system_namespace)
-    return [leader, *_lease_reader_roles(settings.system_namespace)]
-
-
-def _lease_reader_roles(namespace: str) -> list[Manifest]:
-    """Every user may read the Leases of a namespace in which drivers meet, or controllers are."""
-    name, all_users = (
-        f"{ADMISSION_LEADER}-seen",
-        {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"},
-    )
+def lease_reader_roles(settings: InstallOptions) -> list[Manifest]:
+    """Every user may read who leads the cluster: who would lead a namespace yields, commands say that nobody leads."""
+    name = f"{ELECTION}-read"
+    names_ = [leader_lease(kind, None).name for kind in JOB_KINDS]
+    all_users = {"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}
+    rights = [{**rule(_LEASES, "leases", *_READ_VERBS), "resourceNames": names_}]
     return [
-        role(name, lease_monitor_rules(), namespace),
-        {**binding(name, "", "", namespace), "subjects": [all_users]},
+        role(name, rights, settings.system_namespace),
+        {**binding(name, "", "", settings.system_namespace), "subjects": [all_users]},
     ]
 
 
@@ -333,22 +302,10 @@ def driver_roles(namespace: str, *, volcano: bool = False, gang_schedulers: Sequ
 
 
 def see_nodes_roles(settings: InstallOptions) -> list[Manifest]:
-    """What drivers need to decide about places one at a time, by what they see of the nodes.
-
-    They read the whole cluster, and write verdicts into jobs of the namespaces that were named together, no others.
-    """
-    volcano, system, drivers = settings.volcano_jobs, settings.system_namespace, settings.drivers
-    found = [role(SEE_NODES, see_nodes_rules(volcano=volcano))]
-    for one in drivers:
+    """What programs that lead a namespace need to decide about places by what they see of the nodes."""
+    found = [role(SEE_NODES, see_nodes_rules(volcano=settings.volcano_jobs))]
+    for one in settings.drivers:
         found.append(_for_steps(binding(f"{SEE_NODES}-{one}", DRIVER, one, of=SEE_NODES), one))
-        leading = binding(f"{ADMISSION_LEADER}-{one}", DRIVER, one, system, of=ADMISSION_LEADER)
-        found.append(_for_steps(leading, one))
-        others = [other for other in drivers if other != one]
-        if others:
-            found.append(role(VERDICTS, verdict_rules(volcano=volcano), one))
-            # One binding each: what another run of the installation has bound stays.
-            verdicts = ((binding(f"{VERDICTS}-{other}", DRIVER, other, one, of=VERDICTS), other) for other in others)
-            found += [_for_steps(bound, other) for bound, other in verdicts]
     return found
 
 

@@ -9,13 +9,12 @@ from tf_dist.cli.install import monitoring, rbac
 from tf_dist.cli.install.crds import definitions
 from tf_dist.cli.install.install_options import CONTROLLER, SELECTOR, InstallOptions, Manifest, metadata
 from tf_dist.cli.install.rbac import (
-    admission_leader_roles,
     controller_roles,
     driver_roles,
     integration_cluster_roles,
+    lease_reader_roles,
     user_roles,
 )
-from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.lease import SYSTEM_NAMESPACE_VARIABLE
 from tf_dist.core.api.gang_scheduler import GangScheduler
 
@@ -33,7 +32,7 @@ def namespace(name: str) -> Manifest:
 
 def workload(settings: InstallOptions) -> list[Manifest]:
     """The Deployment with its Leases, what protects it, and what its metrics are read and judged by."""
-    held = rbac.lease_objects(rbac.controller_leases(settings), lease.DRIVER_CONTROLLER)
+    held = rbac.lease_objects(rbac.controller_leases(settings))
     budget = [_budget(settings)] if settings.pod_disruption_budget else []
     policy = [_network_policy(settings)] if settings.network_policy else []
     return [*held, _deployment(settings), *budget, *policy, _service(settings)]
@@ -184,9 +183,8 @@ def manifest_files(settings: InstallOptions) -> Files:
     if settings.only_definitions:
         return parts
     parts["roles.yaml"] = user_roles(settings)
-    shared = rbac.lease_objects(rbac.admission_leader_leases(settings), lease.DRIVER_ADMISSION_LEADER)
     made = [namespace(name) for name in settings.new_namespaces]
-    parts["system.yaml"] = [*made, *admission_leader_roles(settings), *shared]
+    parts["system.yaml"] = [*made, *lease_reader_roles(settings)]
     for one in settings.drivers:
         parts[f"driver-{one}.yaml"] = _driver(one, settings)
     if settings.see_nodes:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tf_dist.client import exit_codes
 from tf_dist.client.connection import TRANSIENT_ERRORS, Connection, connect
-from tf_dist.client.inline_driver import inline_driver
+from tf_dist.client.controller_host import hosted_controller
 from tf_dist.client.job_display import OWN_NAME, prefix_width, show_warnings
 from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
 from tf_dist.client.launch import contract
@@ -316,10 +316,10 @@ class _StepSetup:
         key, choice = JobKey(namespace, name), self.options.driver
         with (
             show_warnings(self.log_writer),
-            inline_driver(self.connection, entry.job.dialect, key, choice=choice, takes_over=True) as annotations,
+            hosted_controller(self.connection, entry.job.dialect, key, choice=choice),
         ):
             creator = StepJobCreator(cluster, entry, namespace, self.signals, say, reattach=self.options.reattach)
-            job = creator.place(annotations, None if self.connection.here else "")
+            job = creator.place(None if self.connection.here else "")
             say(f"{job.shown} in namespace {job.namespace}")
             try:
                 return self._see_to_its_end(job)

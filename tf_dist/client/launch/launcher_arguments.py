@@ -212,8 +212,8 @@ def _parser() -> argparse.ArgumentParser:
     option(place, "--kubeconfig", "FILE", "a cluster other than the pod's own")
     option(place, "--context", "NAME", "of that kubeconfig")
     run = parser.add_argument_group("how it goes")
-    drives = "who drives it: this step, or a controller (auto: a controller where one lives)"
-    option(run, "--driver", "{auto,inline,controller}", drives, _choice(_DRIVERS, AUTO))
+    drives = "who drives it (auto: this step, where no controller does)"
+    option(run, "--driver", "{auto,controller}", drives, _choice(_DRIVERS, AUTO))
     term = "what becomes of the job on SIGTERM (auto: delete, or leave it when the step will be tried again)"
     option(run, "--on-term", "{auto,delete,suspend,leave}", term, _choice(_ON_TERM, AUTO))
     suspend = "what becomes of the job while the workflow is suspended (default: suspend; leave: it goes on)"

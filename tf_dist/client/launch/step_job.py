@@ -196,15 +196,15 @@ class StepJobCreator:
     say: Callable[[str], object]
     reattach: bool = True
 
-    def place(self, annotations: Mapping[str, str], workdir: str | None) -> StoredJob:
-        """The job as it is there now. ``annotations``, ``workdir``: of one that is created, see ``create_job``.
+    def place(self, workdir: str | None) -> StoredJob:
+        """The job as it is there now. ``workdir``: of one that is created, see ``create_job``.
 
         AlreadyExists when another job has its name; Interrupted; ClusterError.
         """
         for _ in range(_ATTEMPTS):
             found = self._find()
             if found is None:
-                return create_job(self.cluster, self.entry, self.namespace, workdir=workdir, annotations=annotations)
+                return create_job(self.cluster, self.entry, self.namespace, workdir=workdir)
             self._require_ours(found)
             if not found.stored["metadata"].get("deletionTimestamp"):
                 reported = contract.REPORTED in _annotations(found)

@@ -177,12 +177,6 @@ class Informer:
                 raise
             self._absent(error)
 
-    def refresh_group(self, group: str, *, namespace: str, labels: str) -> None:
-        """List the objects of one group of the index now, independently of the watch; ClusterError."""
-        kept, version = self._pages(namespace=namespace, labels=labels)
-        for change in self.cache.replace_group(group, kept, parse_resource_version(version)):
-            self._tell(change)
-
     def relist(self, *, doubted: bool = False) -> None:
         """List again; ``synced`` is false until that is done.
 

@@ -1,4 +1,4 @@
-"""Delaying, rate-limited work queue, the order and the progress of its workers, the resync schedule, token buckets."""
+"""The work queue, the schedule of looks at everything, and token buckets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, Generic, TypeVar
 from zlib import crc32
 
@@ -15,9 +17,11 @@ from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 
 K = TypeVar("K", bound=Hashable)
 
-# So many urgent keys are taken for one of the others that wait beside them: a driver that always has something urgent
-# to do still comes to everything.
-_URGENT_PER_ROUTINE: Final = 10
+# So many keys are taken for a routine one that waits beside them: a controller that always has something to do still
+# comes to everything.
+_OTHERS_PER_ROUTINE: Final = 10
+# Seconds that a worker waits at a time: a timeout of threads has a bound.
+_LONGEST_WAIT: Final = 3600.0
 
 
 class TokenBucket:
@@ -37,83 +41,6 @@ class TokenBucket:
     def take(self, now: float) -> None:
         """Take a token, whether there is one or not."""
         self._paid_until = max(self._paid_until, now) + self._interval
-
-
-class PriorityQueue(Generic[K]):
-    """Keys that wait for a worker, each once: the urgent ones, and the others. Not thread-safe."""
-
-    def __init__(self) -> None:
-        # When each began to wait.
-        self._urgent: OrderedDict[K, float] = OrderedDict()
-        self._others: OrderedDict[K, float] = OrderedDict()
-        self._in_a_row = 0  # urgent ones that were taken while others waited
-
-    def __len__(self) -> int:
-        return len(self._urgent) + len(self._others)
-
-    def add(self, key: K, since: float, *, urgent: bool) -> bool:
-        """Have ``key`` wait, if it does not yet; whether that is new. One that has become urgent moves up."""
-        if key in self._urgent:
-            return False
-        before = self._others.get(key)
-        if before is not None and urgent:
-            del self._others[key]
-        if urgent:
-            self._urgent[key] = since if before is None else before
-        elif before is None:
-            self._others[key] = since
-        return before is None
-
-    def take(self) -> tuple[K, float]:
-        """The next one, and since when it has waited; KeyError if there is none."""
-        if self._others and (not self._urgent or self._in_a_row >= _URGENT_PER_ROUTINE):
-            self._in_a_row = 0
-            return self._others.popitem(last=False)
-        self._in_a_row += bool(self._others)
-        return self._urgent.popitem(last=False)
-
-
-class InProgress(Generic[K]):
-    """The keys that workers are at, and which versions of objects were noticed and written meanwhile. Thread-safe.
-
-    What a worker has written itself is no news to it, whether the answer or the watch shows it first. Versions are
-    resourceVersions as numbers (``resource_version_of``); 0 is none.
-    """
-
-    def __init__(self) -> None:
-        self._since: dict[K, float] = {}
-        self._noticed: dict[K, set[int]] = {}
-        self._written: dict[K, set[int]] = {}
-        self._lock = threading.Lock()
-
-    def begin(self, key: K, now: float) -> None:
-        """A worker begins with ``key``."""
-        with self._lock:
-            self._since[key], self._noticed[key], self._written[key] = now, set(), set()
-
-    def notice(self, key: K, version: int = 0) -> bool:
-        """An object has this version now (0: it is gone, or something else is new); False: no worker is at the key."""
-        with self._lock:
-            if key in self._since:
-                self._noticed[key].add(version)
-            return key in self._since
-
-    def wrote(self, key: K, version: int) -> None:
-        """The worker has written an object, which has this version now."""
-        with self._lock:
-            if version and key in self._since:
-                self._written[key].add(version)
-
-    def end(self, key: K) -> bool:
-        """The worker is done; whether something was noticed that it has not written."""
-        with self._lock:
-            del self._since[key]
-            return bool(self._noticed.pop(key) - self._written.pop(key))
-
-    def since(self) -> dict[K, float]:
-        """When each key was begun with."""
-        with self._lock:
-            return dict(self._since)
 
 
 # Parts of a period; the keys of one part are looked at together.
@@ -171,10 +98,32 @@ _MAX_DELAY: Final = 30.0
 _SLACK: Final = 64
 
 
-class WorkQueue(Generic[K]):
-    """A thread-safe, de-duplicating, delaying queue, with a back-off of its own for each key that fails.
+class Lane(IntEnum):
+    """In which order keys that wait are taken."""
 
-    ``monotonic``: seconds that only go forward; no wall clock has a part in it. ``runtime``: what ``wait`` waits with.
+    FIRST = 0  # a verdict of admission is to be written
+    NORMAL = 1  # something has happened
+    ROUTINE = 2  # nothing is known to have happened; one of these is taken after ten of the others
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One key that a worker is at."""
+
+    begun: float
+    noticed: set[int] = field(default_factory=set)  # versions of objects that were seen meanwhile (0: other news)
+    written: set[int] = field(default_factory=set)  # versions that the worker has written itself
+    lane: Lane = Lane.ROUTINE  # in which the key is to wait again
+
+
+class WorkQueue(Generic[K]):
+    """A work queue as client-go's: each key waits once, and is worked on by one worker at a time. Thread-safe.
+
+    A key that is added while a worker is at it waits again when that is done. Beside that: lanes; keys that are due
+    later; a back-off of its own for each key that fails; and what a worker has written itself, which is no news to it,
+    whether the answer or the watch shows it first (with that each job has two passes less). Versions are
+    resourceVersions as numbers (``resource_version_of``). ``monotonic``: seconds that only go forward; no wall clock
+    has a part in it. ``runtime``: what ``get`` waits with.
     """
 
     def __init__(
@@ -182,55 +131,155 @@ class WorkQueue(Generic[K]):
     ) -> None:
         self._monotonic = monotonic
         self._runtime = runtime
-        # When a key is due, and the serial number of the heap's entry that says so.
-        self._due: dict[K, tuple[float, int]] = {}
+        # Keys that wait for a worker, by lane, and since when.
+        self._lanes: dict[Lane, OrderedDict[K, float]] = {lane: OrderedDict() for lane in Lane}
+        self._where: dict[K, Lane] = {}
+        self._passes: dict[K, _Pass] = {}
+        self._in_a_row = 0  # keys that were taken while routine ones waited
+        # When a key is due later, and the serial number of the heap's entry that says so.
+        self._later: dict[K, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._serial = 0
         self._failures: dict[K, int] = {}
-        self._ready_at: dict[K, float] = {}  # of the keys that were taken last
         self.adds = 0
         self.retries = 0
         self._changed = runtime.condition()
         self.closed = False
-        self._woken = False
 
     def __len__(self) -> int:
-        return len(self._due)
+        """How many keys wait, or are due later."""
+        return len(self._where) + len(self._later)
 
-    def ready(self) -> int:
-        """How many keys are due."""
+    # Adding
+
+    def add(self, key: K, after: float = 0.0, *, lane: Lane = Lane.NORMAL) -> None:
+        """Have a worker look at ``key``, in ``after`` seconds; of several times the earliest counts."""
         with self._changed:
-            now = self._monotonic()
-            return sum(when <= now for when, _ in self._due.values())
+            if after > 0:
+                self._add_later(key, self._monotonic() + after)
+            elif key in self._passes:
+                self._note(key, 0, lane)
+            else:
+                self._add(key, self._monotonic(), lane)
 
-    def ready_at(self, key: K) -> float | None:
-        """When a key that was taken last had become due; None for others."""
+    def notice(self, key: K, version: int) -> None:
+        """Something has happened to ``key``: an object has this version now."""
         with self._changed:
-            return self._ready_at.get(key)
+            if key in self._passes:
+                self._note(key, version, Lane.NORMAL)
+            else:
+                self._add(key, self._monotonic(), Lane.NORMAL)
 
-    @property
-    def entries(self) -> int:
-        """The size of the heap: a few more than there are keys at most."""
-        return len(self._heap)
-
-    def add(self, key: K, after: float = 0.0) -> None:
-        """Add ``key``, due in ``after`` seconds; of several times the earliest counts."""
+    def noticed(self, key: K, version: int) -> bool:
+        """The same, for who adds the key itself where no worker is at it; whether one is."""
         with self._changed:
-            when = self._monotonic() + max(0.0, after)
-            if key in self._due and self._due[key][0] <= when:
+            if key in self._passes:
+                self._note(key, version, Lane.NORMAL)
+            return key in self._passes
+
+    def wrote(self, key: K, version: int) -> None:
+        """The worker that is at ``key`` has written an object, which has this version now."""
+        with self._changed:
+            if version and key in self._passes:
+                self._passes[key].written.add(version)
+
+    def _note(self, key: K, version: int, lane: Lane) -> None:
+        found = self._passes[key]
+        found.noticed.add(version)
+        if version not in found.written:
+            found.lane = min(found.lane, lane)
+
+    def _add(self, key: K, since: float, lane: Lane) -> None:
+        self._later.pop(key, None)
+        before = self._where.get(key)
+        if before is not None:
+            if lane >= before:
                 return
-            self.adds += key not in self._due
-            self._serial += 1
-            self._due[key] = when, self._serial
-            heapq.heappush(self._heap, (when, self._serial, key))
-            if len(self._heap) > _SLACK + 2 * len(self._due):
-                self._compact()
-            self._changed.notify_all()
+            since = self._lanes[before].pop(key)
+        else:
+            self.adds += 1
+        self._where[key] = lane
+        self._lanes[lane][key] = since
+        self._changed.notify()
 
-    def _compact(self) -> None:
-        """Drop the entries of wishes that earlier ones have replaced, or that were granted."""
-        self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[:2]]
-        heapq.heapify(self._heap)
+    def _add_later(self, key: K, when: float) -> None:
+        if key in self._where or (key in self._later and self._later[key][0] <= when):
+            return
+        self._serial += 1
+        self._later[key] = when, self._serial
+        heapq.heappush(self._heap, (when, self._serial, key))
+        if len(self._heap) > _SLACK + 2 * len(self._later):
+            self._heap = [entry for entry in self._heap if self._later.get(entry[2]) == entry[:2]]
+            heapq.heapify(self._heap)
+        self._changed.notify()
+
+    # Taking
+
+    def get(self, longest: float = math.inf) -> tuple[K, float] | None:
+        """The next key, and since when it has waited; None when there is none for ``longest`` seconds, or it is closed.
+
+        The caller is at it until it calls ``done``.
+        """
+        with self._changed:
+            end = self._runtime.monotonic() + longest
+            while not self.closed:
+                self._take_in()
+                if (found := self._take()) is not None:
+                    return found
+                rest = min(end - self._runtime.monotonic(), _LONGEST_WAIT)
+                if rest <= 0:
+                    return None
+                next_ = self._heap[0][0] - self._monotonic() if self._heap else rest
+                self._changed.wait(max(0.0, min(rest, next_)))
+            return None
+
+    def get_all(self, longest: float) -> list[K]:
+        """All keys that wait, for a loop that is its only worker; empty after ``longest`` seconds, or when closed."""
+        found = self.get(longest)
+        if found is None:
+            return []
+        with self._changed:
+            keys = [found[0], *self._where]
+            for lane in self._lanes.values():
+                lane.clear()
+            self._where.clear()
+        self.done(found[0])
+        return keys
+
+    def _take_in(self) -> None:
+        """Let those wait for a worker that are due by now."""
+        now = self._monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            when, serial, key = heapq.heappop(self._heap)
+            if self._later.get(key) != (when, serial):
+                continue  # it was asked for earlier since
+            del self._later[key]
+            if key in self._passes:
+                self._note(key, 0, Lane.NORMAL)
+            else:
+                self._add(key, when, Lane.NORMAL)
+
+    def _take(self) -> tuple[K, float] | None:
+        first, normal, routine = self._lanes.values()
+        if routine and (not (first or normal) or self._in_a_row >= _OTHERS_PER_ROUTINE):
+            self._in_a_row, lane = 0, routine
+        elif lane := first or normal:
+            self._in_a_row += bool(routine)
+        else:
+            return None
+        key, since = lane.popitem(last=False)
+        del self._where[key]
+        self._passes[key] = _Pass(self._monotonic())
+        return key, since
+
+    def done(self, key: K) -> None:
+        """The worker is done with ``key``, which waits again if something happened that it has not written itself."""
+        with self._changed:
+            found = self._passes.pop(key)
+            if found.noticed - found.written:
+                self._add(key, self._monotonic(), found.lane)
+
+    # Failures
 
     def retry(self, key: K, after: float | None = None) -> float:
         """Ask for another look after a failure; returns the pause, which doubles with every failure in a row."""
@@ -251,49 +300,35 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._failures.pop(key, None)
 
-    def take(self) -> list[K]:
-        """Every key that is due, earliest first; they are out of the queue then."""
-        with self._changed:
-            return self._take()
+    # How it stands
 
-    def wait(self, longest: float) -> list[K]:
-        """The due keys, waiting for the first up to ``longest`` seconds of the runtime; empty then, or when woken."""
-        with self._changed:
-            end = self._runtime.monotonic() + longest
-            while not (keys := self._take()) and not self.closed and not self._woken:
-                rest = end - self._runtime.monotonic()
-                if rest <= 0:
-                    break
-                self._changed.wait(min(rest, self._until_next(rest)))
-            self._woken = False
-            return keys
+    def waits(self, lane: Lane) -> bool:
+        """Whether a key waits in a lane."""
+        return bool(self._lanes[lane])
 
-    def wake(self) -> None:
-        """End a wait though no key is due."""
+    def ready(self) -> int:
+        """How many keys wait for a worker now."""
         with self._changed:
-            self._woken = True
-            self._changed.notify_all()
+            now = self._monotonic()
+            return len(self._where) + sum(when <= now for when, _ in self._later.values())
+
+    def passes(self) -> dict[K, float]:
+        """The keys that workers are at, and since when."""
+        with self._changed:
+            return {key: found.begun for key, found in self._passes.items()}
+
+    def clear(self) -> None:
+        """Let nothing wait any more: others see to it now."""
+        with self._changed:
+            for lane in self._lanes.values():
+                lane.clear()
+            self._where.clear()
+            self._later.clear()
+            self._heap.clear()
+            self._failures.clear()
 
     def close(self) -> None:
-        """End every wait, for good."""
+        """End every ``get``, for good."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
-
-    def _take(self) -> list[K]:
-        now = self._monotonic()
-        keys: list[K] = []
-        ready: dict[K, float] = {}
-        while self._heap and self._heap[0][0] <= now:
-            when, serial, key = heapq.heappop(self._heap)
-            # A key that was asked for earlier since leaves an outdated entry behind.
-            if self._due.get(key) == (when, serial):
-                del self._due[key]
-                keys.append(key)
-                ready[key] = when
-        if keys:
-            self._ready_at = ready
-        return keys
-
-    def _until_next(self, longest: float) -> float:
-        return max(self._heap[0][0] - self._monotonic(), 0.0) if self._heap else longest

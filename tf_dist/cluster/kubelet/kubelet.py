@@ -198,7 +198,7 @@ class Kubelet(Service):
                 return
         self._pod_worker.restore()
         while True:
-            due = self._queue.wait(self._settings.heartbeat)
+            due = self._queue.get_all(self._settings.heartbeat)
             if self._queue.closed:
                 return
             self._pass(due)

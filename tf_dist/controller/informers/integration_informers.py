@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tf_dist.cluster.api import Object, Resource
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.controller.driver_settings import DriverContext, JobRef
 from tf_dist.controller.informers import transforms
+from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.api import names
 from tf_dist.core.api.context import ApiResource, Integration, ServedApis
 from tf_dist.errors import ClusterError, Forbidden, NotFound
@@ -23,9 +23,9 @@ _DISCOVER_EVERY: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class _ServedIntegration:
-    """One scheduler: its reflectors by the key of their kind, or why it cannot be used, and when that was found."""
+    """One scheduler: its informers by the key of their kind, or why it cannot be used, and when that was found."""
 
-    reflectors: Mapping[str, Informer] = field(default_factory=dict)
+    informers: Mapping[str, Informer] = field(default_factory=dict)
     missing: str = ""
     at: float = 0.0
 
@@ -37,7 +37,7 @@ class IntegrationInformers:
     whose objects have changed.
     """
 
-    def __init__(self, context: DriverContext, *, on_change: Callable[[JobRef], None]) -> None:
+    def __init__(self, context: ControllerContext, *, on_change: Callable[[JobRef], None]) -> None:
         self._context = context
         self._namespace = context.settings.namespace
         self._on_change = on_change
@@ -54,37 +54,37 @@ class IntegrationInformers:
         """From now on what is found is followed in threads, one a kind, until ``end``."""
         with self._lock:
             self._followed = True
-            for reflector in self.reflectors():
-                reflector.start()
+            for informer in self.informers():
+                informer.start()
 
-    def reflectors(self) -> list[Informer]:
+    def informers(self) -> list[Informer]:
         """Those of every kind that is in use."""
-        return [reflector for found in list(self._found.values()) for reflector in found.reflectors.values()]
+        return [informer for found in list(self._found.values()) for informer in found.informers.values()]
 
     def end(self) -> None:
-        """Begin no thread any more; those of ``reflectors`` are for the caller to stop."""
+        """Begin no thread any more; those of ``informers`` are for the caller to stop."""
         with self._lock:
             self._ended = True
-        for reflector in self._retired:
-            reflector.stop()
+        for informer in self._retired:
+            informer.stop()
 
     # What they hold
 
     def served(self, scheduler: Integration, priorities: Mapping[str, int]) -> ServedApis | None:
         """What there is of a scheduler now; None while that is unknown. ``priorities``: of PriorityClasses."""
         found = self._look(scheduler)
-        if found is None or not all(reflector.synced() for reflector in found.reflectors.values()):
+        if found is None or not all(informer.synced() for informer in found.informers.values()):
             return None
         if found.missing:
             return ServedApis(missing=found.missing)
-        resources = {key: reflector.resource for key, reflector in found.reflectors.items()}
+        resources = {key: informer.resource for key, informer in found.informers.items()}
         return ServedApis(
             versions={key: resource.version for key, resource in resources.items()},
             shared={
                 (key, stored["metadata"]["name"]): stored
                 for key, resource in resources.items()
                 if not resource.namespaced
-                for stored in found.reflectors[key].items()
+                for stored in found.informers[key].items()
             },
             priorities=priorities,
         )
@@ -94,18 +94,18 @@ class IntegrationInformers:
         return {
             (key, stored["metadata"]["name"]): stored
             for found in list(self._found.values())
-            for key, reflector in found.reflectors.items()
-            if reflector.resource.namespaced
-            for stored in reflector.cache.group(names.owned_by_key(namespace, uid))
+            for key, informer in found.informers.items()
+            if informer.resource.namespaced
+            for stored in informer.cache.group(names.owned_by_key(namespace, uid))
         }
 
-    def reflector(self, kind: Resource) -> Informer:
+    def informer(self, kind: Resource) -> Informer:
         """The one of a kind in use; KeyError."""
-        return {one.resource: one for one in self.reflectors()}[kind]
+        return {one.resource: one for one in self.informers()}[kind]
 
     def resource(self, key: str) -> Resource:
         """The kind of that name (with its group), in the version that is used here; KeyError if it is not."""
-        return {key: one for found in list(self._found.values()) for key, one in found.reflectors.items()}[key].resource
+        return {key: one for found in list(self._found.values()) for key, one in found.informers.items()}[key].resource
 
     # How they are found
 
@@ -133,17 +133,17 @@ class IntegrationInformers:
             if self._ended:
                 return
             self._found[name] = found
-            for reflector in found.reflectors.values() if self._followed else ():
-                reflector.start()
+            for informer in found.informers.values() if self._followed else ():
+                informer.start()
 
     def _retire_absent(self, name: str) -> None:
         """Removed, or served in another version by now: what is not cached any more may be there all the same."""
         found = self._found.get(name)
-        if found is not None and any(reflector.absent for reflector in found.reflectors.values()):
+        if found is not None and any(informer.absent for informer in found.informers.values()):
             del self._found[name]
-            for reflector in found.reflectors.values():
-                reflector.end()
-            self._retired = [one for one in (*self._retired, *found.reflectors.values()) if one.alive()]
+            for informer in found.informers.values():
+                informer.end()
+            self._retired = [one for one in (*self._retired, *found.informers.values()) if one.alive()]
 
     def _detected(self, scheduler: Integration) -> _ServedIntegration:
         """The first of the alternatives that is served whole; ClusterError when that cannot be found out."""
@@ -155,8 +155,8 @@ class IntegrationInformers:
                 missing = missing or f"gang scheduler {scheduler.name} cannot be used: {error}"
                 continue
             kinds = {key: self._reflector(resource) for key, resource in resources.items()}
-            for reflector in kinds.values():
-                reflector.refresh()
+            for informer in kinds.values():
+                informer.refresh()
             return _ServedIntegration(kinds)
         return _ServedIntegration(missing=missing, at=self._context.monotonic())
 
@@ -193,6 +193,6 @@ class IntegrationInformers:
 
     def _shared_changed(self, old: Object | None, new: Object | None) -> None:
         """Any job may have waited for it; there are few such objects, and they hardly ever change."""
-        for reflector in self.reflectors():
-            for stored in reflector.items() if reflector.resource.namespaced else ():
+        for informer in self.informers():
+            for stored in informer.items() if informer.resource.namespaced else ():
                 self._changed(None, stored)

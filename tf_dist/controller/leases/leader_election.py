@@ -1,4 +1,13 @@
-"""Leader election: acquires and renews a Lease, of one process or shared by replicas."""
+"""Leader election by one Lease, with client-go's rules, and with one more: a namespace yields to the cluster.
+
+A holder counts its leadership from before it sent the renewal that the server accepted, and ends it early by a margin;
+a candidate takes a Lease that is free, or that has not changed for its own duration by the candidate's monotonic clock,
+by a write over the version that it saw. So two processes never lead one scope, with any clocks and networks.
+
+The holder of the cluster's Lease leads every namespace, too. Who leads a namespace asks after each of its own writes
+whether the cluster has a leader, and yields to it; who has won the cluster's Lease asks after that who leads a
+namespace, and waits until nobody does, for one duration at most. One of the two sees the other, whoever comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +15,22 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
-from tf_dist.cluster.api import LEASES, Cluster, Object
+from tf_dist.cluster.api import LEASES, Cluster, Object, Stream, WatchEvent
+from tf_dist.cluster.api_errors import Unauthorized
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.leases.lease import (
-    DRIVER_CONTROLLER,
-    DRIVER_INLINE,
     LEASE_DURATION,
     RENEW_INTERVAL,
-    TAKEOVER_DELAY,
     LeaseObservation,
     LeaseRecord,
     LeaseRef,
     acquired_lease,
     boottime,
-    broken_lease,
-    create_lease,
     new_lease,
     released_lease,
     renewed_lease,
@@ -32,13 +38,21 @@ from tf_dist.controller.leases.lease import (
 )
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.core.api import names
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled
+from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.timestamps import parse_time
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Throttled
 
 _LOG = logging.getLogger(__name__)
 # Leadership ends this much before its Lease: clocks may differ in speed, and a check takes time to become an act.
 _SAFETY_MARGIN: Final = 0.2
-# Between two looks at another's Lease, and after a failure: this part of the time between two renewals.
+# Between two looks at another's Lease that cannot be watched, and after a failure: this part of a renewal's time.
 _RETRY: Final = 0.4
+# Seconds for which a cluster's Lease that was given back counts as held: most often its next replica takes it.
+_HANDOVER: Final = 2.0
+# Seconds between two looks whether namespaces are still led by others.
+_CLEARING: Final = 1.0
+# Seconds after which a namespace's Lease was left behind by a process that was killed: more than clocks differ.
+_LEFT_BEHIND: Final = 3600.0
 
 
 class ValidInterval(NamedTuple):
@@ -52,18 +66,15 @@ _NEVER: Final = ValidInterval(math.inf, -math.inf)
 
 
 class LeaderElector:
-    """Holds the Lease ``ref`` as ``identity``, or waits for it; see ``tf_dist.controller.leases.lease`` for why that
-    is safe.
+    """Holds the Lease ``ref`` as ``identity``, or waits for it.
 
-    ``shared``: several processes stand for one Lease, which outlives them; else it is this process's own: its name
-    was never used before (``unique_lease_ref``), it is created at once and deleted at the end. ``duration``:
-    seconds that it holds unrenewed; ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people
-    only.
-    ``wanted``: whether the Lease is wanted; one that is held and not wanted any more is given back. ``fenced``: what is
-    done under it does no harm when two believe to hold it, so that one that is absent need not be waited for.
+    ``wider``: the Lease of the cluster, where ``ref`` is that of a namespace. ``wanted``: whether the Lease is wanted;
+    one that is held and not wanted any more is given back. ``duration``: seconds that it holds unrenewed;
+    ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people and for what was left behind.
 
     ``start`` runs ``step`` in a thread until ``stop``. ``problem`` is why the last step did not come through, if so;
-    ``epoch`` counts how often the Lease was won: between two of them others may have held it.
+    ``epoch`` counts how often the Lease was won: between two of them others may have held it. ``other_since``: since
+    when another leads, by our monotonic clock (inf: nobody does).
     """
 
     def __init__(
@@ -72,13 +83,10 @@ class LeaderElector:
         ref: LeaseRef,
         identity: str = "",
         *,
-        shared: bool,
+        wider: LeaseRef | None = None,
+        wanted: Callable[[], bool] = lambda: True,
         duration: float = LEASE_DURATION,
         renew_every: float = RENEW_INTERVAL,
-        labels: Mapping[str, str] | None = None,
-        annotations: Mapping[str, str] | None = None,
-        wanted: Callable[[], bool] = lambda: True,
-        fenced: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = boottime,
         recorder: MetricsRecorder | None = None,
@@ -89,70 +97,68 @@ class LeaderElector:
         self.identity = identity or unique_identity()
         self.problem: ClusterError | None = None
         self.epoch = 0
-        self._listeners: list[Callable[[bool], None]] = []
-        self._shared = shared
+        self.other_since = math.inf
+        self._wider = wider
+        self._wanted = wanted
         self._duration = duration
         self._renew_every = renew_every
         self._retry_every = renew_every * _RETRY
-        self._wanted = wanted
-        self._fenced = fenced
-        self._labels = {names.DRIVER: DRIVER_CONTROLLER if shared else DRIVER_INLINE, **(labels or {})}
-        self._annotations = annotations or {}
         self._clock = clock
         self._monotonic = monotonic
         self._recorder = recorder or MetricsRecorder()
-        self._valid_interval = _NEVER
+        self._listeners: list[Callable[[], object]] = []
+        self._interval = _NEVER
         self._held: Object | None = None  # the Lease as we wrote it last
-        self._unused = not shared  # a Lease that never was is known to no other driver
-        self._maybe_contested = False  # another driver may believe that its holder is dead
-        self._contested_until = -math.inf  # and has done so until this moment, though the Lease is ours
-        self._seen = LeaseObservation(duration)
-        self._wrote = False
-        self._notified = False
+        self._seen, self._wider_seen = LeaseObservation(), LeaseObservation()
+        self._wrote = self._notified = False
         self._runtime = runtime
-        self._state = runtime.condition()
         self._stopped, self._woken = runtime.event(), runtime.event()
-        self._thread: threading.Thread | None = None
+        self._lock = runtime.lock()
+        self._watched: dict[LeaseRef, Object] = {}  # as a watch that goes on has shown them last
+        self._streams: dict[LeaseRef, Stream[WatchEvent]] = {}
+        self._threads: list[threading.Thread] = []
 
     # What others ask
 
     def valid(self) -> bool:
         """Whether the Lease is ours for sure at this moment. Cheap: ask before every write."""
-        interval = self._valid_interval
+        interval = self._interval
         return interval.since <= self._monotonic() < interval.until
 
     def remaining(self) -> float:
         """For how many seconds from now on it is ours for sure (0: it is not)."""
-        now, interval = self._monotonic(), self._valid_interval
+        now, interval = self._monotonic(), self._interval
         return max(0.0, interval.until - now) if interval.since <= now else 0.0
 
-    def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until it is held (by a started elector); whether it is."""
-        with self._state:
-            return self._state.wait_for(self.valid, timeout)
-
-    def listen(self, listener: Callable[[bool], None]) -> None:
-        """Call ``listener`` with whether it is held, whenever that changes, from the thread that noticed."""
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call ``listener`` when ``valid`` has changed, from the thread that noticed."""
         self._listeners.append(listener)
 
     # Its life
 
     def start(self) -> None:
-        """Begin, in a thread."""
-        self._thread = self._runtime.thread(self._run, "leader-elector")
-        self._thread.start()
+        """Begin, in threads."""
+        refs = (self.ref,) if self._wider is None else (self.ref, self._wider)
+        self._threads = [self._runtime.thread(partial(self._watch, ref), "lease-watch") for ref in refs]
+        self._threads.append(self._runtime.thread(self._run, "leader-elector"))
+        for thread in self._threads:
+            thread.start()
 
     def wake(self) -> None:
-        """Take the next step now: whether the Lease is wanted has changed."""
+        """Take the next step now: whether the Lease is wanted, or who holds it, has changed."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Give the Lease back (a shared one) or delete it. From here on it is not valid. Waits for the thread."""
+        """Give the Lease back; that of a namespace is deleted. From here on it is not valid. Waits for the threads."""
         self._stopped.set()
         self._woken.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._valid_interval = _NEVER
+        with self._lock:
+            streams = tuple(self._streams.values())
+        for stream in streams:
+            stream.close()
+        for thread in self._threads:
+            thread.join()
+        self._interval = _NEVER
         self._notify()
         if self._wrote:
             with suppress(ClusterError):  # it runs out by itself
@@ -176,18 +182,36 @@ class LeaderElector:
             _LOG.exception("leader election failed, going on lease=%s", self.ref)
             return self._retry_every
 
-    def _give_back(self) -> None:
-        stored = self._get()
-        if stored is None or LeaseRecord.of(stored).holder != self.identity:
+    def _watch(self, ref: LeaseRef) -> None:
+        """Wake the election whenever a Lease has changed. Where it may not be watched, it is asked for now and then."""
+        while not self._stopped.is_set():
+            with suppress(ClusterError):
+                fields = f"metadata.name={ref.name}"
+                with self._cluster.watch(LEASES, ref.namespace, fields=fields) as stream:
+                    with self._lock:
+                        self._streams[ref] = stream
+                        if self._stopped.is_set():
+                            stream.close()
+                    for event in stream:
+                        self._noticed(ref, event)
+            with self._lock:
+                self._streams.pop(ref, None)
+                self._watched.pop(ref, None)
+            self._stopped.wait(self._retry_every)
+
+    def _noticed(self, ref: LeaseRef, event: WatchEvent) -> None:
+        if event.type == "BOOKMARK":
             return
-        if self._shared:
-            released = released_lease(stored, self._clock())
-            if self._maybe_contested or self._monotonic() < self._contested_until:
-                # The next would use it at once, and others go on believing that its holder is dead.
-                released = broken_lease(released, self.identity)
-            self._cluster.replace(LEASES, *self.ref, released)
-        else:
-            self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
+        with self._lock:
+            if event.type == "DELETED":
+                self._watched.pop(ref, None)
+            else:
+                self._watched[ref] = event.object
+        held = self._held
+        if ref != self.ref or held is None or event.object["metadata"].get("uid") != held["metadata"].get("uid"):
+            self.wake()
+        elif LeaseRecord.of(event.object).holder != self.identity or event.type == "DELETED":
+            self.wake()  # our own renewals are no news
 
     # One attempt
 
@@ -206,59 +230,88 @@ class LeaderElector:
         return pause
 
     def _attempt(self) -> float:
+        """Look who leads, and acquire or renew the Lease where it is ours to have."""
         if not self._wanted():
-            return self._stand_down()
-        if self._monotonic() >= self._valid_interval.until:
+            self._stand_down()
+            return self._others()[0] or self._retry_every
+        if self._monotonic() >= self._interval.until:
             # Another may hold it by now. Its version need not show that: a restored etcd gives the same ones again.
             self._held = None
-        stored = self._held or self._observe()
+        stored = self._held
         if stored is None:
-            return self._absent()
-        record = LeaseRecord.of(stored)
-        if record.holder != self.identity:
-            self._valid_interval = (
-                _NEVER  # another has it (by a person, by a backup): nothing is done under it any more
-            )
-        self._maybe_contested = self._maybe_contested or record.broken
-        if record.holder == self.identity:
-            return self._write(lambda: self._replace(renewed_lease(stored, self._duration, self._clock())))
-        if record.holder and not self._seen.expired(self._monotonic()):
-            return min(self._retry_every, record.duration - self._seen.age(self._monotonic()))
-        body = acquired_lease(stored, self.identity, self._duration, self._clock(), self._annotations)
+            pause, stored = self._others()
+            if pause:
+                return pause
+        now = self._clock()
+        if stored is None:
+            created = new_lease(self.ref, self.identity, self._duration, now)
+            return self._write(lambda: self._create(created))
+        if LeaseRecord.of(stored).holder == self.identity:
+            body = renewed_lease(stored, self._duration, now)
+        else:
+            body = acquired_lease(stored, self.identity, self._duration, now)
         return self._write(lambda: self._replace(body))
 
-    def _stand_down(self) -> float:
-        """Leave it to others. It is observed all the same: a dead holder is to be recognised in time."""
-        held, self._held, self._valid_interval = self._held, None, _NEVER
+    def _others(self) -> tuple[float, Object | None]:
+        """Seconds until it should be looked again, while another leads this scope or the wider one (0: nobody does);
+        and the Lease."""
+        rest, stored = self._rest_of_wider(asked=False), None
+        if not rest and (stored := self._look(self.ref)) is not None:
+            record = LeaseRecord.of(stored)
+            if record.holder not in ("", self.identity):
+                self._interval = _NEVER
+                self._seen.note(stored, self._monotonic())
+                rest = max(0.0, record.duration - self._seen.age(self._monotonic()))
+        if not rest:
+            self.other_since = math.inf
+            return 0.0, stored
+        self.other_since = min(self.other_since, self._monotonic())
+        watched = self._wider in self._watched or self.ref in self._watched
+        return rest if watched else min(rest, self._retry_every), stored
+
+    def _rest_of_wider(self, *, asked: bool) -> float:
+        """For how many more seconds the cluster counts as led by its own controller; 0: it is not.
+
+        ``asked``: what a watch shows is not enough, only the server's answer is.
+        """
+        if self._wider is None:
+            return 0.0
+        for fresh in (True,) if asked else (False, True):
+            try:
+                stored = self._look(self._wider, fresh=fresh)
+            except Unauthorized:
+                raise  # it says nothing about the Lease
+            except Forbidden:
+                return 0.0  # everybody may read it where tf-dist is installed for the cluster
+            if stored is None:
+                return 0.0
+            self._wider_seen.note(stored, self._monotonic())
+            record = LeaseRecord.of(stored)
+            lasts = record.duration if record.holder else _HANDOVER
+            if (rest := lasts - self._wider_seen.age(self._monotonic())) > 0:
+                return rest
+        return 0.0
+
+    def _look(self, ref: LeaseRef, *, fresh: bool = False) -> Object | None:
+        """A Lease as it is, or as a watch shows it; None: there is none."""
+        with self._lock:
+            watched = self._watched.get(ref)
+        if watched is not None and not fresh:
+            return watched
+        try:
+            return self._cluster.get(LEASES, *ref)
+        except NotFound:
+            return None
+
+    def _stand_down(self) -> None:
+        """Leave the Lease to others."""
+        held, self._held, self._interval = self._held, None, _NEVER
         if held is not None:
             self._notify()
             self._give_back()
-        self._observe()
-        return self._retry_every
-
-    def _observe(self) -> Object | None:
-        stored = self._get()
-        self._seen.note(stored, self._monotonic())
-        return stored
-
-    def _absent(self) -> float:
-        """The Lease was deleted, or never was. Its last holder may be sure of it for a whole duration yet."""
-        if not (self._unused or self._fenced):
-            waiting_logged, self._maybe_contested = self._maybe_contested, True
-            now = self._monotonic()
-            if now >= self._valid_interval.until and not self._seen.expired(now):
-                rest = self._seen.duration - self._seen.age(now)
-                if not waiting_logged:
-                    text = "waiting for the possible holder of a deleted lease lease=%s seconds=%.0f"
-                    _LOG.info(text, self.ref, rest)
-                return min(self._retry_every, rest)
-        body = new_lease(self.ref, self.identity, self._duration, self._clock(), self._labels, self._annotations)
-        if not self._shared:
-            return self._write(lambda: self._cluster.create(LEASES, self.ref.namespace, body))
-        return self._write(lambda: create_lease(self._cluster, self.ref, body))
 
     def _write(self, write: Callable[[], Object]) -> float:
-        """Send it; if the server takes it the Lease is ours, counted from before it was sent."""
+        """Send it; if the server takes it, and nobody leads the cluster, the Lease is ours from before it was sent."""
         sent = self._monotonic()
         self._wrote = True
         try:
@@ -266,9 +319,24 @@ class LeaderElector:
         except (Conflict, AlreadyExists):
             # Another was faster, or it was us and the answer was lost: look soon.
             self._held = None
+            with self._lock:
+                self._watched.pop(self.ref, None)
             return self._retry_every / 10
-        self._extend(sent, self._monotonic())
-        return self._renew_every
+        if self._rest_of_wider(asked=True):
+            _LOG.info("yielding to the controller of the cluster lease=%s wider=%s", self.ref, self._wider)
+            self.other_since = min(self.other_since, self._monotonic())
+            self._stand_down()
+            return self._retry_every
+        return self._extend(sent, self._monotonic())
+
+    def _create(self, body: Object) -> Object:
+        try:
+            return self._cluster.create(LEASES, self.ref.namespace, body)
+        except Forbidden as error:
+            # Usual for one that was installed: roles name Leases, and a creation has no name.
+            text = f"there is no lease {self.ref}, and it may not be created: {error}"
+            hint = "create it again: tf-dist install | kubectl apply -f -" if self._wider is None else error.hint
+            raise Forbidden(text, hint=hint) from error
 
     def _replace(self, body: Object) -> Object:
         try:
@@ -276,28 +344,48 @@ class LeaderElector:
         except NotFound:
             raise Conflict(f"lease {self.ref} was deleted") from None
 
-    def _extend(self, sent: float, received: float) -> None:
-        since = self._valid_interval.since
-        if received >= self._valid_interval.until:
-            # A Lease of a single process is never broken: another driver that saw it lapse may believe us dead.
-            lapsed = not self._shared and not self._unused
+    def _extend(self, sent: float, received: float) -> float:
+        since = self._interval.since
+        if received >= self._interval.until:
             self.epoch += 1
-            since = received + (TAKEOVER_DELAY if self._maybe_contested or lapsed else 0.0)
-            self._contested_until = since
-        self._valid_interval = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
-        self._maybe_contested = self._unused = False
+            since = received if self._wider is not None else sent + self._duration
+        if received < since and not self._namespaces_are_led():
+            since = received
+        self._interval = ValidInterval(since, sent + self._duration * (1 - _SAFETY_MARGIN))
+        self.other_since = math.inf
+        return self._renew_every if received >= since else min(_CLEARING, since - received)
+
+    def _namespaces_are_led(self) -> bool:
+        """Whether anybody leads a single namespace, as far as that may be seen."""
+        try:
+            found = self._cluster.list(LEASES, None, labels=names.LEADER).items
+        except Forbidden:
+            return True
+        return any(map(self._is_led, found))
+
+    def _is_led(self, lease: Object) -> bool:
+        metadata = lease["metadata"]
+        if metadata["name"] != self.ref.name or metadata["namespace"] == self.ref.namespace:
+            return False
+        renewed = parse_time(mapping(lease.get("spec")).get("renewTime"))
+        left_behind = renewed is None or renewed < self._clock() - _LEFT_BEHIND
+        return bool(LeaseRecord.of(lease).holder) and not left_behind
+
+    def _give_back(self) -> None:
+        stored = self._look(self.ref, fresh=True)
+        if stored is None or LeaseRecord.of(stored).holder != self.identity:
+            return
+        if self._wider is not None:
+            with suppress(Forbidden):  # then it is given back only
+                self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
+                return
+        self._cluster.replace(LEASES, *self.ref, released_lease(stored, self._clock()))
 
     # Small things
 
-    def _get(self) -> Object | None:
-        try:
-            return self._cluster.get(LEASES, *self.ref)
-        except NotFound:
-            return None
-
     def _until_change(self) -> float:
         """Seconds until validity begins or ends by itself."""
-        now, interval = self._monotonic(), self._valid_interval
+        now, interval = self._monotonic(), self._interval
         return next((moment - now for moment in interval if now < moment < math.inf), math.inf)
 
     def _notify(self) -> None:
@@ -308,14 +396,11 @@ class LeaderElector:
         verb = "won" if valid else "released" if self._stopped.is_set() else "lost"
         _LOG.info("%s leader election lease=%s holder=%s", verb, self.ref, self.identity)
         self._recorder.leading(valid)
-        with self._state:
-            self._state.notify_all()
         for listener in self._listeners:
-            listener(valid)
+            listener()
 
     def _report_problem(self, error: ClusterError) -> None:
         if str(error) != str(self.problem):
-            _LOG.warning(
-                "cannot acquire or renew lease=%s: %s%s", self.ref, error, f" ({error.hint})" if error.hint else ""
-            )
+            hint = f" ({error.hint})" if error.hint else ""
+            _LOG.warning("cannot acquire or renew lease=%s: %s%s", self.ref, error, hint)
         self.problem = error

@@ -16,7 +16,7 @@ from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServ
 from tf_dist.errors import ClusterError
 
 if TYPE_CHECKING:
-    from tf_dist.controller.observability.metrics_recorder import DriverStats
+    from tf_dist.controller.observability.metrics_recorder import ControllerStats
 
 
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -126,7 +126,7 @@ class _ProbeHandler(BaseHTTPRequestHandler):
         """Nothing: probes would fill the log."""
 
 
-def stuck_threads(readings: DriverStats, *, worker: float, informer: float) -> list[str]:
+def stuck_threads(readings: ControllerStats, *, worker: float, informer: float) -> list[str]:
     """What has stood still for longer than any request takes, so that only a new process helps.
 
     ``worker``, ``informer``: seconds. A server that does not answer is no reason: requests end, and are tried again.

@@ -1,8 +1,8 @@
-"""Metrics of a driver: the interface that counts, and the statistics that are read when metrics are scraped.
+"""Metrics of a controller: the interface that counts, and the statistics that are read when metrics are scraped.
 
 What is read then is never out of date: nothing has to be set back when jobs are deleted or the Lease is lost.
 
-A driver calls these wherever something happens; ``tf_dist.controller.observability.prometheus`` turns them into
+A controller calls these wherever something happens; ``tf_dist.controller.observability.prometheus`` turns them into
 Prometheus metrics. They are called from any thread, often, and must neither block nor raise.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tf_dist.cluster.api import Resource
 from tf_dist.core.gang.types import DEFAULT_QUEUE
 
 # Queues that have series of their own; users may name any, so all that do not exist share one.
@@ -54,12 +55,10 @@ class QueueStats:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverStats:
-    """One driver. ``jobs`` by phase and ``gangs_by_queue`` by queue: of jobs that it drives now, so none while it
-    stands by. ``admission_leader``: whether it decides about places for all drivers."""
+class ControllerStats:
+    """One controller. ``jobs`` by phase and ``gangs`` by queue: of jobs that it leads now."""
 
     work: WorkQueueStats
-    admission_leader: bool = field(default=False, kw_only=True)
     informers: tuple[InformerStats, ...] = ()
     jobs: Mapping[str, int] = field(default_factory=dict)
     gangs: Mapping[str, QueueStats] = field(default_factory=dict)
@@ -90,8 +89,8 @@ def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> 
 class MetricsRecorder:
     """Counts nothing. Subclass it to count."""
 
-    def attach(self, source: Callable[[], DriverStats]) -> None:
-        """A driver says how it stands whenever it is asked."""
+    def attach(self, source: Callable[[], ControllerStats]) -> None:
+        """A controller says how it stands whenever it is asked."""
 
     def worked(self, waited: float, seconds: float) -> None:
         """A worker has dealt with a key of the work queue, which had waited for it, in so many seconds."""
@@ -124,10 +123,10 @@ class MetricsRecorder:
         """A watch had to begin anew: ``ended``, ``gone``, ``broken``, ``stalled``, …"""
 
     def heartbeat(self, ok: bool) -> None:
-        """The driver's Lease was renewed, or could not be."""
+        """A Lease was renewed, or could not be."""
 
     def leading(self, leads: bool) -> None:
-        """This process drives from now on, or no longer."""
+        """This process leads from now on, or no longer."""
 
 
 class JobMetricsKey(NamedTuple):
@@ -136,8 +135,7 @@ class JobMetricsKey(NamedTuple):
     ``queue``: the one it names; None: it is no gang of any, for it is over or cannot be read.
     """
 
-    namespace: str
-    driver: str
+    resource: Resource
     phase: str
     queue: str | None
     waits: bool

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from tf_dist import __version__
 from tf_dist.controller.observability.metrics_recorder import (
-    DriverStats,
+    ControllerStats,
     InformerStats,
     MetricsRecorder,
     WorkQueueStats,
@@ -27,17 +27,12 @@ class StatsCollector(Collector):
     """Asks its ``sources`` at each scrape. What a process does not drive has no series there."""
 
     def __init__(self) -> None:
-        self.sources: list[Callable[[], DriverStats]] = []
+        self.sources: list[Callable[[], ControllerStats]] = []
 
     def collect(self) -> Iterator[Metric]:
         """One family after another."""
         read = [source() for source in self.sources]
         yield from _of_work([one.work for one in read])
-        yield GaugeMetricFamily(
-            "tf_dist_admission_leader",
-            "1 while this process decides about places for all drivers, else 0.",
-            any(one.admission_leader for one in read),
-        )
         yield from _of_jobs(read)
         yield from _of_informers([informer for one in read for informer in one.informers])
 
@@ -61,7 +56,7 @@ def _of_work(read: Sequence[WorkQueueStats]) -> Iterator[Metric]:
     yield gauge("tf_dist_max_concurrent_reconciles", "Workers that there are.", sum(one.workers for one in read))
 
 
-def _of_jobs(read: Sequence[DriverStats]) -> Iterator[Metric]:
+def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("tf_dist_jobs", "Jobs that this process drives, by phase.", labels=["phase"])
     phases = sorted({phase for one in read for phase in one.jobs})
     for phase in phases:
@@ -169,7 +164,7 @@ class PrometheusRecorder(MetricsRecorder):
         """Everything counted so far, in Prometheus' text format (``CONTENT_TYPE``)."""
         return generate_latest(self.registry)
 
-    def attach(self, source: Callable[[], DriverStats]) -> None:
+    def attach(self, source: Callable[[], ControllerStats]) -> None:
         """Ask a driver how it stands whenever this is read."""
         self._sampled.sources.append(source)
 

@@ -207,13 +207,11 @@ class Observed:
     - ``closed_nodes``: by replica type, of the nodes that it was assigned those that take no such pods now: cordoned,
       tainted or gone.
     - ``recovery_timeout``: that of the job's queue (None: it has none).
-    - ``verdict``: that of admission. ``verdict_only``: the job is another driver's, and only the verdict is recorded.
-    - ``driver``: the driver that reconciles; it becomes the job's driver.
+    - ``verdict``: that of admission.
     - ``last_status``: the status that the last pass left, where that was not worth a write.
     - ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not
       known yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
-    - ``gang``: the gang scheduler that this driver has for jobs which name none ("": tf-dist itself; None: the job is
-      another driver's).
+    - ``gang``: the gang scheduler of jobs which name none ("": tf-dist itself).
     - ``last_error``: why the passes before this one failed, several in a row ("": they did not; None: not known yet);
       ``rejected``: as which reason the gang gives its admission back, because trying again soon is of no use;
       ``invalid``: the API server finds an object of the job invalid, so that no later try will do better.
@@ -232,16 +230,14 @@ class Observed:
     verdict: Verdict | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
-    driver: str = ""
     last_status: Status | None = None
     served: ServedApis | None = None
-    gang: str | None = None
+    gang: str = ""
     last_error: str | None = None
     rejected: PendingReason | None = None
     invalid: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
-    verdict_only: bool = False
 
     def __post_init__(self) -> None:
         """Times are stored to the microsecond, so one that is compared with a stored one must be no finer."""

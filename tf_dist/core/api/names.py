@@ -113,16 +113,15 @@ ATTEMPT: Final = "tf-dist.dev/attempt"
 EMULATED: Final = "tf-dist.dev/emulated"
 """Label of a node: the machine of an embedded cluster, which stands for as many hosts as its pods ask for."""
 
-SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where all drivers of a cluster meet
+SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where the Lease of the cluster's controller is
 
 ANNOTATION_PREFIX: Final = "tf-dist.dev/"
 SUSPEND: Final = "tf-dist.dev/suspend"
 """Annotation you may set on a job: ``"true"`` suspends it, in formats that have no field for that."""
 RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
 """Annotation that tf-dist writes: on a job, the attempt that ``tf-dist resume`` has resumed."""
-DRIVER: Final = "tf-dist.dev/driver"
-"""Annotation that tf-dist writes: on a job, the driver it is meant for; as a label of a Lease, what kind of driver
-holds it."""
+LEADER: Final = "tf-dist.dev/leader"
+"""Label of a Lease: its holder leads tf-dist's jobs in the cluster, or in the Lease's namespace."""
 MIN_WORKERS: Final = "tf-dist.dev/min-workers"
 """Annotation you may set on a job: the fewest workers it may have, in formats that have no field for that."""
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"

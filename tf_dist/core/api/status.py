@@ -212,9 +212,8 @@ class Status:
       ``fallback_from``: of those admission tries this one first, after a disruption (0: none, its document's size).
     - ``requeues``: how often in a row its pods found no nodes in time; ``not_before``: until then it is not admitted.
     - ``refused_nodes``: nodes that the scheduler refused its pods, and until when admission leaves them out.
-    - ``gang``: the gang scheduler that its driver has for jobs which name none ("": tf-dist itself).
-    - ``driver``: the driver that reconciles the job (see ``core.reconciler.ownership``).
-    - ``last_error``: why its driver's passes fail, several in a row ("": they do not).
+    - ``gang``: the gang scheduler of jobs which name none ("": tf-dist itself).
+    - ``last_error``: why its passes fail, several in a row ("": they do not).
     - ``accepted``: the spec in force; ``refused``: the present one, if that is another and cannot be accepted
       (see ``core.reconciler.accepted_spec``).
     - ``unconfirmed``: pods of earlier attempts that may still run, and keep it from asking for admission.
@@ -249,7 +248,6 @@ class Status:
     counts: Mapping[str, Counts] = field(default_factory=dict)
     failure: Failure | None = None
     gang: str = ""
-    driver: str = ""
     last_error: str = ""
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None

@@ -213,7 +213,7 @@ def partial_status(stored: Document) -> Status:
     """As much of a raw status of a newer form as is displayed."""
     raw = stored.get(FIELD)
     known: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-    texts = {key: known[key] for key in ("reason", "message", "driver") if isinstance(known.get(key), str)}
+    texts = {key: known[key] for key in ("reason", "message") if isinstance(known.get(key), str)}
     phase = next((one for one in Phase if one == known.get("phase")), Phase.PENDING)
     return Status(phase=phase, **texts)
 
@@ -255,7 +255,6 @@ def load_status(stored: Document) -> Status:
         counts=_load_counts(stored_mapping(raw, "replicas")),
         failure=_load_failure(raw),
         gang=stored_text(raw, "gang"),
-        driver=stored_text(raw, "driver"),
         last_error=stored_text(raw, "obstacle"),
         accepted=_load_part(AcceptedSpec, raw.get("acceptedSpec")),
         refused=_load_part(RefusedSpec, raw.get("refusedSpec")),
@@ -317,7 +316,6 @@ def dump_status(status: Status) -> dict[str, Any]:
         "replicas": {type_: _nonzero(asdict(counts)) for type_, counts in status.counts.items()},
         "failure": _dump_failure(status.failure),
         "gang": status.gang,
-        "driver": status.driver,
         "obstacle": status.last_error,
         "acceptedSpec": _dump_part(status.accepted),
         "refusedSpec": _dump_part(status.refused),

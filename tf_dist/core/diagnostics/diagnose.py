@@ -73,7 +73,7 @@ class Category(StrEnum):
     SUSPENDED = "suspended"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    NO_DRIVER = "no-driver"
+    NO_LEADER = "no-leader"
     MANAGED_ELSEWHERE = "managed-elsewhere"
     DELETING = "deleting"
 

@@ -66,8 +66,6 @@ def ignore_command(s: ReconcileContext) -> Status | None:
 
 def command_actions(before: Status, s: ReconcileContext) -> Iterator[Action]:
     """Delete the Commands that have been carried out, and say so; to a job that is over none does anything."""
-    if s.observed.verdict_only:
-        return
     for command in _commands(s):
         uid = _uid(command)
         if not (uid in s.status.commands or s.status.finished) or "deletionTimestamp" in command["metadata"]:

@@ -27,9 +27,9 @@ from tf_dist.core.reconciler.requeue import NODE_EXCLUDED_FOR, requeue_backoff
 def read_context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
     """The context of a pass: the job with its status, and what is observed of it.
 
-    The status has what does not depend on pods: the driver, the scheduler, the last error, the accepted spec.
+    The status has what does not depend on pods: the scheduler, the last error, the accepted spec.
     """
-    status = with_default_scheduler(job, _with_driver(status, observed.driver), observed.gang)
+    status = with_default_scheduler(job, status, observed.gang)
     if observed.last_error not in (None, status.last_error):
         status = replace(status, last_error=observed.last_error)
     status = with_accepted_spec(status, observed.accepted, observed.refused)
@@ -61,20 +61,13 @@ def _context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
     )
 
 
-def _with_driver(status: Status, driver: str) -> Status:
-    """The status with the driver, which other drivers respect; a job that is over keeps the one it had."""
-    if not driver or status.finished or status.driver == driver:
-        return status
-    return replace(status, driver=driver)
+def with_default_scheduler(job: Job, status: Status, gang: str) -> Status:
+    """The status of a job with the gang scheduler of jobs that name none ("": tf-dist itself).
 
-
-def with_default_scheduler(job: Job, status: Status, gang: str | None) -> Status:
-    """The status of a job with the default gang scheduler of its driver (None: another driver has the job).
-
-    It is stored, so that every admission leader knows which jobs it does not decide about.
+    It is stored, so that another setting changes nothing for a gang that waits for, or has, its admission.
     """
     settled = status.finished or status.admission is not None or job.scheduling.gang is not None
-    if gang is None or settled or status.gang == gang:
+    if settled or status.gang == gang:
         return status
     return replace(status, gang=gang)
 

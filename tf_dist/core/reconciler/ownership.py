@@ -1,12 +1,8 @@
-"""Ownership of jobs: which driver a job names, and which driver may reconcile or claim it.
-
-A driver is named by a text: ``namespace/lease`` for one that keeps a Lease alive, any word without a slash for one that
-cannot die without its whole cluster (``embedded``). Which Leases are stale is observed by the caller.
-"""
+"""Ownership of jobs: whether another controller has a job, and which pods an operator before us has made for it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tf_dist.core.api import names
@@ -14,7 +10,6 @@ from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
 from tf_dist.core.api.job import Dialect, Document
 from tf_dist.core.api.names import TRAINING_OPERATOR
 from tf_dist.core.api.status import StoredDocument
-from tf_dist.core.api.status_codec import FIELD, stored_status
 
 
 def managed_elsewhere(stored: Document) -> bool:
@@ -37,43 +32,6 @@ def external_manager(stored: Document) -> str:
     if not managed_elsewhere(stored):
         return ""
     return str(mapping(mapping(stored.get("spec")).get("runPolicy")).get("managedBy"))
-
-
-def driver_of(stored: Document) -> str:
-    """The driver that a stored job names: the one in its status, before the first status its annotation, "" for none.
-
-    Never raises: a value that is no name counts as none.
-    """
-    annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
-    memory = mapping(stored_status(stored).get(FIELD))
-    return text(memory.get("driver")) or text(annotations.get(names.DRIVER))
-
-
-def is_claimed(stored: Document) -> bool:
-    """Whether a driver has written itself into the job's status, which no role for users may. Never raises."""
-    return bool(text(mapping(stored_status(stored).get(FIELD)).get("driver")))
-
-
-def may_drive(driver: str, me: str, stale: Collection[str], *, takes_over: bool) -> bool:
-    """Whether ``me`` may drive a job that names ``driver``.
-
-    Its own always; a job without a driver, or whose driver is among ``stale``, if ``me`` ``takes_over`` jobs. A driver
-    without a Lease is never stale.
-    """
-    if not driver:
-        return takes_over
-    if driver == me:
-        return True
-    return takes_over and "/" in driver and driver in stale
-
-
-def may_claim(driver: str, me: str, stale: Collection[str], *, reserved: str) -> bool:
-    """Whether ``me``, which takes over no job by itself, may claim one that it was asked to reconcile.
-
-    A job without a driver, one that is ``reserved`` for the driver that is asked, or one whose driver is among
-    ``stale``.
-    """
-    return driver != me and (driver in ("", reserved) or ("/" in driver and driver in stale))
 
 
 # How an operator of v1alpha1 finds the pods of one replica (``pkg/trainer/replicas.go``, ``LabelsByIndex``).

@@ -71,8 +71,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions += document_notes(s)
     if _fills_in_spec(s):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
-    if not observed.verdict_only:
-        actions += sync_job(s)
+    actions += sync_job(s)
     # Last: a driver that may not delete Commands has done all else by then.
     actions += command_actions(before, s)
     if _expired(job, s.status, s.now):
@@ -81,12 +80,12 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
 
 
 def _fills_in_spec(s: ReconcileContext) -> bool:
-    """Whether the job's spec lacks what its original controller writes into it, and this driver is to write it.
+    """Whether the job's spec lacks what its original controller writes into it.
 
     One that is not accepted is left as it is: the API server would refuse it with the patch, too.
     """
     accepted = s.status.phase in LIVE and s.status.refused is None
-    return bool(s.submitted_job.spec_defaults) and accepted and not s.observed.verdict_only
+    return bool(s.submitted_job.spec_defaults) and accepted
 
 
 def _status_write_at(stored: Status, s: ReconcileContext) -> float | None:

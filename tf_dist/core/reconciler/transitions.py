@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from math import inf
 from typing import Final
 
@@ -84,18 +83,6 @@ from tf_dist.core.reconciler.requeue import (
 from tf_dist.errors import TFDistError
 
 
-class VerdictOnly(Enum):
-    """What becomes of a rule where only the verdict of admission is to be recorded (``Observed.verdict_only``).
-
-    Then the driver at work is not the job's own: it has decided on admission, and sees the pods later, and by another
-    clock, than the driver that created them. If both wrote what they see, they would overwrite each other for ever.
-    """
-
-    APPLY = "apply"  # it records a verdict
-    DEFER = "defer"  # it goes before a verdict: where it would change the status, the job's own driver decides
-    SKIP = "skip"  # it is left to the job's own driver, and no verdict waits for it
-
-
 @dataclass(frozen=True, slots=True)
 class TransitionRule:
     """A row of the list: ``apply`` gives the next status, or None where the rule has nothing to change.
@@ -108,7 +95,6 @@ class TransitionRule:
     phases: frozenset[Phase]
     leads_to: frozenset[Phase] = frozenset()
     due: Callable[[ReconcileContext], float | None] | None = None
-    verdict_only: VerdictOnly = VerdictOnly.DEFER
 
     @property
     def name(self) -> str:
@@ -356,13 +342,11 @@ def _phases(*phases: Phase) -> frozenset[Phase]:
     return frozenset(phases)
 
 
-_APPLY: Final = VerdictOnly.APPLY
-_SKIP: Final = VerdictOnly.SKIP
 _AFTER_NODE_LOSS: Final = _phases(Phase.PENDING, Phase.RESTARTING, Phase.FAILED)
 _BY_POLICY: Final = _phases(*END_PHASES.values())
 
 TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
-    # Columns: rule, phases in which it applies, phases to which it may lead, when it is due, another driver's verdict.
+    # Columns: rule, phases in which it applies, phases to which it may lead, when it is due.
     # The job stops, ends or fails.
     TransitionRule(finish_stopping, _phases(*_STOPPED_AS), _phases(*_STOPPED_AS.values())),
     TransitionRule(suspend, LIVE, _phases(Phase.ABORTING)),
@@ -372,25 +356,25 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(ignore_command, _phases(Phase.COMPLETING, Phase.TERMINATING)),
     TransitionRule(exceed_active_deadline, LIVE, _BY_POLICY, active_deadline_at),
     TransitionRule(succeed, LIVE, _phases(Phase.COMPLETING, Phase.PENDING)),
-    TransitionRule(start_policy_timeouts, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
+    TransitionRule(start_policy_timeouts, LIVE, _phases(Phase.FAILED)),
     TransitionRule(apply_lifecycle_policy, LIVE, _BY_POLICY | {Phase.RESTARTING, Phase.PENDING}, policy_due_at),
     TransitionRule(finish_by_counts, LIVE, _phases(Phase.COMPLETING, Phase.FAILED)),
     TransitionRule(fail_when_success_unreachable, LIVE, _phases(Phase.FAILED)),
     TransitionRule(fail_over_backoff_limit, LIVE, _phases(Phase.FAILED)),
-    TransitionRule(fail_invalid_objects, LIVE, _phases(Phase.FAILED), verdict_only=_SKIP),
+    TransitionRule(fail_invalid_objects, LIVE, _phases(Phase.FAILED)),
     # An admitted gang loses its admission, in whole or in part, or is resized.
-    TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}, verdict_only=_APPLY),
-    TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at, _SKIP),
-    TransitionRule(recover_from_node_loss, LIVE, _AFTER_NODE_LOSS, recovery_due_at, _SKIP),
-    TransitionRule(leave_closed_nodes, LIVE, _phases(), verdict_only=_SKIP),
-    TransitionRule(unpin_pods, LIVE, _phases(), unpin_due_at, _SKIP),
-    TransitionRule(resize, LIVE, _phases(Phase.RESTARTING), verdict_only=_APPLY),
+    TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}),
+    TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at),
+    TransitionRule(recover_from_node_loss, LIVE, _AFTER_NODE_LOSS, recovery_due_at),
+    TransitionRule(leave_closed_nodes, LIVE, _phases()),
+    TransitionRule(unpin_pods, LIVE, _phases(), unpin_due_at),
+    TransitionRule(resize, LIVE, _phases(Phase.RESTARTING)),
     # A gang waits, is admitted and runs.
-    TransitionRule(wait_for_lost_nodes, LIVE, _phases(), next_overdue_at, _SKIP),
-    TransitionRule(take_admission, LIVE, _phases(), admission_due_at, _APPLY),
-    TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING), verdict_only=_SKIP),
+    TransitionRule(wait_for_lost_nodes, LIVE, _phases(), next_overdue_at),
+    TransitionRule(take_admission, LIVE, _phases(), admission_due_at),
+    TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING)),
     # Last: pods that run by now were not seen before by a driver that comes late.
-    TransitionRule(exceed_start_limit, _phases(Phase.PENDING), _phases(Phase.FAILED), start_limit_at, _SKIP),
+    TransitionRule(exceed_start_limit, _phases(Phase.PENDING), _phases(Phase.FAILED), start_limit_at),
 )
 
 # A job that takes more steps than this in one pass goes round in a cycle; so many of them are shown.
@@ -425,7 +409,7 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
             # The verdict counted on the room of replicas that had succeeded, and now run again.
             s = replace(s, observed=replace(s.observed, verdict=None))
         s = with_status(s, following)
-    after = _without_removed(s) if s.observed.verdict_only else _record(s)
+    after = _record(s)
     return updated(s, status=before if after == before else after)
 
 
@@ -438,28 +422,16 @@ def next_transition_at(s: ReconcileContext) -> float | None:
 
 def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> tuple[TransitionRule, Status] | None:
     """The first rule that changes the status, and the status it gives; None if the status stays as it is."""
-    only_verdict, waits = s.observed.verdict_only, s.status.admission is None
     for rule in rules:
-        if s.status.phase not in rule.phases or (only_verdict and _left_to_own_driver(rule, waits)):
+        if s.status.phase not in rule.phases:
             continue
         following = rule.apply(s)
         if following is None or following == s.status:
             continue
         if following.phase is not s.status.phase and following.phase not in rule.leads_to:
             raise ValueError(f"{rule.name} leads to {following.phase}, which its row does not name")
-        return None if only_verdict and rule.verdict_only is VerdictOnly.DEFER else (rule, following)
+        return rule, following
     return None
-
-
-def _left_to_own_driver(rule: TransitionRule, waits: bool) -> bool:
-    """A job that waits for admission loses nothing by its verdict, even if other events happened to it."""
-    return rule.verdict_only is VerdictOnly.SKIP or (waits and rule.verdict_only is VerdictOnly.DEFER)
-
-
-def _without_removed(s: ReconcileContext) -> Status:
-    """The status without replicas that the job has no more: that their pods are missing is no disruption."""
-    seen = _existing(s, s.status.observed_replicas)
-    return s.status if seen == s.status.observed_replicas else replace(s.status, observed_replicas=seen)
 
 
 def _existing(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> frozenset[ReplicaId]:

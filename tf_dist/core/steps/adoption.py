@@ -10,11 +10,10 @@ from tf_dist.core.api.status import DISRUPTED, OutcomeKind, Status, outcome_kind
 
 
 class DriverChoice(StrEnum):
-    """Who drives the job of a step, task or run: a controller where one lives, else the program that waits for it."""
+    """Who drives the job of a step, task or run."""
 
-    AUTO = "auto"
-    INLINE = "inline"
-    CONTROLLER = "controller"
+    AUTO = "auto"  # the controller that leads its namespace; the program that waits is one itself where nobody leads
+    CONTROLLER = "controller"  # a controller, and never the program that waits
 
 
 class AdoptionAction(StrEnum):

@@ -38,7 +38,7 @@ from tf_dist.cli.install.install_options import (
 )
 from tf_dist.cli.install.workload import manifest_files
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
-from tf_dist.controller.leases.lease import admissions_lease_name, controller_lease_name
+from tf_dist.controller.leases.lease import CONTROLLER_NAME
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import SYSTEM_NAMESPACE
 
@@ -241,13 +241,10 @@ def _is_possible(on: frozenset[str]) -> bool:
     return met and not any(on.issuperset(pair) for pair in _NEVER_BOTH)
 
 
-_LEASE: Final = controller_lease_name((_NAMESPACE,))
+_LEASE: Final = CONTROLLER_NAME
 _COMPUTED: Final[Mapping[str, Any]] = {
     dashboard_json(): Expression('$.Files.Get "files/tf-dist.json" | toJson'),
     _LEASE: inserted('include "tf-dist.lease" $'),
-    admissions_lease_name(_LEASE, _NAMESPACE): inserted('include "tf-dist.lease" $')
-    + "-admissions-"
-    + inserted('include "tf-dist.hash" (dict "text" $namespace "length" 5)'),
 }
 _KEPT: Final = {"helm.sh/resource-policy": "keep"}
 

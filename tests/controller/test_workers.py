@@ -9,7 +9,7 @@ import pytest
 from tests.controller.harness import World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, Resource
-from tf_dist.controller.driver import Driver
+from tf_dist.controller.controller import Controller
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.errors import Conflict, Forbidden, NotFound, Unavailable
 
@@ -40,7 +40,7 @@ def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception
             left[0] -= 1
             raise error
 
-    world.driver = Driver(disturbed(world.memory, fail), clock=world.clock, monotonic=world.clock, recorder=failures)
+    world.controller = Controller(disturbed(world.memory, fail), clock=world.clock, monotonic=world.clock, recorder=failures)
     world.submit(tfjob())
     world.settle()
     assert failures.counted == [counted] * 2
@@ -58,7 +58,7 @@ class Passes(MetricsRecorder):
 def test_what_a_pass_has_written_itself_has_no_job_looked_at() -> None:
     """Neither the status nor one of nine pods and services; what others do to them has."""
     world, passes = World(cpu="20"), Passes()
-    driver = Driver(world.memory, recorder=passes)
+    driver = Controller(world.memory, recorder=passes)
 
     def at_rest() -> bool:
         work = driver.readings().work
@@ -89,7 +89,7 @@ def test_pods_that_a_pass_makes_do_not_wake_the_loop() -> None:
             until(at_rest, 30)
             adds.append(driver.readings().work.adds)
 
-    driver = Driver(disturbed(world.memory, count))
+    driver = Controller(disturbed(world.memory, count))
     driver.start()
     try:
         world.submit(tfjob(workers=8))

@@ -1,4 +1,4 @@
-"""Verdicts of gang admission: when they are asked for, and which are not yet in the jobs' statuses."""
+"""Gang admission: when it decides, and which of its verdicts are not yet in the jobs' statuses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.cluster.client.workqueue import TokenBucket
-from tf_dist.controller.driver_settings import DriverContext, JobRef
-from tf_dist.controller.gang_admission.pending_admissions import PendingAdmissions
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry
-from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.api.job import Job
 from tf_dist.core.gang.admission import Admitter, CacheSync
@@ -25,50 +22,35 @@ from tf_dist.core.gang.types import Assignment, GangDecisionError
 _LOG = logging.getLogger(__name__)
 
 # Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
-# driver that is busy, and the first change after a while waits for nothing. However long it took, no job waits longer.
+# controller that is busy, and the first change after a while waits for nothing. However long it took, no job waits
+# longer.
 _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
-# And a stream of changes (each verdict that is written is one) is decided about once in so many seconds, after a burst.
-_EVERY: Final = 0.05
-_BURST: Final = 5
-# Seconds after which places are offered again to a list of pending admissions that had too little room.
-_RECHECK: Final = 1.0
 
 
 class GangAdmission:
     """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe."""
 
-    def __init__(self, context: DriverContext, informers: DriverInformers) -> None:
+    def __init__(self, context: ControllerContext, informers: InformerSet) -> None:
         self._informers = informers
         self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
-        self._pending: PendingAdmissions = Standalone()
-        self._opened = False
-        self._epoch: object = None
         self._lock = context.runtime.lock()
         # The jobs that have a part in it, and those of them that are not decided about as they are now.
         self._known: dict[str, JobEntry] = {}
         self._changed: dict[str, None] = {}
-        # Jobs with a new wait reason that ``decide`` has not returned yet.
+        # Jobs with a new reason why they wait.
         self._unreported: set[JobRef] = set()
         # Jobs that cannot take their places (their status is refused), by the version for which that is so.
         self._set_aside: dict[str, str] = {}
         self._begin()
-        self._generation = informers.generation
         self._rested = float("-inf")
-        self._recheck_at = math.inf
-        self._decisions = TokenBucket(interval=_EVERY, burst=_BURST)
         self.wanted = True
 
     def _begin(self) -> None:
         self._admitter: Admitter | None = None
         self._cache_sync: CacheSync | None = None
-        # Verdicts that change what a job holds, with the version of the job that they are for: in a later version
-        # another admission leader may have made sure that they are never written.
+        # Verdicts that change what a job holds, with the version of the job that they are for.
         self._given: dict[str, tuple[Verdict, str]] = {}
-        # Those of them that are written down as intended: only these may be written.
-        self._intended: set[str] = set()
-        # Those of them that are to be written down, in the order in which they were given.
-        self._unwritten: dict[str, None] = {}
         # Jobs that could not be decided about, and why: left out until they are edited.
         self._left_out: dict[str, tuple[Job | None, str]] = {}
 
@@ -79,20 +61,15 @@ class GangAdmission:
         before, self.wanted = self.wanted, True
         return not before
 
+    def restart(self) -> None:
+        """Leadership was won anew: what was given under the last one will never be written."""
+        with self._lock:
+            self._begin()
+        self.want()
+
     def clock_stepped(self) -> None:
         """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""
         with self._lock:
-            self._admitter = self._cache_sync = None
-        self.want()
-
-    def others_decide(self) -> None:
-        """Another driver decides by now: why a job waits is that one's to say, and what is known here goes out of date.
-
-        Two drivers would exchange their texts as fast as they can write.
-        """
-        with self._lock:
-            if self._admitter is None:
-                return
             self._admitter = self._cache_sync = None
         self.want()
 
@@ -104,34 +81,7 @@ class GangAdmission:
         with self._lock:
             now = self._clock()
             due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
-        return max(rest, min(due, self._recheck_at - self._monotonic()))
-
-    def open(self, epoch: object, pending: PendingAdmissions) -> bool:
-        """Begin to decide, under a right won as ``epoch``; whether that is new, and what was seen before out of date.
-
-        ``pending``: where places are written down before they are given away.
-        """
-        anew = pending.open(epoch) or (self._opened and (pending is not self._pending or epoch != self._epoch))
-        self._pending, self._opened, self._epoch = pending, True, epoch
-        if anew:
-            with self._lock:
-                self._begin()
-            self.want()
-        return anew
-
-    def close(self) -> None:
-        """Leave no job in the list whose verdict is written, once nothing is written any more.
-
-        ClusterError: what is in the list is the next leader's to touch.
-        """
-        with self._lock:
-            open_ = {uid for uid, (_, version) in self._given.items() if self._is_unchanged(uid, version)}
-        self._pending.settle(self._pending.declared() - open_)
-        self._pending.forget_settled(stopping=True)
-
-    def _is_unchanged(self, uid: str, version: str) -> bool:
-        stored = self._informers.job(self._known[uid].ref)
-        return stored is not None and stored["metadata"]["resourceVersion"] == version
+        return max(rest, due)
 
     # What it says
 
@@ -140,12 +90,11 @@ class GangAdmission:
         with self._lock:
             given = self._given.get(known.uid)
             if given is not None:
-                return given[0] if given[1] == known.version and known.uid in self._intended else None
+                return given[0] if given[1] == known.version else None
             if self._admitter is None or not known.waits:
                 return None
             with suppress(KeyError):  # it has not been decided about yet
                 waits = self._admitter.explain(known.uid)
-                # A place is announced only once it is written down as intended.
                 return waits if isinstance(waits, Wait) else None
             return None
 
@@ -171,9 +120,7 @@ class GangAdmission:
             if set_aside:
                 self._set_aside[uid] = self._given[uid][1]
                 self._changed[uid] = None
-            # Given again, it is written down again: another driver may decide by now, and that shows there alone.
             self._drop(uid)
-        self._pending.settle((uid,))
         self.want()
 
     def readmit(self, uid: str) -> None:
@@ -186,34 +133,27 @@ class GangAdmission:
 
     # How it decides
 
-    def decide(self, changes: Callable[[], JobChanges], delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
-        """Decide; the jobs that have a new verdict or a new message.
+    def decide(self, changes: Callable[[], JobChanges]) -> list[JobRef]:
+        """Decide; the jobs with a new verdict that changes what they hold. See ``unreported_waits`` for the others.
 
-        ``changes``: returns the jobs that take part in admission and have changed. ``delivers``: whether this driver
-        writes the verdict into the job. Places that other drivers are to write are reserved.
+        ``changes``: returns the jobs that take part in admission and have changed.
         """
         begun, self.wanted = self._monotonic(), False
         try:
             with self._lock:
                 self._take(changes())
-                self._unreported.update(self._decide())
-            self._rest_from(begun)
-            return sorted({*self._record_pending(delivers), *self.unreported_waits()}, key=str)
+                return self._decide()
         except BaseException:
             self.want()
-            self._rest_from(begun)
             raise
+        finally:
+            end = self._monotonic()
+            self._rested = end + min(_MAX_REST, _REST_FACTOR * (end - begun))
 
     def unreported_waits(self) -> set[JobRef]:
-        """Jobs whose new wait reason no call of ``decide`` has returned, because recording admissions failed."""
+        """Jobs with a new reason why they wait, since this was asked last."""
         unreported, self._unreported = self._unreported, set()
         return unreported
-
-    def _rest_from(self, begun: float) -> None:
-        end = self._monotonic()
-        self._decisions.take(begun)
-        rest = max(_REST_FACTOR * (end - begun), self._decisions.due() - end)
-        self._rested = end + min(_MAX_REST, rest)
 
     def _take(self, changes: JobChanges) -> None:
         gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
@@ -231,9 +171,9 @@ class GangAdmission:
         verdicts = self._verdicts()
         given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
         self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
-        self._unwritten |= dict.fromkeys(given)
         self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
-        return [self._known[uid].ref for uid in verdicts if uid not in given]
+        self._unreported.update(self._known[uid].ref for uid in verdicts if uid not in given)
+        return [self._known[uid].ref for uid in given]
 
     def _verdicts(self) -> dict[str, Verdict]:
         """What is new. A gang that cannot be decided about is left out, and the others are decided about all the same.
@@ -260,8 +200,6 @@ class GangAdmission:
 
     def _fed(self) -> Admitter:
         """An admitter that knows everything there is."""
-        if self._informers.generation != self._generation:
-            self._admitter, self._generation = None, self._informers.generation
         whole = self._admitter is None
         admitter, cache_sync = self._ready()
         uids = self._known if whole else self._changed
@@ -299,56 +237,17 @@ class GangAdmission:
             known, given = self._known.get(uid), self._given.get(uid)
             if given is not None and (known is None or known.version != given[1]):
                 self._drop(uid)
-            elif given is not None and uid not in self._intended:
-                self._unwritten[uid] = None  # it may be ours to write by now
             if uid in self._left_out and (known is None or known.job is not self._left_out[uid][0]):
                 del self._left_out[uid]
                 self._again(uid)
-        self._pending.settle(self._pending.declared() - self._given.keys())
 
     def _drop(self, uid: str) -> None:
         del self._given[uid]
-        self._intended.discard(uid)
-        self._unwritten.pop(uid, None)
         self._again(uid)
 
     def _again(self, uid: str) -> None:
         if self._cache_sync is not None:
             self._cache_sync.again(uid)
-
-    def _record_pending(self, delivers: Callable[[JobEntry, Verdict], bool]) -> list[JobRef]:
-        """Record the next admissions as pending; the jobs whose verdicts may be written now."""
-        with self._lock:
-            offered: dict[str, tuple[Verdict, str]] = {}
-            jobs: dict[str, JobRef] = {}
-            waiting = len(self._unwritten)
-            room = self._pending.room(waiting) if waiting else 0
-            for uid in tuple(self._unwritten) if room else ():
-                known, given = self._known[uid], self._given[uid]
-                if not delivers(known, given[0]):
-                    del self._unwritten[uid]
-                    continue
-                offered[uid], jobs[uid] = given, known.ref
-                if len(jobs) >= room:
-                    break
-        if waiting and not room:
-            self._recheck_at = self._monotonic() + _RECHECK
-            return []
-        if not jobs:
-            self._recheck_at = math.inf
-            self._pending.forget_settled()
-            return []
-        written = self._pending.record_pending(jobs)
-        with self._lock:
-            # What was taken back meanwhile must be recorded again before it is written.
-            recorded = [uid for uid in jobs if uid in written and self._given.get(uid) is offered[uid]]
-            self._intended.update(recorded)
-            for uid in recorded:
-                del self._unwritten[uid]
-            self._recheck_at = math.inf if written else self._monotonic() + _RECHECK
-            if written and self._unwritten:
-                self.want()
-        return [jobs[uid] for uid in recorded]
 
 
 def _is_unreadable(verdict: Verdict) -> bool:

@@ -27,8 +27,8 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.apiserver.storage.store import Key
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
@@ -66,7 +66,7 @@ def test_nothing_is_written_when_nothing_changes(world: World) -> None:
     before = world.memory.list(TFJOBS).resource_version
     for _ in range(10):
         world.clock.now += 60
-        assert world.driver.step() == 0
+        assert world.controller.step() == 0
     assert world.memory.list(TFJOBS).resource_version == before
 
 
@@ -156,7 +156,7 @@ def test_a_finished_job_goes_after_its_time_to_live(world: World) -> None:
     world.bury()
     world.settle()
     world.clock.now += 11
-    world.driver.step()
+    world.controller.step()
     assert world.memory.list(TFJOBS).items == []
     assert world.phases() == {}
     assert world.memory.list(SERVICES).items == []
@@ -167,7 +167,7 @@ def test_one_broken_job_does_not_stop_another(world: World) -> None:
     foreign = {"metadata": {"name": "aaa-ps-0"}, "spec": {"containers": [{"name": "x", "image": "y"}]}}
     world.memory.create(PODS, "default", foreign)
     world.submit(tfjob("zzz"))
-    world.driver.step()
+    world.controller.step()
     assert "zzz-worker-0" in world.phases()
     told = [message for reason, message in world.events() if reason == "ReconcileFailed"]
     assert "Pod default/aaa-ps-0 exists already" in told[0]
@@ -194,7 +194,7 @@ def test_a_job_with_unreadable_memory_is_reported_and_the_others_go_on(world: Wo
     status = {"tfDist": {"phase": "Sideways"}}
     world.memory.replace(TFJOBS, "default", "aaa", {**broken, "status": status}, subresource="status")
     world.submit(tfjob("zzz"))
-    world.driver.step()
+    world.controller.step()
     assert "zzz-worker-0" in world.phases()
     assert any("Sideways" in message for reason, message in world.events() if reason == "ReconcileFailed")
 
@@ -285,7 +285,7 @@ def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
         if (verb, resource) == ("list", NODES) and next(first) == 0:
             raise ZeroDivisionError("a defect")
 
-    driver = Driver(disturbed(world.memory, breaks_once))
+    driver = Controller(disturbed(world.memory, breaks_once))
     driver.start()
     try:
         world.submit(tfjob())
@@ -306,7 +306,7 @@ def test_in_the_middle_of_a_pass_nothing_more_is_written_once_it_may_not(world: 
             else:
                 leadership.left = 0
 
-    driver = Driver(disturbed(world.memory, end), clock=world.clock, monotonic=world.clock, leadership=leadership)
+    driver = Controller(disturbed(world.memory, end), clock=world.clock, monotonic=world.clock, leadership=leadership)
     world.submit(tfjob())
     while not world.pods():
         driver.step()
@@ -326,7 +326,7 @@ def test_what_was_due_when_the_loop_met_a_defect_is_looked_at_afterwards(world: 
             return True
 
     leadership = Faltering()
-    driver = Driver(world.memory, leadership=leadership)
+    driver = Controller(world.memory, leadership=leadership)
     driver.start()
     try:
         world.submit(tfjob())
@@ -362,9 +362,9 @@ def test_while_admissions_cannot_be_recorded_the_other_jobs_are_not_reconciled(w
         return all(world.status(f"suspended-{number}").get("state") == "Suspended" for number in range(20))
 
     world.memory.create(LEASES, "default", {"metadata": {"name": "admissions"}, "spec": {}})
-    driver = Driver(
+    driver = Controller(
         disturbed(world.memory, fails),
-        settings=DriverSettings(
+        settings=ControllerSettings(
             admissions=LeaseRef("default", "admissions"), resync=1e6, resync_waiting=1e6, other_schedulers=False
         ),
         recorder=passes,
@@ -389,7 +389,7 @@ def test_while_admissions_cannot_be_recorded_the_other_jobs_are_not_reconciled(w
 
 def test_where_replicas_are_is_asked_only_while_one_is_missing(world: World) -> None:
     counting = Counting(world.memory)
-    world.driver = Driver(cast("Cluster", counting), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(cast("Cluster", counting), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.settle()
     assert "addresses" in counting.calls
@@ -421,7 +421,7 @@ class Fragile(World):
         self._replace_driver()
 
     def _replace_driver(self) -> None:
-        self.driver = Driver(self.wire, clock=self.clock, monotonic=self.clock)
+        self.controller = Controller(self.wire, clock=self.clock, monotonic=self.clock)
 
     def settle(self, most: int = 50) -> int:
         try:
@@ -468,9 +468,9 @@ def test_a_crash_after_any_write_changes_nothing_in_the_end(write: int) -> None:
 
 
 def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
-    world.driver.stop()
-    settings = DriverSettings(cluster_domain="example.local")
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    world.controller.stop()
+    settings = ControllerSettings(cluster_domain="example.local")
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.submit(tfjob())
     world.settle()
     (variable,) = world.pods()["mnist-worker-0"]["spec"]["containers"][0]["env"]
@@ -478,10 +478,10 @@ def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
 
 
 def test_accelerators_reach_the_pods_of_a_job(world: World) -> None:
-    world.driver.stop()
+    world.controller.stop()
     config = {"accelerators": {"cpu": {"envVars": [{"name": "LIBRARIES", "value": "/usr/lib/gpu"}]}}}
-    settings = DriverSettings(accelerators=parse_controller_config(config))
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
+    settings = ControllerSettings(accelerators=parse_controller_config(config))
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     pod = {"containers": [{"name": "tensorflow", "image": "t:1", "resources": {"limits": {"cpu": "1"}}}]}
     master = {"tfReplicaType": "MASTER", "template": {"spec": pod}}
     job = tfjob()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import EVENTS
-from tf_dist.controller.driver_settings import cluster_domain
+from tf_dist.controller.settings import cluster_domain
 
 
 @pytest.mark.parametrize(

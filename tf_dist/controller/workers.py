@@ -1,18 +1,18 @@
-"""Worker pool: reconciles single jobs, each by one worker at a time; a failure stays with its job."""
+"""Workers: they reconcile single jobs, each by one worker at a time; a failure stays with its job."""
 
 from __future__ import annotations
 
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Final
 
 from tf_dist.cluster.api_errors import AdmissionDenied
-from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, WorkQueue
-from tf_dist.controller.driver_settings import DriverContext, JobRef
-from tf_dist.controller.gang_admission.verdicts import GangAdmission
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.cluster.client.workqueue import Lane, WorkQueue
+from tf_dist.controller.admission import GangAdmission
+from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobEntry
 from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import LeadershipLost
@@ -20,7 +20,8 @@ from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_recorder import WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict
-from tf_dist.core.api.assignment import PendingReason, Verdict
+from tf_dist.controller.settings import ControllerContext, JobRef
+from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.context import EmitEvent, Plan
 from tf_dist.core.api.status import STALLED
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
@@ -33,29 +34,24 @@ _STALLED_AFTER_FAILURES: Final = 3
 _REJECTED_AFTER_FAILURES: Final = 6
 
 
-class WorkerPool:
-    """Reconciles single jobs.
+class Workers:
+    """Take jobs from ``queue`` and reconcile them.
 
-    ``lookup`` returns the entry of a job as it is now, and whether this driver drives it; ``delivers``: whether this
-    driver writes a verdict into a job even though it does not drive it. ``requeue`` is called with a job to which
-    something has happened during a pass that the pass did not do itself. ``on_leadership_lost`` is called when a write
-    was refused because leadership had ended. ``start`` starts the workers; before that, and without, a pass is made in
-    the caller's thread.
+    ``lookup`` returns the entry of a job as it is now, None where it is not led from here. ``on_leadership_lost`` is
+    called when a write was refused because leadership had ended. ``start`` starts the threads; without them ``work``
+    makes one pass in the caller's.
     """
 
     def __init__(
         self,
-        context: DriverContext,
+        context: ControllerContext,
         reconciler: JobReconciler,
         admission: GangAdmission,
         queue: WorkQueue[JobRef],
-        informers: DriverInformers,
+        informers: InformerSet,
         events: EventRecorder,
-        in_progress: InProgress[JobRef],
         *,
-        lookup: Callable[[JobRef], tuple[JobEntry | None, bool]],
-        delivers: Callable[[JobEntry, Verdict], bool],
-        requeue: Callable[[JobRef], None],
+        lookup: Callable[[JobRef], JobEntry | None],
         on_leadership_lost: Callable[[], None],
     ) -> None:
         self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
@@ -65,61 +61,45 @@ class WorkerPool:
         self._informers = informers
         self._events = events
         self._lookup = lookup
-        self._delivers = delivers
-        self._requeue = requeue
         self._on_leadership_lost = on_leadership_lost
         self._runtime = context.runtime
-        self._lock = self._runtime.lock()
-        self._waiting: PriorityQueue[JobRef] = PriorityQueue()  # for a worker, since a moment of ``monotonic``
-        self._in_progress = in_progress
-        self._workers = 0
+        self._workers = max(1, context.settings.workers)
         # What was logged last of a job whose passes fail, and of which job: once, and not for each attempt.
         self._last_errors: dict[JobRef, tuple[str, str]] = {}
-        self._pool: Executor | None = None
+        self._threads: list[threading.Thread] = []
 
-    @property
-    def started(self) -> bool:
-        """Whether there are workers."""
-        return self._pool is not None
-
-    def start(self, workers: int) -> None:
-        """Act for so many jobs at a time from now on."""
-        self._workers = max(1, workers)
-        self._pool = self._runtime.pool(self._workers, "driver-worker")
+    def start(self) -> None:
+        """Act for so many jobs at a time from now on, until the queue is closed."""
+        self._threads = [self._runtime.thread(self._run, f"worker-{n}") for n in range(self._workers)]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Wait for the passes that are under way; those that are not are given up."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for the passes that are under way; the queue has been closed."""
+        for thread in self._threads:
+            thread.join()
 
-    def dispatch(self, ref: JobRef, *, urgent: bool = True) -> int:
-        """Have a job looked at; one that is being looked at, after that. How many actions it took, if that is known.
+    def _run(self) -> None:
+        while not self._queue.closed:
+            self.work(longest=math.inf)
 
-        ``urgent``: before those that are not.
-        """
-        if self._pool is None:
-            return self._reconcile_safely(ref)
-        with self._lock:
-            if self._in_progress.notice(ref):
-                return 0
-            since = self._queue.ready_at(ref)
-            if not self._waiting.add(ref, self._monotonic() if since is None else since, urgent=urgent):
-                return 0
-        self._pool.submit(self._work)
-        return 0
-
-    def _work(self) -> None:
+    def work(self, *, longest: float = 0.0) -> int:
+        """One pass over the next job, waiting up to ``longest`` seconds for one; how many actions it took."""
+        found = self._queue.get(longest)
+        if found is None:
+            return 0
+        ref, since = found
         begun = self._monotonic()
-        with self._lock:
-            ref, since = self._waiting.take()
-            self._in_progress.begin(ref, begun)
         try:
-            self._reconcile_safely(ref)
+            return self._reconcile(ref)
+        except Exception:
+            _LOG.exception("reconciling failed by a defect job=%s", ref)
+            self._recorder.reconcile_failed("defect")
+            self._queue.retry(ref)
+            return 1
         finally:
-            again = self._in_progress.end(ref)
+            self._queue.done(ref)
             self._recorder.worked(max(0.0, begun - since), self._monotonic() - begun)
-            if again:
-                self._requeue(ref)
 
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""
@@ -129,31 +109,20 @@ class WorkerPool:
 
     def reading(self) -> WorkQueueStats:
         """How much there is to do, and how far the workers are."""
-        now, due = self._monotonic(), self._queue.ready()
-        with self._lock:
-            running = {str(ref): now - begun for ref, begun in self._in_progress.since().items()}
-            depth = due + len(self._waiting)
-        return WorkQueueStats(depth, self._queue.adds, self._queue.retries, running, self._workers)
-
-    def _reconcile_safely(self, ref: JobRef) -> int:
-        try:
-            return self._reconcile(ref)
-        except Exception:
-            _LOG.exception("reconciling failed by a defect job=%s", ref)
-            self._recorder.reconcile_failed("defect")
-            self._queue.retry(ref)
-            return 1
+        now = self._monotonic()
+        running = {str(ref): now - begun for ref, begun in self._queue.passes().items()}
+        return WorkQueueStats(self._queue.ready(), self._queue.adds, self._queue.retries, running, self._workers)
 
     def _reconcile(self, ref: JobRef) -> int:
         """One job's pass. Its failure stays with it."""
-        known, mine = self._lookup(ref)
-        if known is None or not (mine or self.has_pending_verdict(known)):
+        known = self._lookup(ref)
+        if known is None:
             self._queue.succeeded(ref)
             return 0
         again = self._queue.failures(ref) > 0
         begun = time.perf_counter()
         with job_log_context(str(ref)):
-            plan = self._attempt(ref, known, mine, again)
+            plan = self._attempt(ref, known, again)
         self._recorder.reconciled(time.perf_counter() - begun)
         if plan is None:
             return 1
@@ -168,18 +137,14 @@ class WorkerPool:
             self._queue.add(ref, plan.wake_at - self._clock())
         return len(plan.actions)
 
-    def has_pending_verdict(self, known: JobEntry) -> bool:
-        """Whether this driver has a verdict to write into a job, though it may not drive it."""
-        verdict = self._admission.verdict(known)
-        return verdict is not None and self._delivers(known, verdict)
-
-    def _attempt(self, ref: JobRef, known: JobEntry, mine: bool, again: bool) -> Plan | None:
+    def _attempt(self, ref: JobRef, known: JobEntry, again: bool) -> Plan | None:
         """None: it failed, and will be tried again. ``again``: the one before failed, too."""
         try:
-            verdict = self._admission.verdict(known)
-            if not mine:
-                return self._reconciler.deliver_verdict(ref, known, verdict)
-            return self._reconciler.reconcile(ref, known, verdict, again=again)
+            # Other gangs that are admitted wait for no pods of this one.
+            brief = self._queue.waits(Lane.FIRST)
+            plan, left = self._reconciler.reconcile(
+                ref, known, self._admission.verdict(known), again=again, brief=brief
+            )
         except LeadershipLost as error:
             _LOG.info("%s", error)
             self._on_leadership_lost()
@@ -194,6 +159,10 @@ class WorkerPool:
             return None
         except Exception as error:
             self._report(ref, known, error)
+        else:
+            if left:
+                self._queue.add(ref)
+            return plan
         self._admission.withdraw(known.uid, set_aside=self._queue.failures(ref) >= _STALLED_AFTER_FAILURES)
         return None
 
@@ -222,8 +191,8 @@ class WorkerPool:
 
     def _report_stalled(self, ref: JobRef, message: str, *, rejected: PendingReason | None, invalid: bool) -> None:
         """Have the job itself say what keeps it from going on."""
-        known, mine = self._lookup(ref)
-        if known is None or not mine:
+        known = self._lookup(ref)
+        if known is None:
             return
         try:
             self._reconciler.report_stalled(ref, known, message, rejected=rejected, invalid=invalid)

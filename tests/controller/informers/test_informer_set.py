@@ -28,8 +28,8 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings, JobRef
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.informers.scoped_informers import ScopedInformers
 from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease
@@ -37,12 +37,12 @@ from tf_dist.controller.manager import Manager
 from tf_dist.errors import Forbidden, Unavailable
 
 SECONDS = 60.0
-WIDE = DriverSettings(can_lead_admission=True, admissions=LeaseRef("default", "admissions"))
+WIDE = ControllerSettings(can_lead_admission=True, admissions=LeaseRef("default", "admissions"))
 
 
 @contextmanager
-def started(world: World, cluster: Any = None, **more: Any) -> Iterator[Driver]:
-    driver = Driver(cluster or world.memory, clock=world.clock, monotonic=world.clock, **more)
+def started(world: World, cluster: Any = None, **more: Any) -> Iterator[Controller]:
+    driver = Controller(cluster or world.memory, clock=world.clock, monotonic=world.clock, **more)
     driver.start()
     try:
         until(driver.synced, SECONDS)
@@ -59,7 +59,7 @@ def test_a_job_is_looked_at_when_a_service_of_it_goes() -> None:
     world, changed = World(), list[JobRef]()
     world.submit(tfjob())
     world.settle()
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, on_change=changed.append)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, on_change=changed.append)
     driver.informers.refresh()
     changed.clear()
     world.memory.delete(SERVICES, "default", "mnist-worker-0")
@@ -77,7 +77,7 @@ def test_a_job_is_looked_at_only_for_what_a_decision_looks_at_in_its_pods() -> N
     world.submit(tfjob())
     world.settle()
     world.run_pods()
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock, on_change=changed.append)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, on_change=changed.append)
     driver.informers.refresh()
     changed.clear()
 
@@ -105,7 +105,7 @@ def bare() -> World:
 
 
 @pytest.fixture
-def following(bare: World) -> Iterator[Driver]:
+def following(bare: World) -> Iterator[Controller]:
     with started(bare) as driver:
         yield driver
 
@@ -118,7 +118,7 @@ def test_each_informer_has_a_name_of_its_own_in_the_metrics() -> None:
     assert len(found) == len(set(found))
 
 
-def test_quotas_hold_from_when_queues_are_defined_until_they_are_not(bare: World, following: Driver) -> None:
+def test_quotas_hold_from_when_queues_are_defined_until_they_are_not(bare: World, following: Controller) -> None:
     bare.submit(tfjob("before"))
     until(lambda: len(bare.pods()) == 3, SECONDS)
     bare.memory.create(CRDS, None, definition(QUEUES))
@@ -199,7 +199,7 @@ def rights(world: World) -> Rights:
 
 
 @contextmanager
-def arbitrating(world: World, rights: Rights, namespace: str | None = "default") -> Iterator[Driver]:
+def arbitrating(world: World, rights: Rights, namespace: str | None = "default") -> Iterator[Controller]:
     """A driver that decides for all if it sees all."""
     wide = replace(WIDE, namespace=namespace)
     with started(
@@ -208,7 +208,7 @@ def arbitrating(world: World, rights: Rights, namespace: str | None = "default")
         yield driver
 
 
-def asked_again(world: World, driver: Driver, condition: Any) -> None:
+def asked_again(world: World, driver: Controller, condition: Any) -> None:
     """Let the time pass after which rights are looked for again, as often as it takes."""
 
     def come() -> bool:
@@ -269,7 +269,7 @@ def test_a_driver_of_all_admits_nothing_before_it_knows_the_rules(
 ) -> None:
     """An error is no answer; nor is a refusal, to the one that would give the cluster away."""
     setattr(rights, trouble, {kind})
-    driver = Driver(rights.cluster, clock=world.clock, monotonic=world.clock)
+    driver = Controller(rights.cluster, clock=world.clock, monotonic=world.clock)
     world.memory.create(QUEUES, None, queue("research", "1"))
     world.submit(queued("first", "research"))
     driver.start()
@@ -321,8 +321,8 @@ def test_views_that_are_given_up_are_let_go_of(world: World, caplog: pytest.LogC
 def test_a_driver_that_lists_goes_on_as_before_where_more_is_promised_than_it_gets(world: World) -> None:
     rights = Promised(world)
     rights.refused = {NODES}
-    wide = DriverSettings(namespace="default", can_lead_admission=True, admissions=LeaseRef("default", "admissions"))
-    driver = Driver(rights.cluster, settings=wide, clock=world.clock, monotonic=world.clock)
+    wide = ControllerSettings(namespace="default", can_lead_admission=True, admissions=LeaseRef("default", "admissions"))
+    driver = Controller(rights.cluster, settings=wide, clock=world.clock, monotonic=world.clock)
     driver.step()
     rights.promises = True
     world.clock.now += 31

@@ -1,0 +1,163 @@
+"""Controller host: a program that waits for jobs in a namespace, and runs their controller as long as nobody else does.
+
+It is a candidate for the Lease of the namespace, and yields to the controller of the cluster. A candidate follows
+nothing but Leases; the controller is made when the host leads, and ends when it does not any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final, Self
+
+from tf_dist.client.connection import Connection, refuse_beside_volcano
+from tf_dist.client.stored_jobs import namespace_missing_error
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
+from tf_dist.cluster.client.client_config import KubeContext
+from tf_dist.cluster.concurrency import Service
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, system_namespace
+from tf_dist.controller.settings import ControllerSettings, JobRef, cluster_domain
+from tf_dist.core.api.job import Dialect, JobKey
+from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
+
+_LOG = logging.getLogger(__name__)
+_QUICK: Final = 2.0  # seconds that a request about a Lease may take once the host is to end
+_LOOK_EVERY: Final = 30.0  # seconds between two looks whether the rights have changed
+
+
+class ControllerHost(Service):
+    """A candidate for ``kinds`` of jobs in ``namespace``.
+
+    ``on_change``: see ``Controller``; ``on_led`` is called, from any thread, when the controller has come or gone.
+    """
+
+    def __init__(
+        self,
+        place: KubeContext,
+        cluster: Cluster,
+        namespace: str,
+        kinds: Collection[Resource],
+        *,
+        on_change: Callable[[JobRef], object] = lambda _: None,
+        on_led: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._place, self._cluster, self._namespace = place, cluster, namespace
+        self._on_change, self._on_led = on_change, on_led
+        self._settings = ControllerSettings(
+            namespace=namespace, volcano_jobs=VOLCANO_JOBS in kinds, cluster_domain=cluster_domain()
+        )
+        self._stack = ExitStack()
+        # A heartbeat comes again by itself, and must not wait behind anything.
+        self._leases = self._stack.enter_context(place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT))
+        self.leadership = LeaseLeadership(self._leases, kinds, namespace, system=system_namespace())
+        self._changed, self._stopped = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="controller-host", daemon=True)
+        self.controller: Controller | None = None  # while this host leads
+
+    def start(self) -> Self:
+        """Begin to stand for the Leases; ClusterError at once where nobody leads and this host may not."""
+        try:
+            self.leadership.step()
+            match self.leadership.problem():
+                case NotFound() as error:
+                    raise namespace_missing_error(error, self._namespace)
+                case Forbidden() | Rejected() as error:
+                    raise error
+        except BaseException:
+            self.leadership.stop()
+            self._stack.close()
+            raise
+        self.leadership.listen(self._changed.set)
+        self.leadership.start()
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the controller, then give the Leases back; one that cannot be given back soon runs out by itself."""
+        self._stopped = True
+        self._changed.set()
+        self._thread.join()
+        self._leases.hurry(_QUICK)
+        self.leadership.stop()
+        self._stack.close()
+
+    def leads(self, kind: Resource) -> bool:
+        """Whether jobs of this kind are driven from here."""
+        return self.controller is not None and self.leadership.remaining(kind) > 0
+
+    def refused(self) -> Forbidden | None:
+        """The right that is missing to lead, or to see anything at all as the leader."""
+        controller, problem = self.controller, self.leadership.problem()
+        if controller is not None and (missing := controller.informers.refused()) is not None:
+            return missing
+        return problem if isinstance(problem, Forbidden) else None
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._changed.clear()
+            try:
+                self._change()
+            except Exception:
+                _LOG.exception("cannot run the controller namespace=%s", self._namespace)
+            self._changed.wait(_LOOK_EVERY)
+        self._end()
+
+    def _change(self) -> None:
+        """Run a controller while this host leads, and another one where the rights have changed."""
+        leads = bool(self.leadership.kinds())
+        if self.controller is not None and (not leads or self.controller.informers.rights_changed()):
+            self._end()
+        if leads and self.controller is None:
+            self.controller = Controller(
+                self._cluster, settings=self._settings, leadership=self.leadership, on_change=self._on_change
+            )
+            self.controller.start()
+            self._on_led()
+
+    def _end(self) -> None:
+        controller, self.controller = self.controller, None
+        if controller is not None:
+            self._on_led()
+            controller.stop()
+
+
+@contextmanager
+def hosted_controller(
+    connection: Connection, dialect: Dialect, key: JobKey, *, choice: DriverChoice = DriverChoice.AUTO
+) -> Iterator[ControllerHost | None]:
+    """Stand for the leadership over a job, that is still to be created, for as long as this lasts.
+
+    None where the cluster sees to its jobs itself, or by ``choice`` a controller of the cluster does.
+    """
+    if connection.place is None or choice is DriverChoice.CONTROLLER:
+        yield None
+        return
+    kind = TFJOBS
+    if dialect is Dialect.VOLCANO:
+        refuse_beside_volcano(connection.cluster, key.name)
+        kind = VOLCANO_JOBS
+    # What one job does not need is not asked for: the role of who runs TFJobs has nothing of Volcano's.
+    with ControllerHost(connection.place, connection.cluster, key.namespace, (kind,)) as host:
+        yield host
+
+
+def job_kinds(cluster: Cluster, namespace: str) -> tuple[Resource, ...]:
+    """The kinds of jobs to lead for whoever may come. They may be defined later.
+
+    Volcano's, too, if the role of this process allows it, and Volcano itself is not there.
+    """
+    try:
+        cluster.list(VOLCANO_JOBS, namespace, limit=1)
+        refuse_beside_volcano(cluster, "")
+    except (Forbidden, Rejected):
+        return (TFJOBS,)
+    except NotFound:
+        pass
+    except ClusterError:
+        return (TFJOBS,)
+    return (TFJOBS, VOLCANO_JOBS)

@@ -1,0 +1,426 @@
+"""Controller: informers, an admission loop, a work queue with its workers, events and metrics, under one leadership.
+
+Nothing is decided here. The error of a job's pass is reported on that job, which is tried again with a back-off of its
+own; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Executor
+from typing import Final
+
+from tf_dist.cluster.api import QUEUES, Cluster
+from tf_dist.cluster.client.workqueue import Lane, ResyncSchedule, WorkQueue
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
+from tf_dist.controller.admission import GangAdmission
+from tf_dist.controller.informers.informer_set import InformerSet
+from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
+from tf_dist.controller.job_reconciler import JobReconciler
+from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
+from tf_dist.controller.observability import metrics_recorder
+from tf_dist.controller.observability.events import EventRecorder
+from tf_dist.controller.observability.metrics_recorder import ControllerStats, MetricsRecorder
+from tf_dist.controller.plan_executor import PlanExecutor
+from tf_dist.controller.queue_statuses import QueueStatusWriter
+from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
+from tf_dist.controller.workers import Workers
+from tf_dist.core.api.job import Job
+from tf_dist.core.reconciler.ownership import managed_elsewhere
+from tf_dist.errors import ClusterError
+
+_LOG = logging.getLogger(__name__)
+# Seconds: between two rounds of the loop though nothing happens; while it may not act, or cannot see; after an error.
+_IDLE_WAIT: Final = 15.0
+_STANDBY_WAIT: Final = 0.25
+_ERROR_WAIT: Final = 1.0
+# Seconds: what a clock is slewed by, and a process is held up between two readings, stays below that.
+_CLOCK_TOLERANCE: Final = 1.0
+
+
+class Liveness:
+    """``beat`` it at every round of a loop. It is alive while the last beat is less than ``limit`` seconds old.
+
+    A loop has as long for its first round. Thread-safe. ``monotonic``: seconds that only go forward.
+    """
+
+    def __init__(self, limit: float = 300.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self._monotonic = monotonic
+        self._last = monotonic()
+
+    def beat(self) -> None:
+        """The loop has begun another round."""
+        self._last = self._monotonic()
+
+    def age(self) -> float:
+        """Seconds since the last beat."""
+        return self._monotonic() - self._last
+
+    def alive(self) -> bool:
+        """Whether the loop has been round lately."""
+        return self.age() < self.limit
+
+
+class ClockStepDetector:
+    """Compares ``clock`` (epoch seconds) with ``monotonic`` whenever it is asked. A suspended machine is a step, too.
+
+    Slow corrections add up: they are noticed once they amount to a step.
+    """
+
+    def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._offset = self._read()
+
+    def _read(self) -> float:
+        return self._clock() - self._monotonic()
+
+    def noticed(self) -> bool:
+        """Whether the clock was set since it was last noticed."""
+        offset = self._read()
+        step = offset - self._offset
+        if abs(step) < _CLOCK_TOLERANCE:
+            return False
+        self._offset = offset
+        _LOG.warning("detected a clock step, reconciling all jobs step=%+.1fs", step)
+        return True
+
+
+class Controller:
+    """Admits and reconciles the jobs of its scope while it leads them.
+
+    ``start`` watches the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
+    lists made for it. ``on_change`` is called, from any thread, with every job that has changed, or whose objects have.
+    The other arguments: see ``ControllerContext``.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        settings: ControllerSettings | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        recorder: MetricsRecorder | None = None,
+        leadership: Leadership | None = None,
+        on_change: Callable[[JobRef], object] = lambda _: None,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+    ) -> None:
+        self._settings = settings or ControllerSettings()
+        self._context = context = ControllerContext(
+            cluster=cluster,
+            settings=self._settings,
+            clock=clock,
+            monotonic=monotonic,
+            recorder=recorder or MetricsRecorder(),
+            runtime=runtime,
+        )
+        self._monotonic, self._runtime = monotonic, runtime
+        self._leadership = leadership or Standalone()
+        self._on_change = on_change
+        self._clock_steps = ClockStepDetector(clock, monotonic)
+        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
+        self._events = EventRecorder(
+            cluster,
+            clock,
+            self._settings.component,
+            monotonic=monotonic,
+            recorder=context.recorder,
+            runtime=runtime,
+            permission=self._leading_for,
+        )
+        self.informers = InformerSet(
+            context, on_job=self._job_changed, on_owned=self._owned_changed, on_capacity_freed=self._capacity_changed
+        )
+        self._job_index = JobIndex(self._settings)
+        self._admission = GangAdmission(context, self.informers)
+        self._queue_statuses = QueueStatusWriter(context, self.informers)
+        self._executor = PlanExecutor(
+            context, self.informers, self._events, wrote=self._queue.wrote, remaining=self._remaining
+        )
+        self._reconciler = JobReconciler(context, self.informers, self._job_index, self._executor)
+        self._workers = Workers(
+            context,
+            self._reconciler,
+            self._admission,
+            self._queue,
+            self.informers,
+            self._events,
+            lookup=self._lookup,
+            on_leadership_lost=self._doubt,
+        )
+        self.liveness = Liveness()
+        self._lock = threading.Lock()
+        self._dirty: dict[JobRef, bool] = {}  # jobs that have changed, and whether a worker is to look at them
+        # The term of leadership that has begun, and the one of which everything has been seen.
+        self._begun: Hashable = ()
+        self._term: Hashable = ()
+        self._everything = True  # all jobs are to be read and looked at
+        self._resync: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync, monotonic())
+        self._resync_waiting: ResyncSchedule[JobRef] = ResyncSchedule(self._settings.resync_waiting, monotonic())
+        self._stopped, self._woken = runtime.event(), runtime.event()
+        self._thread: threading.Thread | None = None
+        self._reporter: Executor | None = None
+        context.recorder.attach(self.readings)
+
+    # Its life
+
+    def start(self) -> None:
+        """Follow the cluster and drive its jobs in threads until ``stop``."""
+        self._leadership.listen(self.wake)
+        self._events.start()
+        self._executor.start(self._settings.workers)
+        self._workers.start()
+        self._reporter = self._runtime.pool(1, "queue-statuses")
+        self._thread = self._runtime.thread(self._run, "admission-loop")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the threads after what they are in the middle of; jobs and pods stay as they are."""
+        self._stopped.set()
+        self._woken.set()
+        self._queue.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._workers.stop()
+        self._executor.stop()
+        if self._reporter is not None:
+            self._reporter.shutdown(wait=True, cancel_futures=True)
+        self._events.stop()
+        self.informers.stop()
+
+    def wake(self) -> None:
+        """Have the loop begin a round now: leadership may have changed."""
+        self._woken.set()
+
+    def synced(self) -> bool:
+        """Whether it sees all it decides on."""
+        return self.informers.synced()
+
+    def job(self, ref: JobRef, uid: str) -> Job | None:
+        """The job in force of the stored job ``uid``, as it was read last; None: it has not been, or cannot be."""
+        known = self._job_index.get(ref)
+        return known.job if known is not None and known.uid == uid else None
+
+    def readings(self) -> ControllerStats:
+        """How it stands at this moment."""
+        kinds = self._leadership.kinds()
+        mine = {key: count for key, count in self._job_index.metrics_counts().items() if key.resource in kinds}
+        queues = [queue["metadata"]["name"] for queue in self.informers.rules(QUEUES)] if mine else []
+        return ControllerStats(
+            work=self._workers.reading(),
+            informers=tuple(self.informers.readings()),
+            jobs=metrics_recorder.jobs_by_phase(mine),
+            gangs=metrics_recorder.gangs_by_queue(mine, queues) if mine else {},
+        )
+
+    # The loop
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.liveness.beat()
+            self._woken.clear()
+            try:
+                pause = self._round()
+            except Exception as error:
+                # A loop that ended here would leave every job without a controller, and nothing would say so.
+                defect = None if isinstance(error, ClusterError) else error
+                _LOG.warning(
+                    "control loop failed, trying again: seconds=%g error=%s", _ERROR_WAIT, error, exc_info=defect
+                )
+                self._stopped.wait(_ERROR_WAIT)
+            else:
+                self._woken.wait(pause)
+
+    def _round(self) -> float:
+        """Once round the loop; how long to wait before the next, unless it is woken."""
+        self.informers.start()
+        if not self._leadership.kinds():
+            self._begun = self._term = ()
+            self._queue.clear()
+            return _STANDBY_WAIT if not self.informers.synced() else _IDLE_WAIT
+        self._begin_term()
+        if not self.informers.wait_synced(_STANDBY_WAIT):
+            return 0.0
+        self._term = self._begun
+        self._decide()
+        pause = min(_IDLE_WAIT, self._admission.pause(), self._queue_statuses.pause())
+        for schedule in (self._resync, self._resync_waiting):
+            pause = schedule.pause(self._monotonic(), pause)
+        return pause
+
+    def _begin_term(self) -> None:
+        """Whatever was seen before leadership was won anew may be out of date: another controller may have acted."""
+        term = self._leadership.term
+        if self._begun == term:
+            return
+        self._begun, self._term = term, ()
+        self.informers.relist()
+        self._queue.clear()
+        self._job_index.mark_all_changed()
+        self._admission.restart()
+        self._everything = True
+
+    def _decide(self) -> None:
+        """A round of admission: take in what has changed, decide, and have workers look at what that concerns."""
+        # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
+        if self._clock_steps.noticed():
+            self._everything = True
+            self._admission.clock_stepped()
+        everything, self._everything = self._everything, False
+        try:
+            changed = self._take_in(everything)
+            failed = self._admit()
+        except BaseException:
+            self._everything |= everything
+            raise
+        for ref in changed:
+            self._queue.add(ref)
+        routine = self._job_index if everything else self._due_for_resync()
+        for ref in sorted(routine, key=str) if everything else routine:
+            self._queue.add(ref, lane=Lane.ROUTINE)
+        if failed is not None:
+            raise failed
+
+    def _take_in(self, everything: bool) -> list[JobRef]:
+        """Read the jobs that have changed; those of them that a worker is to look at."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, {}
+        if everything:
+            dirty |= dict.fromkeys({*self._job_index, *(ref for ref, _ in self.informers.jobs())} - dirty.keys(), False)
+        for ref in dirty:
+            self._refresh_entry(ref)
+        return [ref for ref, look in dirty.items() if look]
+
+    def _admit(self) -> Exception | None:
+        """Decide about gangs, if that may come to anything; what made it fail: jobs that run are not to wait for it."""
+        try:
+            if self._admission.pause() <= 0:
+                for ref in self._admission.decide(self._changes):
+                    self._queue.add(ref, lane=Lane.FIRST)
+                self._queue_statuses.want()
+        except Exception as error:
+            return error
+        finally:
+            for ref in self._admission.unreported_waits():
+                self._queue.add(ref)
+        if self._queue_statuses.pause() <= 0:
+            self._report_queues()
+        return None
+
+    def _report_queues(self) -> None:
+        usages = self._admission.queue_usages()
+        if self._reporter is None:
+            self._queue_statuses.write(usages)
+        else:
+            self._queue_statuses.begin()
+            self._reporter.submit(self._queue_statuses.write, usages)
+
+    def _due_for_resync(self) -> list[JobRef]:
+        now = self._monotonic()
+        return [*self._resync.due(now), *self._resync_waiting.due(now)]
+
+    def _changes(self) -> JobChanges:
+        """The jobs that have changed since the last decision; those that others lead are as if they were gone."""
+        kinds, found = self._leadership.kinds(), self._job_index.changes()
+        jobs = {uid: one if one is not None and one.ref.resource in kinds else None for uid, one in found.jobs.items()}
+        return JobChanges(jobs, found.whole)
+
+    # What it may do
+
+    def _remaining(self, ref: JobRef) -> float:
+        """For how many seconds a job may surely be written to: asked before every attempt of a write."""
+        if self._stopped.is_set() or self._term != self._leadership.term:
+            return 0.0
+        return self._leadership.remaining(ref.resource)
+
+    def _leading_for(self) -> float:
+        """For how many more seconds events may be written: those of what was done before ``stop`` may be, after it."""
+        seconds = max((self._leadership.remaining(kind) for kind in self._leadership.kinds()), default=0.0)
+        if seconds <= 0:
+            raise LeadershipLost("nothing more is written: another controller leads")
+        return seconds
+
+    # Notifications
+
+    def _job_changed(self, ref: JobRef, version: int) -> None:
+        """It is decided about first: a job that waits for admission has its answer with the first look at it."""
+        self._on_change(ref)
+        noticed = self._queue.noticed(ref, version)
+        with self._lock:
+            self._dirty[ref] = self._dirty.get(ref, False) or not noticed
+        self._woken.set()
+
+    def _owned_changed(self, ref: JobRef, version: int) -> None:
+        self._on_change(ref)
+        self._queue.notice(ref, version)
+
+    def _capacity_changed(self) -> None:
+        # The next decision takes in all that has changed before it begins: it is asked for once.
+        if self._admission.want():
+            self._woken.set()
+
+    def _doubt(self) -> None:
+        self._everything = True
+        self._woken.set()
+
+    # Jobs
+
+    def _lookup(self, ref: JobRef) -> JobEntry | None:
+        """A job as it is now, if this controller leads it."""
+        known = self._refresh_entry(ref)
+        return known if known is not None and self._remaining(ref) > 0 else None
+
+    def _refresh_entry(self, ref: JobRef) -> JobEntry | None:
+        before = self._job_index.get(ref)
+        after = self._read_entry(ref)
+        if after is None:
+            self._job_index.forget(ref)
+            self._workers.forget(ref)
+            self._resync.discard(ref)
+        elif before is None:
+            self._resync.add(ref)
+        waits = after is not None and after.waits
+        if waits != (before is not None and before.waits):
+            (self._resync_waiting.add if waits else self._resync_waiting.discard)(ref)
+        changed = (before and before.admission_inputs) != (after and after.admission_inputs)
+        if changed or (after is not None and self._admission.outdated(after)):
+            self._capacity_changed()
+        return after
+
+    def _read_entry(self, ref: JobRef) -> JobEntry | None:
+        """Read a job into the index, again if another thread has cached a newer version in the meantime."""
+        while True:
+            stored = self.informers.job(ref)
+            entry = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
+            if entry is None or self.informers.job(ref) is stored:
+                return entry
+
+    # Without threads
+
+    def step(self, due: Iterable[JobRef] | None = None) -> int:
+        """One pass over ``due`` jobs and those that admission concerns (None: all jobs); how many actions it took.
+
+        ClusterError when the cluster could not be listed; errors of single jobs are reported on them.
+        """
+        if not self._leadership.kinds():
+            return 0
+        self._begin_term()
+        self.informers.refresh()
+        self._term = self._begun
+        self._everything |= due is None
+        failed: Exception | None = None
+        try:
+            self._decide()
+        except Exception as error:
+            failed = error
+        for ref in due or ():
+            self._queue.add(ref)
+        taken = sum(self._workers.work() for _ in range(self._queue.ready()))
+        if failed is not None:
+            raise failed
+        return taken

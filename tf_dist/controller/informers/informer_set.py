@@ -1,0 +1,524 @@
+"""Informers of everything a controller decides on; pods that were deleted lately.
+
+A pod may get its condition and be deleted between two passes (the garbage collector of pods does that). What it showed
+last is remembered until a pass has taken it into account: why it went, its node, and the restarts of its containers,
+which count towards the back-off limit. A controller that starts in between knows of none of it, and counts a deleted
+pod.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    VOLCANO_COMMANDS,
+    VOLCANO_JOBS,
+    VOLCANO_QUEUES,
+    Object,
+    Resource,
+    has_ended,
+)
+from tf_dist.cluster.client.indexer import resource_version_of
+from tf_dist.cluster.client.informer import Informer
+from tf_dist.controller.informers import transforms
+from tf_dist.controller.informers.integration_informers import IntegrationInformers
+from tf_dist.controller.observability.metrics_recorder import InformerStats
+from tf_dist.controller.settings import ControllerContext, JobRef
+from tf_dist.core.api import names
+from tf_dist.core.api.context import Integration, ServedApis
+from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.api.job import Document
+from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
+from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
+from tf_dist.core.gang.resources.pod_index import takes_pod
+from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, SnapshotChanges
+from tf_dist.core.gang.types import DEFAULT_QUEUE
+from tf_dist.core.reconciler.commands import COMMAND, is_command_to
+from tf_dist.errors import ClusterError, Forbidden, NotFound
+
+T = TypeVar("T")
+_MAX_PODS: Final = 5_000
+# What makes rules for admission. Any of them may be missing: then there is no such rule.
+ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
+
+
+class DeletedPods:
+    """The last version of pods that are gone, by job and name; ``most`` of them, the latest jobs'. Thread-safe."""
+
+    def __init__(self, *, most: int = _MAX_PODS) -> None:
+        self._most = most
+        self._pods: dict[str, dict[str, PodView]] = {}
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, pod: Object) -> None:
+        """A pod is about to leave the cache."""
+        job, view = names.owner_key(pod), pod_view(pod)
+        if not job or view is None:
+            return
+        with self._lock:
+            pods = self._pods[job] = self._pods.pop(job, {})  # at the end: the job seen last
+            self._count += view.name not in pods
+            pods[view.name] = view
+            if self._count > self._most:
+                oldest = next(iter(self._pods))
+                self._drop(oldest, next(iter(self._pods[oldest])))
+
+    def of(self, job: str, present: Iterable[Object]) -> tuple[PodView, ...]:
+        """Those of a job, by its ``names.owned_by_key``, that are not among ``present``, its pods as just read.
+
+        A pod that has left after that is still present to this pass; the next one finds it here.
+        """
+        with self._lock:
+            gone = [pod for _, pod in sorted(self._pods.get(job, {}).items())]
+        there = {pod["metadata"].get("uid") for pod in present} if gone else ()
+        return tuple(pod for pod in gone if pod.uid not in there)
+
+    def forget(self, job: str, pods: tuple[PodView, ...]) -> None:
+        """A pass has taken these into account."""
+        with self._lock:
+            for pod in pods:
+                if self._pods.get(job, {}).get(pod.name) is pod:
+                    self._drop(job, pod.name)
+
+    def _drop(self, job: str, name: str) -> None:
+        del self._pods[job][name]
+        self._count -= 1
+        if not self._pods[job]:
+            del self._pods[job]
+
+
+class JobPods(NamedTuple):
+    """The pods of a job at one moment: those that are there, and the last version of those that are gone."""
+
+    present: list[Object]
+    gone: tuple[PodView, ...]
+
+
+_LOG = logging.getLogger(__name__)
+
+
+class InformerSet:
+    """Informers of every kind a controller needs, as far as its scope and its rights reach.
+
+    ``on_job`` is called with a job that has changed, ``on_owned`` with one whose objects have, both with the version of
+    what has (0: it is gone, or something else is new for the job); ``on_capacity_freed`` when capacity may have become
+    free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. How far the rights reach is
+    found out once: see ``rights_changed``.
+    """
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        *,
+        on_job: Callable[[JobRef, int], None],
+        on_owned: Callable[[JobRef, int], None],
+        on_capacity_freed: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._cluster, self._settings = context.cluster, context.settings
+        self._on_job, self._on_owned, self._on_capacity_freed = on_job, on_owned, on_capacity_freed
+        self.deleted_pods = DeletedPods()
+        self.schedulers = IntegrationInformers(context, on_change=lambda ref: on_owned(ref, 0))
+        self.followed = False
+        self.sees_nodes = False  # whether all nodes and all pods can be seen: else free capacity is unknown
+        self._informers: Mapping[Resource, Informer] = {}  # none before it is known how far the rights reach
+        self._snapshots = SnapshotBuilder()
+        self._seeing = threading.Lock()
+        self._rules = _MemoizedByIdentity(admission_config)
+        self._bounds = _MemoizedByIdentity(resource_quotas)
+
+    # Their life
+
+    def _prepare(self) -> None:
+        """ClusterError when it cannot be found out how far the rights reach."""
+        if not self._informers:
+            self.sees_nodes = self._may_see_nodes()
+            self._informers = self._made()
+
+    def _may_see_nodes(self) -> bool:
+        """Forbidden is an answer in a namespace. A controller of the cluster must see nodes: it would overfill them."""
+        for kind in (NODES, PODS):
+            try:
+                self._cluster.list(kind, None, limit=1)
+            except Forbidden:
+                if self._settings.namespace is None:
+                    raise
+                return False
+            except NotFound:  # there are none yet
+                continue
+        return True
+
+    def rights_changed(self) -> bool:
+        """Whether the rights reach further, or less far, than when it began: then the controller is to begin anew."""
+        if self._settings.namespace is None or not self._informers:
+            return False
+        try:
+            return self._may_see_nodes() != self.sees_nodes
+        except ClusterError:
+            return False
+
+    def start(self) -> None:
+        """Follow the cluster in threads, one a kind, if they do not yet."""
+        if not self.followed:
+            self._prepare()
+            self.followed = True
+            self.schedulers.follow()
+            for informer in self._informers.values():
+                informer.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self.schedulers.end()
+        for informer in self._all():
+            informer.end()
+        for informer in self._all():
+            informer.stop()
+
+    def refresh(self) -> None:
+        """List everything now, unless it is followed anyway; ClusterError."""
+        self._prepare()
+        if not self.followed:
+            for informer in self._all():
+                informer.refresh()
+
+    def relist(self, *, doubted: bool = False) -> None:
+        """Believe nothing that is not newer than this moment; ``synced`` says when that is so.
+
+        ``doubted``: see ``Informer.relist``.
+        """
+        for informer in self._all():
+            informer.relist(doubted=doubted)
+
+    def synced(self) -> bool:
+        """Whether everything there is has been listed."""
+        return bool(self._informers) and all(informer.synced() for informer in self._informers.values())
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for that."""
+        clock = self._context.runtime.monotonic
+        end = clock() + timeout
+        return all(informer.wait_synced(max(0.0, end - clock())) for informer in self._informers.values())
+
+    def _all(self) -> list[Informer]:
+        return [*self._informers.values(), *self.schedulers.informers()]
+
+    def _made(self) -> dict[Resource, Informer]:
+        namespace, volcano = self._settings.namespace, self._settings.volcano_jobs
+        pods_of, pods_with = (None, "") if self.sees_nodes else (namespace, names.JOB_UID)
+        rule, by_owner = self._unless(transforms.same_config), names.owner_key
+        kinds = {
+            kind: self._informer(kind, partial(self._job_changed, kind), transforms.job, namespace)
+            for kind in self._settings.job_kinds
+        }
+        for kind in self._settings.owned_kinds:
+            keep = transforms.owned if kind in (CONFIG_MAPS, POD_DISRUPTION_BUDGETS) else transforms.existing
+            kinds[kind] = self._informer(
+                kind, self._owned_changed, keep, namespace, labels=names.JOB_UID, index=by_owner
+            )
+        kinds[PODS] = self._informer(
+            PODS,
+            self._pod_changed,
+            transforms.pod,
+            pods_of,
+            labels=pods_with,
+            index=by_owner,
+            leaves=self.deleted_pods.add,
+        )
+        # Without the right to see them, or where they are not served, there are none of what is optional.
+        optional = partial(self._informer, optional=True)
+        if volcano:
+            target = transforms.command_target
+            kinds[VOLCANO_COMMANDS] = optional(
+                VOLCANO_COMMANDS, self._command_changed, transforms.whole, namespace, index=target
+            )
+        if self.sees_nodes:
+            kinds[NODES] = self._informer(NODES, self._node_changed, transforms.node, None)
+        for kind in ADMISSION_CONFIG_KINDS:
+            # That of a namespace may not have the right to see them; that of the cluster must not overlook them.
+            kinds[kind] = self._informer(kind, rule, transforms.whole, None, optional=namespace is not None)
+        kinds[RUNTIME_CLASSES] = optional(RUNTIME_CLASSES, rule, transforms.whole, None)
+        # Of a queue of Volcano's the state counts, of a quota what is used.
+        usage = self._unless(transforms.same_spec_and_status)
+        if volcano:
+            # Optional even for the cluster: most clusters do not serve them, and a role may be older than this.
+            kinds[VOLCANO_QUEUES] = optional(VOLCANO_QUEUES, usage, transforms.volcano_queue, None)
+        kinds[RESOURCE_QUOTAS] = optional(RESOURCE_QUOTAS, usage, transforms.whole, namespace)
+        kinds[LIMIT_RANGES] = optional(LIMIT_RANGES, rule, transforms.whole, namespace)
+        # Without them, queues that select by more than the name of a namespace are open to none.
+        kinds[NAMESPACES] = optional(NAMESPACES, self._unless(transforms.same_labels), transforms.namespace, None)
+        return kinds
+
+    def _unless(self, same: Callable[[Object, Object], bool]) -> Callable[[Object | None, Object | None], None]:
+        """A handler that reports free capacity with every change but those after which an object says the same."""
+
+        def changed(old: Object | None, new: Object | None) -> None:
+            if old is None or new is None or not same(old, new):
+                self._on_capacity_freed()
+
+        return changed
+
+    def _informer(
+        self,
+        kind: Resource,
+        changed: Callable[[Object | None, Object | None], None],
+        keep: Callable[[Object], Object],
+        namespace: str | None,
+        *,
+        labels: str = "",
+        index: Callable[[Object], str] = lambda _: "",
+        leaves: Callable[[Object], None] = lambda _: None,
+        optional: bool = False,
+    ) -> Informer:
+        return Informer(
+            self._context.cluster,
+            kind,
+            changed=changed,
+            namespace=namespace,
+            labels=labels,
+            keep=keep,
+            index=index,
+            leaves=leaves,
+            restarted=self._context.recorder.watch_restarted,
+            set_back=partial(self._set_back, kind),
+            optional=optional,
+            runtime=self._context.runtime,
+        )
+
+    def _set_back(self, noticed: Resource) -> None:
+        """The server was set back, as one kind has noticed: nothing that is known of the others can be believed."""
+        for kind, informer in self._informers.items():
+            if kind != noticed:
+                informer.relist(doubted=True)
+
+    # How they are
+
+    def problems(self) -> list[str]:
+        """What keeps the caches from following the cluster."""
+        return [f"{one.resource.label}: {one.problem}" for one in self._all() if one.problem is not None]
+
+    def readings(self) -> Iterator[InformerStats]:
+        """How each informer stands, while they follow the cluster."""
+        now = self._context.runtime.monotonic()
+        for one in self._all() if self.followed else ():
+            age, idle = now - one.last_response_at, now - one.last_loop_at
+            yield InformerStats(one.resource.label, age, idle, one.died(), one.lists)
+
+    def missing(self) -> list[Resource]:
+        """The kinds of jobs that the cluster does not serve now."""
+        return [kind for kind in self._settings.job_kinds if kind in self._informers and self._informers[kind].absent]
+
+    def refused(self) -> Forbidden | None:
+        """The right without which they will never hold all that is decided on."""
+        found = (informer.problem for informer in self._informers.values())
+        return next((problem for problem in found if isinstance(problem, Forbidden)), None)
+
+    # What they hold
+
+    def jobs(self) -> Iterator[tuple[JobRef, Object]]:
+        """Every job."""
+        for kind in self._settings.job_kinds:
+            for stored in self._informers[kind].items():
+                yield JobRef.of(kind, stored), stored
+
+    def job(self, ref: JobRef) -> Object | None:
+        """One job."""
+        informer = self._informers.get(ref.resource)
+        return informer.get(ref.namespace, ref.name) if informer else None
+
+    def pods(self, namespace: str, uid: str) -> list[Object]:
+        """The pods of a job."""
+        return self._informers[PODS].cache.group(names.owned_by_key(namespace, uid))
+
+    def pods_with_gone(self, namespace: str, uid: str) -> JobPods:
+        """The pods of a job, and those that are gone as far as they are remembered; none is missed on its way out."""
+        present = self.pods(namespace, uid)
+        return JobPods(present, self.deleted_pods.of(names.owned_by_key(namespace, uid), present))
+
+    def rules(self, kind: Resource) -> list[Object]:
+        """The queues, or the priority classes."""
+        return self._informers[kind].items() if kind in self._informers else []
+
+    def unready(self, nodes: Iterable[str]) -> dict[str, UnreadyNode]:
+        """Of these nodes those that are not ready or not there; none where nodes may not be seen."""
+        if not self.sees_nodes:
+            return {}
+        views = {name: unready_node(self._informers[NODES].get(None, name)) for name in set(nodes)}
+        return {name: view for name, view in views.items() if view is not None}
+
+    def closed(self, nodes: Iterable[str], pod_spec: Document) -> frozenset[str]:
+        """Of these nodes those that take no such pods now; none where nodes may not be seen."""
+        if not self.sees_nodes:
+            return frozenset()
+        raw = {name: self._informers[NODES].get(None, name) for name in set(nodes)}
+        return frozenset(name for name, node in raw.items() if node is None or not takes_pod(node, pod_spec))
+
+    def recovery_timeout(self, queue: str) -> float | None:
+        """What a queue says about jobs that have lost nodes."""
+        # Only those that may be it are read: this is asked in every pass of every job.
+        eligible = [
+            one
+            for one in self.rules(QUEUES)
+            if one["metadata"]["name"] in (queue, DEFAULT_QUEUE) or mapping(one.get("spec")).get("default")
+        ]
+        rules = admission_config(eligible, ())
+        name = rules.queue_of(queue) or DEFAULT_QUEUE
+        return next((one.recovery_timeout for one in rules.queues or () if one.name == name), None)
+
+    def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
+        """What else a job owns, by kind (that of a gang scheduler with its group) and name."""
+        owned: dict[tuple[str, str], Object] = {
+            (kind.kind, stored["metadata"]["name"]): stored
+            for kind in self._settings.owned_kinds
+            for stored in self._informers[kind].cache.group(names.owned_by_key(namespace, uid))
+        }
+        return owned | self.schedulers.objects(namespace, uid)
+
+    def commands(self, ref: JobRef, uid: str) -> dict[tuple[str, str], Object]:
+        """Volcano's Commands to a job, by kind and name."""
+        informer = self._informers.get(VOLCANO_COMMANDS)
+        if informer is None or ref.resource != VOLCANO_JOBS:
+            return {}
+        found = informer.cache.group(f"{ref.namespace}/{ref.name}")
+        return {(COMMAND, one["metadata"]["name"]): one for one in found if is_command_to(one, uid)}
+
+    def served(self, scheduler: Integration) -> ServedApis | None:
+        """What there is of another gang scheduler, that a job asks for; None while that is unknown."""
+        priorities = admission_config((), self.rules(PRIORITY_CLASSES)).priorities
+        return self.schedulers.served(scheduler, {name: one.value for name, one in priorities.items()})
+
+    def refetch(self, ref: JobRef, uid: str) -> None:
+        """Get a job anew; ClusterError when that fails.
+
+        An answer that is older than what is known says that the server was set back (a backup was restored) and has
+        overtaken our watches since, so that none of them noticed: then nothing that is known can be believed.
+        """
+        known = self.job(ref)
+        try:
+            stored = self._cluster.get(ref.resource, ref.namespace, ref.name)
+        except NotFound:
+            self.gone(ref.resource, ref.namespace, ref.name, uid)
+            return
+        if known is not None and 0 < resource_version_of(stored) < resource_version_of(known):
+            _LOG.warning("the server was set back, relisting everything job=%s", ref)
+            self.relist(doubted=True)
+            return
+        self.wrote(ref.resource, stored)
+
+    # What the controller did itself
+
+    def wrote(self, kind: Resource, stored: Object) -> None:
+        """The server's answer to a write."""
+        self._of(kind).put(stored)
+
+    def deleted(self, kind: Resource, namespace: str, name: str, uid: str, now: float) -> None:
+        """The server has accepted a deletion."""
+        self._of(kind).mark_deleting(namespace, name, uid, format_time(now))
+
+    def gone(self, kind: Resource, namespace: str, name: str, uid: str) -> None:
+        """The server has said that this object is not there."""
+        self._of(kind).discard(namespace, name, uid)
+
+    def _of(self, kind: Resource) -> Informer:
+        return self._informers[kind] if kind in self._informers else self.schedulers.informer(kind)
+
+    # What admission decides on
+
+    def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
+        """What is new for admission; see ``SnapshotBuilder.update``."""
+        kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, LIMIT_RANGES, VOLCANO_QUEUES)
+        rules = self._rules(*(self._informers[kind].items() for kind in kinds if kind in self._informers))
+        bounds = self._bounds(self._informers[RESOURCE_QUOTAS].items())
+        with self._seeing:
+            return self._snapshots.update(claims, rules=rules, bounds=bounds, namespaces=self._labels_of, whole=whole)
+
+    def _labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        stored = self._informers[NAMESPACES].get(None, namespace)
+        return None if stored is None else stored["metadata"].get("labels") or {}
+
+    # What changed
+
+    def _job_changed(self, kind: Resource, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            self._on_job(JobRef.of(kind, there), _version(new))
+
+    def _owned_changed(self, old: Object | None, new: Object | None) -> None:
+        if transforms.same_but_version(old, new):
+            return
+        self._owner_changed(new or old, _version(new))
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        if transforms.same_but_version(old, new):
+            return
+        with self._seeing:
+            self._snapshots.change(old, new)
+        self._owner_changed(new or old, _version(new))
+        if not _occupies_node(new) and (old is None or _occupies_node(old)):
+            self._on_capacity_freed()
+
+    def _command_changed(self, old: Object | None, new: Object | None) -> None:
+        namespace, _, name = transforms.command_target(new or old or {"metadata": {}}).partition("/")
+        if name:
+            self._on_owned(JobRef(VOLCANO_JOBS, namespace, name), 0)
+
+    def _owner_changed(self, owned: Object | None, version: int = 0) -> None:
+        ref = JobRef.of_owner(owned) if owned is not None else None
+        if ref is not None:
+            self._on_owned(ref, version)
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        there = new or old
+        if there is not None:
+            with self._seeing:
+                self._snapshots.put_node(there["metadata"]["name"], new)
+        if not transforms.same_but_version(old, new):
+            self._on_capacity_freed()
+        if old is not None and unready_node(old) != unready_node(new):
+            name = old["metadata"]["name"]
+            for pod in self._informers[PODS].items():
+                if pod["spec"].get("nodeName") == name:
+                    self._owner_changed(pod)
+
+
+class _MemoizedByIdentity(Generic[T]):
+    """What ``read`` makes of lists of stored objects, which are never changed: the same for the very same objects."""
+
+    def __init__(self, read: Callable[..., T]) -> None:
+        self._read = read
+        self._of: tuple[list[Object], ...] | None = None
+        self._found: T
+
+    def __call__(self, *listed: list[Object]) -> T:
+        if self._of is None or not all(map(_are_the_same, self._of, listed)):
+            self._of, self._found = listed, self._read(*listed)
+        return self._found
+
+
+def _version(new: Object | None) -> int:
+    """The version of what was added or has changed; 0 of what is gone."""
+    return 0 if new is None else resource_version_of(new)
+
+
+def _are_the_same(before: list[Object], now: list[Object]) -> bool:
+    return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def _occupies_node(pod: Object | None) -> bool:
+    return pod is not None and not has_ended(pod)

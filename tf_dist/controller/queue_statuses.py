@@ -1,0 +1,67 @@
+"""Statuses of queues: how much of them is used, and who waits."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from tf_dist.cluster.api import QUEUES, Object
+from tf_dist.controller.informers.informer_set import InformerSet
+from tf_dist.controller.settings import ControllerContext
+from tf_dist.core.gang.quota import QueueUsage, queue_status
+from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.errors import ClusterError, InvalidQueue, Unavailable
+
+_LOG = logging.getLogger(__name__)
+# Seconds between two looks: queues change with every job, and people read them at their leisure.
+_WRITE_INTERVAL: Final = 2.0
+
+
+class QueueStatusWriter:
+    """Writes them, where they have changed, and no more often than people can read."""
+
+    def __init__(self, context: ControllerContext, informers: InformerSet) -> None:
+        self._cluster, self._monotonic = context.cluster, context.monotonic
+        self._informers = informers
+        self._due = float("-inf")
+        self._wanted = False
+
+    def want(self) -> None:
+        """Queues may stand otherwise than at the last report."""
+        self._wanted = True
+
+    def pause(self) -> float:
+        """Seconds until it is to write (inf: until something changes)."""
+        return max(0.0, self._due - self._monotonic()) if self._wanted else math.inf
+
+    def begin(self) -> None:
+        """A report is about to be written: no other before its time."""
+        self._wanted = False
+        self._due = self._monotonic() + _WRITE_INTERVAL
+
+    def write(self, usages: Mapping[str, QueueUsage]) -> None:
+        """Bring the statuses up to date. What cannot be written now is written with the next change."""
+        self.begin()
+        for queue in self._informers.rules(QUEUES):
+            name = queue["metadata"]["name"]
+            status = queue_status(usages[name]) if name in usages else {"message": _queue_problem(queue)}
+            if queue.get("status") == status:
+                continue
+            try:
+                body = {**queue, "status": status}
+                self._informers.wrote(QUEUES, self._cluster.replace(QUEUES, None, name, body, subresource="status"))
+            except ClusterError as error:
+                _LOG.debug("failed to write queue status: queue=%s error=%s", name, error)
+                if isinstance(error, Unavailable):
+                    self._wanted = True  # the others would wait for as long
+                    return
+
+
+def _queue_problem(queue: Object) -> str:
+    try:
+        read_queue(queue)
+    except InvalidQueue as problem:
+        return str(problem)
+    return ""
