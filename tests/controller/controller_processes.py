@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.child_processes import signals_heard
 from tests.waiting import until
-from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.manager import Manager, ManagerSettings
+from tf_dist.controller.settings import ControllerSettings
 
 
 def settings(*, volcano_jobs: bool = False, **more: Any) -> ManagerSettings:
-    driver = ControllerSettings(workers=2, volcano_jobs=volcano_jobs)
-    return ManagerSettings(**{"metrics_port": 0, "driver": driver, "renew_every": 0.4, **more})
+    controller = ControllerSettings(workers=2, volcano_jobs=volcano_jobs)
+    return ManagerSettings(**{"metrics_port": 0, "controller": controller, "renew_every": 0.4, **more})
 
 
 def ask(controller: Manager | int, path: str) -> tuple[int, str]:

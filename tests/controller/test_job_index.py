@@ -6,8 +6,8 @@ import pytest
 
 from tests.controller.harness import World, container, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
-from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.controller.job_index import JobIndex
+from tf_dist.controller.settings import ControllerSettings, JobRef
 
 FIRST_FORMAT = {
     **tfjob(),

@@ -9,9 +9,9 @@ from typing import Any
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.cluster.client.indexer import Indexer, object_key
-from tf_dist.controller.settings import JobRef
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.job_index import JobEntry, JobIndex
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.api.fieldpath import PackedJson
 from tf_dist.core.api.status import StoredDocument
 

@@ -25,14 +25,12 @@ from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
-from tf_dist.controller.leases import lease
-from tf_dist.controller.leases.lease import LeaseRef, admission_leader_lease, controller_lease_name
+from tf_dist.controller.leases.lease import leader_lease
 from tf_dist.controller.manager import Manager, ShutdownTimeouts, limit_shutdown_time
 from tf_dist.core.api import names
-from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.errors import ClusterError, Unavailable
 
-LEASE = LeaseRef("default", "tf-dist-controller")
+LEASE = leader_lease(TFJOBS, None)
 
 
 @pytest.fixture
@@ -51,15 +49,10 @@ def driven(cluster: Cluster, name: str) -> bool:
     return len(cluster.list(PODS, None, labels=f"{names.JOB_NAME}={name}").items) == 3
 
 
-def drivers(cluster: Cluster, name: str) -> str:
-    return driver_of(cluster.get(TFJOBS, "default", name))
-
-
 def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
     with Manager(memory, settings()) as controller:
         memory.create(TFJOBS, "default", tfjob())
         until(lambda: driven(memory, "mnist"), 60)
-        assert drivers(memory, "mnist") == str(LEASE)
         for page in ("/readyz", "/healthz"):
             until(lambda page=page: ask(controller, page) == (200, "ok\n"), 60)
         counted = (
@@ -69,7 +62,7 @@ def test_it_drives_and_says_how_it_is(memory: MemoryCluster) -> None:
         )
         for sample in counted:
             until(lambda sample=sample: sample in ask(controller, "/metrics")[1], 60)
-        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == controller.elector.identity
+        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == controller.identity
     assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] == ""
 
 
@@ -90,27 +83,25 @@ def test_the_next_one_goes_on_where_the_last_one_stopped(memory: MemoryCluster) 
         leader = leading(one, two) or one
         standby = two if leader is one else one
         leader.stop()
-        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] != leader.elector.identity
+        assert memory.get(LEASES, *LEASE)["spec"]["holderIdentity"] != leader.identity
         memory.create(TFJOBS, "default", tfjob("second"))
         until(lambda: driven(memory, "second"), 60)
-        assert standby.elector.epoch > 0
+        assert standby.leads()
         memory.patch(TFJOBS, "default", "first", {"spec": {"runPolicy": {"suspend": True}}})
         until(lambda: not driven(memory, "first"), 60)
-        assert drivers(memory, "first") == str(LEASE), "no write per job when another replica takes over"
 
 
 def leading(*replicas: Manager) -> Manager | None:
-    return next((replica for replica in replicas if replica.elector.valid()), None)
+    return next((replica for replica in replicas if replica.leads()), None)
 
 
 class Cut:
-    """A replica's way to the cluster, which can be cut for Leases; counts its writes, and the Leases it reads."""
+    """A replica's way to the cluster, which can be cut for Leases; counts its writes."""
 
     def __init__(self, inner: MemoryCluster) -> None:
         self._inner = inner
         self.cut = False
         self.writes = 0
-        self.leases_read: set[LeaseRef] = set()
 
     def __getattr__(self, verb: str) -> Any:
         call = getattr(self._inner, verb)
@@ -118,8 +109,6 @@ class Cut:
         def called(resource: Any, *args: Any, **kwargs: Any) -> Any:
             if self.cut and resource is LEASES:
                 raise Unavailable("no way to the server")
-            if verb == "get" and resource is LEASES:
-                self.leases_read.add(LeaseRef(*args))
             if verb in ("create", "replace", "patch", "delete") and resource is not LEASES:
                 self.writes += 1
             return call(resource, *args, **kwargs)
@@ -133,45 +122,18 @@ def test_who_cannot_renew_stops_driving_and_stands_by(memory: MemoryCluster) -> 
         memory.create(TFJOBS, "default", tfjob("first"))
         until(lambda: driven(memory, "first"), 60)
         wire.cut = True
-        until(lambda: not one.elector.valid(), 60)
+        until(lambda: not one.leads(), 60)
         with Manager(memory, short) as two:
-            until(two.elector.valid, 60)
+            until(two.leads, 60)
             before = wire.writes
             memory.create(TFJOBS, "default", tfjob("second"))
             until(lambda: driven(memory, "second"), 60)
             assert wire.writes == before
             until(lambda: ask(one, "/readyz")[0] == 200, 60)  # a stand-by is ready
             wire.cut = False
-        until(one.elector.valid, 60)
+        until(one.leads, 60)
         memory.create(TFJOBS, "default", tfjob("third"))
         until(lambda: driven(memory, "third"), 60)
-
-
-def test_a_stand_by_observes_the_admission_leader_too(memory: MemoryCluster) -> None:
-    """Else one that takes over from a process that held both Leases would wait for the second after the first."""
-    with Manager(memory, settings()) as one:
-        until(one.elector.valid, 60)
-        wire = Cut(memory)
-        with Manager(wire, settings()) as two:  # type: ignore[arg-type]  # by __getattr__
-            until(lambda: admission_leader_lease() in wire.leases_read, 60)
-            assert one.elector.valid()
-            assert not two.elector.valid()
-
-
-def test_it_takes_over_the_jobs_of_a_dead_driver_and_no_others(memory: MemoryCluster) -> None:
-    for name, seconds in (("dead", 1), ("alive", 3600)):
-        labels = {names.DRIVER: lease.DRIVER_INLINE}
-        held = {"holderIdentity": name, "leaseDurationSeconds": seconds}
-        body = {"metadata": {"name": name, "labels": labels}, "spec": held}
-        memory.create(LEASES, "default", body)
-        job = tfjob(f"of-{name}")
-        job["metadata"]["annotations"] = {names.DRIVER: f"default/{name}"}
-        memory.create(TFJOBS, "default", job)
-    with Manager(memory, settings()):
-        until(lambda: driven(memory, "of-dead"), 60)
-        assert drivers(memory, "of-dead") == str(LEASE)
-        assert drivers(memory, "of-alive") == "default/alive"
-        assert not driven(memory, "of-alive")
 
 
 def phases(controller: Manager) -> dict[str, float]:
@@ -194,7 +156,7 @@ def test_jobs_are_counted_as_they_are_by_who_drives_them(memory: MemoryCluster) 
             until(lambda: ask(two, "/readyz")[0] == 200, 60)
             assert phases(two) == {}
             wire.cut = True
-            until(two.elector.valid, 60)
+            until(two.leads, 60)
             until(lambda: phases(one) == {} and sum(phases(two).values()) == 1, 60)
             wire.cut = False
 
@@ -234,17 +196,10 @@ def test_replicas_of_some_namespaces_leave_the_others_alone(memory: MemoryCluste
         job["metadata"]["namespace"] = namespace
         memory.create(TFJOBS, namespace, job)
     chosen = ("team-a", "team-b")
-    memory.create(LEASES, "default", {"metadata": {"name": controller_lease_name(chosen)}})
     with Manager(memory, settings(namespaces=chosen)):
         until(lambda: driven(memory, "team-a") and driven(memory, "team-b"), 60)
-        assert driver_of(memory.get(TFJOBS, "team-c", "team-c")) == ""
-
-
-def test_each_set_of_namespaces_has_its_lease() -> None:
-    assert controller_lease_name(()) == "tf-dist-controller"
-    assert controller_lease_name(("a",)) == "tf-dist-controller-a"
-    assert controller_lease_name(("b", "a")) == controller_lease_name(("a", "b", "a"))
-    assert len({controller_lease_name(one) for one in [(), ("a",), ("b",), ("a", "b"), ("a", "b", "c")]}) == 5
+        assert "status" not in memory.get(TFJOBS, "team-c", "team-c")
+    assert memory.list(LEASES, None, labels=names.LEADER).items == [], "nothing is left in the namespaces"
 
 
 def test_a_port_that_is_taken_leaves_nothing_behind(memory: MemoryCluster) -> None:

@@ -22,12 +22,12 @@ from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.controller.plan_executor import NameConflict, PlanExecutor
+from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.core.api import names
 from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
 from tf_dist.core.api.status import Status
@@ -57,7 +57,7 @@ class Bench:
         self.left: Callable[[], float] = lambda: math.inf
         cluster: Cluster = disturbed(self.memory, self._asked)
         context = ControllerContext(cluster=cluster, clock=self.world.clock, recorder=self.results)
-        self.informers = InformerSet(context, on_change=lambda *_: None, on_capacity_freed=lambda: None)
+        self.informers = InformerSet(context, on_job=lambda *_: None, on_owned=lambda *_: None, on_capacity_freed=lambda: None)
         self.job = self.world.submit(tfjob())
         self.uid = str(self.job["metadata"]["uid"])
         self.applier = PlanExecutor(
@@ -65,8 +65,7 @@ class Bench:
             self.informers,
             EventRecorder(cluster, self.world.clock, "test", monotonic=self.world.clock, permission=self._leading_for),
             wrote=lambda *_: None,
-            may_act=lambda: self.may_act(),
-            remaining=lambda: self.left(),
+            remaining=lambda _: self.left() if self.may_act() else 0.0,
         )
 
     def _leading_for(self) -> float:
@@ -369,10 +368,10 @@ class Lost(Hands):
 
     seconds = float("inf")
 
-    def valid(self) -> bool:
-        return self.remaining() > 0
+    def kinds(self) -> frozenset[Resource]:
+        return self.led if self.seconds > 0 else frozenset()
 
-    def remaining(self) -> float:
+    def remaining(self, kind: Resource) -> float:
         return self.seconds
 
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.controller.harness import ME, OTHER, START, Hands, RunningClock, World, claimed_by, disturbed, tfjob
+from tests.controller.harness import START, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
-from tf_dist.cluster.client.workqueue import InProgress, PriorityQueue, ResyncSchedule, TokenBucket, WorkQueue
+from tf_dist.cluster.client.workqueue import Lane, ResyncSchedule, TokenBucket, WorkQueue
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.errors import Unavailable
 
 SECONDS = 60.0
@@ -40,15 +40,25 @@ def time() -> Time:
     return Time()
 
 
+def take(queue: WorkQueue[Any]) -> list[Any]:
+    """Every key that waits, in the order in which one worker takes them."""
+    keys = []
+    while (found := queue.get(0.0)) is not None:
+        keys.append(found[0])
+    for key in keys:
+        queue.done(key)
+    return keys
+
+
 def test_keys_come_when_they_are_due_earliest_first(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
     queue.add("later", 5.0)
     queue.add("now")
     queue.add("soon", 1.0)
-    assert queue.take() == ["now"]
+    assert take(queue) == ["now"]
     time.now += 5
-    assert queue.take() == ["soon", "later"]
-    assert queue.take() == []
+    assert take(queue) == ["soon", "later"]
+    assert take(queue) == []
 
 
 def test_the_earlier_of_two_wishes_counts(time: Time) -> None:
@@ -56,26 +66,26 @@ def test_the_earlier_of_two_wishes_counts(time: Time) -> None:
     queue.add("a", 1.0)
     queue.add("a", 9.0)
     time.now += 1
-    assert queue.take() == ["a"]
+    assert take(queue) == ["a"]
     queue.add("a", 9.0)
     queue.add("a", 1.0)
     time.now += 1
-    assert queue.take() == ["a"]
+    assert take(queue) == ["a"]
     time.now += 9
-    assert queue.take() == []
+    assert take(queue) == []
 
 
 def test_events_until_a_distant_deadline_leave_nothing_behind(time: Time) -> None:
-    """Every event of a job with a deadline ends with the wish to be looked at when that falls."""
+    """Every event of a job with a deadline ends with the request to be looked at when that falls."""
     queue: WorkQueue[int] = WorkQueue(time)
     for number in range(20_000):
         key = number % 10
         queue.add(key)
-        assert queue.take() == [key]
+        assert take(queue) == [key]
         queue.add(key, 86_400.0 - time.now)
         time.now += 0.001
     assert len(queue) == 10
-    assert queue.entries <= 100
+    assert len(queue._heap) <= 100
 
 
 def test_the_pause_doubles_with_every_failure_in_a_row_up_to_a_limit(time: Time) -> None:
@@ -95,24 +105,49 @@ def test_a_wish_that_an_earlier_one_has_replaced_is_granted_once(time: Time) -> 
     queue.add("a", 10.0)
     queue.add("a", 1.0)
     time.now += 1.0
-    assert queue.take() == ["a"]
+    assert take(queue) == ["a"]
     queue.add("a", 60.0)
     time.now += 9.0  # that is when the first wish would have been due
-    assert queue.take() == []
+    assert take(queue) == []
     time.now += 51.0
-    assert queue.take() == ["a"]
+    assert take(queue) == ["a"]
 
 
-def test_who_is_woken_once_waits_again(time: Time) -> None:
+def test_a_worker_waits_until_there_is_something_to_do_or_the_queue_is_closed(time: Time) -> None:
     queue: WorkQueue[str] = WorkQueue(time)
-    queue.wake()
-    assert queue.wait(SECONDS) == [], "at once"
-    waited: list[list[str]] = []
-    waiting = threading.Thread(target=lambda: waited.append(queue.wait(SECONDS)), daemon=True)
-    waiting.start()
+    taken: list[Any] = []
+    worker = threading.Thread(target=lambda: taken.extend((queue.get(), queue.get())), daemon=True)
+    worker.start()
     queue.add("a")
-    waiting.join(SECONDS)
-    assert waited == [["a"]]
+    until(lambda: queue.passes() == {"a": 100.0}, SECONDS)
+    queue.close()
+    worker.join(SECONDS)
+    assert taken == [("a", 100.0), None]
+
+
+def test_a_key_is_worked_on_by_one_worker_at_a_time_and_again_if_something_happened(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a")
+    queue.add("a")
+    assert queue.get(0.0) == ("a", 100.0)
+    time.now += 1
+    queue.add("a")
+    assert queue.get(0.0) is None, "one worker is at it"
+    queue.done("a")
+    assert queue.get(0.0) == ("a", 101.0)
+    queue.done("a")
+    assert queue.get(0.0) is None
+
+
+def test_what_is_due_while_a_worker_is_at_it_waits_for_that(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a")
+    queue.get(0.0)
+    queue.add("a", 1.0)
+    time.now += 1
+    assert queue.get(0.0) is None
+    queue.done("a")
+    assert queue.get(0.0) == ("a", 101.0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1000), st.booleans()), max_size=300))
@@ -122,11 +157,11 @@ def test_it_holds_a_few_entries_a_key_whatever_is_wished(steps: list[tuple[int, 
     for key, after, takes in steps:
         queue.add(key, after)
         wishes[key] = min(wishes.get(key, float("inf")), time.now + after)
-        assert queue.entries <= 64 + 2 * len(queue)
+        assert len(queue._heap) <= 64 + 2 * len(queue)
         if takes:
             time.now += after / 2
             due = {key for key, at in wishes.items() if at <= time.now}
-            assert set(queue.take()) == due
+            assert set(take(queue)) == due
             wishes = {key: at for key, at in wishes.items() if key not in due}
     assert len(queue) == len(wishes)
 
@@ -233,7 +268,7 @@ def looks() -> Looks:
 def seen(driver: Controller, looks: Looks) -> int:
     """How many jobs a pass looks at to which nothing has happened."""
     before = looks.total
-    driver.step(driver._queue.take())
+    driver.step(())
     return looks.total - before
 
 
@@ -241,7 +276,7 @@ def rest(driver: Controller) -> None:
     """Nothing is left to do, and nothing that has changed is left to be seen."""
     while driver.step():
         pass
-    driver.step(driver._queue.take())
+    driver.step(())
 
 
 # Of a driver
@@ -304,20 +339,6 @@ def test_a_job_that_waits_is_looked_at_more_often_until_it_has_its_place(world: 
     assert within(30 * PERIOD) == 3
 
 
-def test_the_death_of_a_driver_is_a_reason_to_look_at_its_jobs_alone(world: World, looks: Looks) -> None:
-    leadership = Hands(ME)
-    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock, recorder=looks, leadership=leadership)
-    for number in range(20):
-        world.submit(tfjob(f"mine-{number}", workers=50))
-    for number in range(3):
-        world.submit(claimed_by(OTHER, name=f"orphan-{number}", workers=50))
-    rest(driver)
-    assert seen(driver, looks) == 0
-    leadership.dead = frozenset({OTHER})
-    assert seen(driver, looks) == 3
-    assert {world.status(f"orphan-{number}")["driver"] for number in range(3)} == {ME}
-
-
 def test_what_comes_while_all_there_is_is_looked_at_is_dealt_with_first() -> None:
     """A driver that has just begun has each of twenty jobs looked at, one at a time, when another one is submitted."""
     world = World(clock=RunningClock())
@@ -351,35 +372,39 @@ def test_what_comes_while_all_there_is_is_looked_at_is_dealt_with_first() -> Non
 # The order in which workers take what waits for them
 
 
-def test_what_has_changed_goes_first_each_in_its_order() -> None:
-    lanes: PriorityQueue[str] = PriorityQueue()
-    for key in ("a", "b", "c"):
-        lanes.add(key, 1.0, urgent=False)
+def test_verdicts_go_first_and_routine_last_each_in_its_order(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    for key in ("a", "b"):
+        queue.add(key, lane=Lane.ROUTINE)
     for key in ("x", "y"):
-        lanes.add(key, 2.0, urgent=True)
-    assert [lanes.take() for _ in range(5)] == [("x", 2.0), ("y", 2.0), ("a", 1.0), ("b", 1.0), ("c", 1.0)]
+        queue.add(key)
+    queue.add("verdict", lane=Lane.FIRST)
+    assert queue.waits(Lane.FIRST)
+    assert take(queue) == ["verdict", "x", "y", "a", "b"]
+    assert not queue.waits(Lane.FIRST)
 
 
-def test_one_that_waits_already_waits_once_and_moves_up_when_something_happens_to_it() -> None:
-    lanes: PriorityQueue[str] = PriorityQueue()
-    lanes.add("a", 1.0, urgent=False)
-    lanes.add("b", 2.0, urgent=False)
-    assert not lanes.add("b", 3.0, urgent=True)
-    assert not lanes.add("b", 4.0, urgent=False)
-    assert len(lanes) == 2
-    assert [lanes.take(), lanes.take()] == [("b", 2.0), ("a", 1.0)]
-    assert lanes.add("b", 5.0, urgent=False)
+def test_one_that_waits_already_waits_once_and_moves_up_when_something_happens_to_it(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    queue.add("a", lane=Lane.ROUTINE)
+    queue.add("b", lane=Lane.ROUTINE)
+    time.now += 1
+    queue.add("b")
+    queue.add("b", lane=Lane.ROUTINE)
+    assert [queue.get(0.0), queue.get(0.0), queue.get(0.0)] == [("b", 100.0), ("a", 100.0), None]
 
 
-def test_what_can_wait_does_not_wait_for_ever_however_much_happens() -> None:
-    lanes: PriorityQueue[str] = PriorityQueue()
+def test_what_can_wait_does_not_wait_for_ever_however_much_happens(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
     for number in range(3):
-        lanes.add(f"quiet-{number}", 0.0, urgent=False)
+        queue.add(f"quiet-{number}", lane=Lane.ROUTINE)
     taken = []
     for number in range(100):
-        lanes.add(f"busy-{number}", 0.0, urgent=True)
-        lanes.add(f"busier-{number}", 0.0, urgent=True)
-        taken.append(lanes.take()[0])
+        queue.add(f"busy-{number}")
+        queue.add(f"busier-{number}")
+        key, _ = queue.get(0.0) or ("", 0.0)
+        taken.append(key)
+        queue.done(key)
     assert [key for key in taken if key.startswith("quiet")] == ["quiet-0", "quiet-1", "quiet-2"]
     assert taken[:5] == ["busy-0", "busier-0", "busy-1", "busier-1", "busy-2"]
 
@@ -432,7 +457,7 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
     driver.informers.start()
     try:
         assert driver.informers.wait_synced(SECONDS)
-        reflectors = driver.informers._reflectors
+        reflectors = driver.informers._informers
         before = {kind: reflector.lists for kind, reflector in reflectors.items()}
         reflectors[TFJOBS]._set_back()
         more = {kind: count + (kind != TFJOBS) for kind, count in before.items()}
@@ -453,19 +478,18 @@ def test_where_one_kind_shows_that_the_server_was_set_back_the_others_are_listed
         ((("wrote", 0), ("notice", 0)), True),
     ],
 )
-def test_what_a_worker_has_written_is_no_news_to_it(steps: tuple[tuple[str, int], ...], again: bool) -> None:
-    progress = InProgress[str]()
-    assert not progress.notice("mnist", 4)  # no worker is at it: it is for the queue
-    progress.begin("mnist", 7.0)
-    progress.begin("other", 8.0)
-    assert progress.since() == {"mnist": 7.0, "other": 8.0}
+def test_what_a_worker_has_written_is_no_news_to_it(
+    time: Time, steps: tuple[tuple[str, int], ...], again: bool
+) -> None:
+    queue: WorkQueue[str] = WorkQueue(time)
+    assert not queue.noticed("mnist", 4)  # no worker is at it: who noticed it adds it
+    queue.add("mnist")
+    queue.get(0.0)
     for step, version in steps:
-        assert getattr(progress, step)("mnist", version) in (None, True)
-    assert not progress.end("other")
-    assert progress.end("mnist") is again
-    progress.wrote("mnist", 9)  # an answer that came late
-    assert not progress.notice("mnist", 9)
-    assert progress.since() == {}
+        getattr(queue, step)("mnist", version)
+    queue.done("mnist")
+    queue.wrote("mnist", 9)  # an answer that came late
+    assert (queue.get(0.0) is not None) is again
 
 
 def test_a_bucket_allows_a_burst_and_then_one_an_interval() -> None:

@@ -272,21 +272,29 @@ class Controller:
             self._everything = True
             self._admission.clock_stepped()
         everything, self._everything = self._everything, False
+        failed: Exception | None = None
         try:
             changed = self._take_in(everything)
-            failed = self._admit()
+            decided: list[JobRef] = []
+            try:
+                decided = self._admit()
+            except Exception as error:
+                failed = error  # jobs that run are not to wait for it
+            changed |= self._admission.unreported_waits()
         except BaseException:
             self._everything |= everything
             raise
-        for ref in changed:
+        for ref in decided:
+            self._queue.add(ref, lane=Lane.FIRST)
+        for ref in sorted(changed.difference(decided), key=str):
             self._queue.add(ref)
-        routine = self._job_index if everything else self._due_for_resync()
-        for ref in sorted(routine, key=str) if everything else routine:
+        routine = set(self._job_index if everything else self._due_for_resync())
+        for ref in sorted(routine.difference(decided, changed), key=str):
             self._queue.add(ref, lane=Lane.ROUTINE)
         if failed is not None:
             raise failed
 
-    def _take_in(self, everything: bool) -> list[JobRef]:
+    def _take_in(self, everything: bool) -> set[JobRef]:
         """Read the jobs that have changed; those of them that a worker is to look at."""
         with self._lock:
             dirty, self._dirty = self._dirty, {}
@@ -294,23 +302,17 @@ class Controller:
             dirty |= dict.fromkeys({*self._job_index, *(ref for ref, _ in self.informers.jobs())} - dirty.keys(), False)
         for ref in dirty:
             self._refresh_entry(ref)
-        return [ref for ref, look in dirty.items() if look]
+        return {ref for ref, look in dirty.items() if look}
 
-    def _admit(self) -> Exception | None:
-        """Decide about gangs, if that may come to anything; what made it fail: jobs that run are not to wait for it."""
-        try:
-            if self._admission.pause() <= 0:
-                for ref in self._admission.decide(self._changes):
-                    self._queue.add(ref, lane=Lane.FIRST)
-                self._queue_statuses.want()
-        except Exception as error:
-            return error
-        finally:
-            for ref in self._admission.unreported_waits():
-                self._queue.add(ref)
+    def _admit(self) -> list[JobRef]:
+        """Decide about gangs, if that may come to anything; the jobs with a verdict that changes what they hold."""
+        decided: list[JobRef] = []
+        if self._admission.pause() <= 0:
+            decided = self._admission.decide(self._changes)
+            self._queue_statuses.want()
         if self._queue_statuses.pause() <= 0:
             self._report_queues()
-        return None
+        return decided
 
     def _report_queues(self) -> None:
         usages = self._admission.queue_usages()

@@ -131,6 +131,10 @@ class Manager(Service):
         """Where probes and metrics are served."""
         return self._health.port
 
+    def leads(self) -> bool:
+        """Whether it leads anything at this moment."""
+        return any(leadership.kinds() for leadership, _ in self._pairs)
+
     # Its life
 
     def start(self) -> Self:

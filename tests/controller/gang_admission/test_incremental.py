@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, note
 from hypothesis import strategies as st
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
 
 from tests.cluster.support import node
 from tests.controller.harness import ME, OTHER, Hands, World, container, disturbed, queue, queued, replica, running
@@ -26,13 +27,12 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerContext, ControllerSettings
-from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
+from tf_dist.controller.settings import ControllerContext, ControllerSettings
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.gang.quota import QueueUsage
@@ -281,7 +281,7 @@ class Stage(World):
     def said_anew(self) -> Said:
         """What one says that has just begun, and knows of the other driver what this one knows."""
         context = ControllerContext(cluster=self.memory, clock=self.clock)
-        informers = InformerSet(context, on_change=lambda *_: None, on_capacity_freed=list)
+        informers = InformerSet(context, on_job=lambda *_: None, on_owned=lambda *_: None, on_capacity_freed=list)
         informers.refresh()
         job_index = JobIndex()
         for ref, stored in informers.jobs():

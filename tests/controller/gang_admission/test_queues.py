@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.controller.harness import World, claimed_by, disturbed, queue, queued, tfjob
+from tests.controller.harness import World, disturbed, queue, queued, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import NAMESPACES, PRIORITY_CLASSES, QUEUES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import JobRef
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.settings import JobRef
 from tf_dist.errors import Forbidden, Unavailable
 
 
@@ -135,23 +135,6 @@ def test_a_class_that_never_preempts_waits() -> None:
     world.settle()
     assert world.status("low").get("admission") is not None
     assert world.status("high")["reason"] == "WaitingForCapacity"
-
-
-def test_a_job_that_another_driver_drives_is_told_to_give_way() -> None:
-    """Its driver does the rest: nothing of it is deleted from here."""
-    world = World(cpu="4")
-    world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
-    other = Controller(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("default/controller"))
-    world.submit(claimed_by("embedded", name="low"))
-    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, leadership=Standalone("embedded"))
-    world.settle()
-    world.clock.now += 60
-    world.submit(queued("high", priority_class="urgent"))
-    for _ in range(3):
-        other.step()
-    assert world.status("low")["reason"] == "Preempted"
-    assert world.status("low")["driver"] == "embedded"
-    assert all("deletionTimestamp" not in pod["metadata"] for pod in world.pods().values())
 
 
 def test_a_queue_that_cannot_be_read_says_so_and_its_jobs_wait() -> None:

@@ -86,22 +86,6 @@ def test_deleting_job_with_a_place_and_no_pods_holds_nothing() -> None:
     assert world.status("next")["reason"] == "Admitted"
 
 
-# A driver that only an annotation names
-
-
-@pytest.mark.parametrize("driver", ["ghost", "default/no-such-lease", "kube-system/kube-scheduler"])
-def test_driver_that_only_an_annotation_names_holds_nothing(driver: str) -> None:
-    world = World(cpu="3")
-    ghost = tfjob("ghost")
-    ghost["metadata"]["annotations"] = {names.DRIVER: driver}
-    world.submit(ghost)
-    world.settle()
-    world.submit(tfjob("next"))
-    world.settle()
-    assert world.status("ghost").get("admission") is None
-    assert world.status("next")["reason"] == "Admitted"
-
-
 # Pods without a job
 
 

@@ -11,7 +11,6 @@ from tests.controller.harness import World, disturbed, tfjob
 from tf_dist.cluster.api import LEASES, TFJOBS, Object
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.core.api import names
 from tf_dist.core.api.status import STALLED
 from tf_dist.errors import Unavailable
@@ -192,30 +191,3 @@ def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years()
         world.clock.now += 60
     assert "starts when default/long ends" in world.status("waits")["message"]
     assert not [text for reason, text in world.events() if reason == STALLED]
-
-
-def test_a_decision_that_fails_holds_up_no_restart_that_is_due() -> None:
-    """Places to give away cannot be written down; jobs that run need none."""
-    refusing: list[bool] = []
-
-    def before(verb: str, resource: Any = None, *_: Any, **__: Any) -> None:
-        if refusing and resource == LEASES:
-            raise Unavailable("no leases today")
-
-    world = World(cpu="32")
-    settings = ControllerSettings(admissions=LeaseRef("default", "admissions"))
-    cluster = disturbed(world.memory, before)
-    world.controller = Controller(cluster, clock=world.clock, monotonic=world.clock, settings=settings)
-    restarting(world)
-    refusing.append(True)
-    world.submit(tfjob("healthy"))
-    world.clock.now += 30
-    with pytest.raises(Unavailable):
-        world.controller.step()
-    assert "due-worker-1" in world.phases()
-    assert "healthy-worker-0" not in world.phases()
-    refusing.clear()
-    for _ in range(5):
-        world.clock.now += 30
-        world.controller.step()
-    others_go_on(world)

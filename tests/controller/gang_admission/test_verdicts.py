@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
 
 from tests.controller.harness import Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, TFJOBS, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
-from tf_dist.controller.gang_admission.verdicts import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.api.timestamps import format_time

@@ -25,12 +25,12 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, PRIORITY_CLASSES, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.names import DRIVER, GANG_SCHEDULER
+from tf_dist.core.api.names import GANG_SCHEDULER
 from tf_dist.core.integrations.kueue import KUEUE
 from tf_dist.core.integrations.volcano_pod_group import VOLCANO
 from tf_dist.core.integrations.workload_api import WORKLOAD_API
@@ -235,7 +235,7 @@ def test_threads_of_a_scheduler_that_went_end_with_the_others() -> None:
         world.submit(asking(GangScheduler.KUEUE))
         until(lambda: bool(world.memory.list(WORKLOADS).items), 60)
         world.memory.delete(CRDS, None, "workloads.kueue.x-k8s.io")
-        for reflector in driver.informers.schedulers.reflectors():
+        for reflector in driver.informers.schedulers.informers():
             reflector.relist()  # a real server hangs up on clients that watch a kind that goes
         until(missing, 60)
     finally:
@@ -254,7 +254,7 @@ def test_the_end_waits_for_the_thread_of_a_scheduler_that_went() -> None:
     found = schedulers(disturbed(world.memory, hang), lambda: 0.0)
     found.served(WORKLOAD_API, {})
     found.follow()
-    [informer] = found.reflectors()
+    [informer] = found.informers()
     world.memory.delete(CRDS, None, f"{NATIVE_GROUPS.plural}.{NATIVE_GROUPS.group}")
     informer.relist()
     until(lambda: informer.absent, SECONDS)
@@ -383,8 +383,8 @@ def test_a_driver_may_have_another_default_and_a_job_its_own_will() -> None:
     assert (world.status("ours")["reason"], world.status("theirs")["state"]) == ("Admitted", "Waiting")
 
 
-def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
-    """One of them may decide about places for all; the driver of a job says whom its gang waits for."""
+def test_the_status_says_which_jobs_are_for_tf_dist_to_admit() -> None:
+    """The status of a job says whom its gang waits for, whatever the setting is later."""
     world = world_of(COSCHEDULING_GROUPS)
     settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
     world.controller = Controller(
@@ -392,7 +392,6 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
         clock=world.clock,
         monotonic=world.clock,
         settings=settings,
-        leadership=Standalone("here"),
     )
     world.submit(tfjob())
     ref = JobRef(TFJOBS, "default", "mnist")
@@ -402,10 +401,6 @@ def test_every_driver_knows_which_jobs_are_for_tf_dist_to_place() -> None:
     assert world.status()["gang"] == "coscheduling"
     known = JobIndex().read(ref, world.job())
     assert (known.claim(), known.waits) == (None, False)
-    inline = tfjob("inline")
-    inline["metadata"]["annotations"] = {DRIVER: "default/another"}
-    known = JobIndex(settings).read(JobRef(TFJOBS, "default", "inline"), world.submit(inline))
-    assert (known.claim() is not None, known.waits) == (True, True)
 
 
 def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
@@ -503,11 +498,11 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
     answered.set()
     for thread in (other, looking):
         thread.join(SECONDS)
-    for reflector in schedulers.reflectors():
+    for reflector in schedulers.informers():
         reflector.stop()
     assert not held
     assert found[0] is not None, "the other one was looked for and found"
-    assert not any(reflector.alive() for reflector in schedulers.reflectors())
+    assert not any(reflector.alive() for reflector in schedulers.informers())
 
 
 def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:

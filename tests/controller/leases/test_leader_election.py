@@ -395,7 +395,7 @@ def test_who_wins_the_cluster_waits_for_one_duration_at_most(stage: Stage) -> No
     """What a process that was stopped has left behind is no reason to wait longer: it yields before it acts again."""
     stage.put(TEAM, "stopped", renewed=0.0)
     one = stage.cluster()
-    for now in range(0, 15):
+    for now in range(15):
         one.at(now)
         assert not one.valid
     one.at(15.0)

@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.controller.harness import tfjob
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.controller.settings import JobRef
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.observability.health import stuck_threads
 from tf_dist.controller.observability.metrics_recorder import (
@@ -27,6 +26,7 @@ from tf_dist.controller.observability.metrics_recorder import (
     gangs_by_queue,
 )
 from tf_dist.controller.observability.prometheus import PrometheusRecorder
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.api import names
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -36,7 +36,6 @@ READINGS = ControllerStats(
     (InformerStats("pods", 7.0, 1.0, False, 2),),
     {"Running": 5},
     {"team": QueueStats(4, 1)},
-    admission_leader=True,
 )
 # One call of every method, with arguments that it takes.
 CALLS = {
@@ -104,7 +103,6 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
         'tf_dist_informer_age_seconds{resource="pods"}': 7.0,
         'tf_dist_informer_lists_total{resource="pods"}': 2,
         "tf_dist_leading": 0,
-        "tf_dist_admission_leader": 1,
         "tf_dist_reconcile_seconds_count": 1,
         "tf_dist_reconcile_seconds_sum": 0.02,
         'tf_dist_actions_total{kind="Create",result="ok"}': 2,
@@ -161,7 +159,6 @@ def test_drivers_of_one_process_are_summed_up(recorder: PrometheusRecorder) -> N
         'tf_dist_jobs{phase="Running"}': 6,
         'tf_dist_pending_gangs{queue="team"}': 5,
         'tf_dist_informer_age_seconds{resource="pods"}': 30.0,
-        "tf_dist_admission_leader": 1,
     }
     assert {name: found.get(name) for name in expected} == expected
 

@@ -105,10 +105,10 @@ def test_one_restart_wherever_the_driver_dies(running: World, after: int) -> Non
     command(running, "RestartJob")
     crashing = CrashingCluster(running.memory)
     crashing.after = after
-    running.driver = Controller(crashing, clock=running.clock, monotonic=running.clock)
+    running.controller = Controller(crashing, clock=running.clock, monotonic=running.clock)
     with pytest.raises(Crash):
         go_on(running)
-    running.driver = Controller(running.memory, clock=running.clock, monotonic=running.clock)
+    running.controller = Controller(running.memory, clock=running.clock, monotonic=running.clock)
     go_on(running)
     runs(running)
     assert (phase(running), left(running)) == ("Running", 0)

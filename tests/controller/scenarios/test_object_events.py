@@ -17,7 +17,7 @@ from tf_dist.errors import ClusterError, Forbidden, Unavailable
 def world() -> Iterator[World]:
     made = World(cpu="64")
     yield made
-    made.driver.stop()
+    made.controller.stop()
 
 
 def said(world: World, reason: str) -> list[str]:
