@@ -14,7 +14,7 @@ from tf_dist.core.api.assignment import Admit, Preempt, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.quota import Quotas
-from tf_dist.core.gang.types import Assignment, Gang, Node, PodSet, Queue, Quota, Resources
+from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet, Queue, Quota, Resources
 
 GPU = "nvidia.com/gpu"
 NODES, SHAPES = 5000, 40
@@ -41,8 +41,8 @@ def _full() -> Admitter:
     for number in range(NODES):
         name = f"node-{number:05}"
         admitter.put_node(Node(name=name, allocatable=room, free=room))
-        place = Assignment(at=NOW - 10_000 + number, sizes={"worker": 8}, placement={"worker": {name: 8}})
-        admitter.put_gang(replace(_gang(f"r{number}", *_EIGHT, at=NOW - 10_000), place=place))
+        place = AssignedPods(at=NOW - 10_000 + number, sizes={"worker": 8}, placement={"worker": {name: 8}})
+        admitter.put_gang(replace(_gang(f"r{number}", *_EIGHT, at=NOW - 10_000), assigned=place))
     return admitter
 
 
@@ -122,8 +122,8 @@ def _plan(admitter: Admitter, pods: int, number: int) -> tuple[float, int]:
     admitter.remove_gang(high.uid)
     for uid in preempted:
         name = f"node-{int(uid[1:]):05}"
-        place = Assignment(at=NOW - 10_000 + int(uid[1:]), sizes={"worker": 8}, placement={"worker": {name: 8}})
-        admitter.put_gang(replace(_gang(uid, *_EIGHT, at=NOW - 10_000), place=place))
+        place = AssignedPods(at=NOW - 10_000 + int(uid[1:]), sizes={"worker": 8}, placement={"worker": {name: 8}})
+        admitter.put_gang(replace(_gang(uid, *_EIGHT, at=NOW - 10_000), assigned=place))
     return spent * 1e3, len(preempted)
 
 

@@ -26,7 +26,7 @@ from benchmarks.measure import cpu_seconds, resident_mib
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import Admitter
-from tf_dist.core.gang.types import Assignment, Gang, Node, PodSet
+from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet
 
 FOUND: Final = Path(__file__).with_name("scale.json")
 PAGE: Final = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -55,8 +55,8 @@ def admitter_point(nodes: int, waiting: int) -> dict[str, float]:
     for name in names:
         admitter.put_node(Node(name=name, allocatable=_ROOM, free=_ROOM))
     for number, name in enumerate(names):
-        place = Assignment(at=_NOW - 10_000, sizes={"worker": 8}, placement={"worker": {name: 8}})
-        admitter.put_gang(replace(_gang(f"r{number}", eight, at=_NOW - 10_000), place=place))
+        place = AssignedPods(at=_NOW - 10_000, sizes={"worker": 8}, placement={"worker": {name: 8}})
+        admitter.put_gang(replace(_gang(f"r{number}", eight, at=_NOW - 10_000), assigned=place))
     admitter.decide(_NOW)
     before = resident_mib(os.getpid())
     shapes = [(_pods("ps", 1, 1 + shape % 4), _pods("worker", 1 + shape % 8, 4, 1)) for shape in range(40)]

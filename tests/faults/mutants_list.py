@@ -310,8 +310,8 @@ MUTANTS: Final = (
     Mutant(
         "done-replicas-keep-their-place",
         "core/gang/usage.py",
-        "return max(0, granted_count(gang, member) - gang.done.get(member.type, 0)) if gang.place else 0",
-        "return granted_count(gang, member) if gang.place else 0",
+        "return max(0, assigned_count(gang, member) - gang.done.get(member.type, 0)) if gang.assigned else 0",
+        "return assigned_count(gang, member) if gang.assigned else 0",
         "a gang waits for room of replicas that are done",
     ),
     Mutant(

@@ -17,7 +17,7 @@ from tf_dist.core.api.job import Job
 from tf_dist.core.gang.admission import Admitter, CacheSync
 from tf_dist.core.gang.quota import QueueUsage
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
-from tf_dist.core.gang.types import Assignment, GangDecisionError
+from tf_dist.core.gang.types import AssignedPods, GangDecisionError
 
 _LOG = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class GangAdmission:
         cache_sync.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
         for uid, (verdict, _) in self._given.items() if whole else ():
             if isinstance(verdict, Admit):
-                place = Assignment(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement)
+                place = AssignedPods(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement)
                 cache_sync.assume(uid, place, verdict.fallback)
         return admitter
 

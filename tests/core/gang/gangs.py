@@ -11,7 +11,7 @@ from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, V
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, PodSet, Queue, Quota, Snapshot
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, Snapshot
 
 GPU = "nvidia.com/gpu"
 
@@ -72,7 +72,7 @@ def or_else(first: Gang, *others: Gang, tried_from: float = 0) -> Gang:
 def placed(gang: Gang, placement: Mapping[str, Mapping[str, int]], *, at: float = 0, **rest: Any) -> Gang:
     """The gang with a place: as many pods as the placement has."""
     sizes = {member.type: sum(placement.get(member.type, {}).values()) for member in gang.members}
-    return replace(gang, place=Assignment(at=at, sizes=sizes, placement=placement), **rest)
+    return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=placement), **rest)
 
 
 def running(name: str, on: Mapping[str, int], *, at: float = 0, gpu: float = 1, **rest: Any) -> Gang:
@@ -85,7 +85,7 @@ def running(name: str, on: Mapping[str, int], *, at: float = 0, gpu: float = 1, 
 
 def bound(gang: Gang) -> Gang:
     """The gang with all pods of its place on their nodes."""
-    return replace(gang, bound=gang.place.placement if gang.place else {})
+    return replace(gang, bound=gang.assigned.placement if gang.assigned else {})
 
 
 def queue(
@@ -155,7 +155,7 @@ class World:
     def put(self, *gangs: Gang) -> None:
         for one in gangs:
             self.gangs[one.uid] = one
-            if one.place is None:
+            if one.assigned is None:
                 self.asked[one.uid] = one
             self.admitter.put_gang(one)
 
@@ -186,7 +186,7 @@ class World:
         verdicts = self.admitter.decide(now)
         for uid in sorted(verdicts):
             one = obeyed(self.gangs[uid], verdicts[uid], now)
-            lost = one.place is None and self.gangs[uid].place is not None
+            lost = one.assigned is None and self.gangs[uid].assigned is not None
             self.put(replace(self.asked[uid], nominated=False) if lost and one.fallback else one)
         return verdicts
 
@@ -205,16 +205,16 @@ def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
     """The gang when it has done what it was told."""
     match verdict:
         case Admit():
-            if gang.place is not None:
+            if gang.assigned is not None:
                 return gang
-            place = Assignment(at=now, sizes=verdict.sizes, placement=verdict.placement)
+            place = AssignedPods(at=now, sizes=verdict.sizes, placement=verdict.placement)
             return gang.admitted(place, verdict.fallback)
         case Resize():
-            at = gang.place.at if gang.place else now
-            place = Assignment(at=at, sizes=verdict.sizes, placement=verdict.placement, resized=now)
-            return replace(gang, place=place)
+            at = gang.assigned.at if gang.assigned else now
+            place = AssignedPods(at=at, sizes=verdict.sizes, placement=verdict.placement, resized=now)
+            return replace(gang, assigned=place)
         case Preempt():
-            return replace(gang, place=None)
+            return replace(gang, assigned=None)
         case Wait():
             return replace(gang, nominated=gang.nominated or verdict.reason == PendingReason.PREEMPTING)
     return gang

@@ -30,7 +30,7 @@ from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.types import (
     AdmissionPolicy,
-    Assignment,
+    AssignedPods,
     Gang,
     Node,
     Queue,
@@ -227,7 +227,7 @@ def test_an_admitted_gang_keeps_its_place_and_the_room_of_its_pods_to_come() -> 
 
 
 def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> None:
-    inside = replace(gang("in", workers(2)), place=Assignment(at=0, sizes={}, placement={}))
+    inside = replace(gang("in", workers(2)), assigned=AssignedPods(at=0, sizes={}, placement={}))
     assert reason(judged([inside, gang("new", workers(1))], node("n", gpu=2, used={"gpu": 1}))["new"]) == (
         "WaitingForCapacity"
     )
@@ -238,7 +238,7 @@ def test_pods_of_which_nobody_knows_the_node_count_wherever_there_is_room() -> N
 def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others: tuple[str, ...], said: str) -> None:
     """The scheduler may send it there by now: the node was drained, say, and is back."""
     refused = replace(workers(1), constraints={REFUSED_NODES: ["n"]})
-    inside = replace(gang("in", refused), place=Assignment(at=0, sizes={}, placement={}))
+    inside = replace(gang("in", refused), assigned=AssignedPods(at=0, sizes={}, placement={}))
     nodes = [node(name, gpu=1) for name in ("n", *others)]
     found = judged([inside, gang("new", workers(1))], *nodes)["new"]
     assert reason(found) == said
@@ -248,7 +248,7 @@ def test_a_pod_counts_on_the_node_that_refused_it_where_no_other_has_room(others
 
 def test_room_that_a_gang_gives_up_is_first_for_such_pods() -> None:
     world = World([node("n", gpu=2)])
-    world.put(replace(gang("in", workers(1)), place=Assignment(at=0, sizes={}, placement={})))
+    world.put(replace(gang("in", workers(1)), assigned=AssignedPods(at=0, sizes={}, placement={})))
     world.put(placed(gang("busy", workers(2)), {"worker": {"n": 2}}))
     world.put(gang("new", workers(1), at=1))
     assert reason(world.decide(1)["new"]) == "WaitingForCapacity"
@@ -259,7 +259,9 @@ def test_room_that_a_gang_gives_up_is_first_for_such_pods() -> None:
 
 
 def test_such_pods_of_all_gangs_count_and_those_of_a_gang_that_ends_no_longer() -> None:
-    inside = [replace(gang(name, workers(1)), place=Assignment(at=0, sizes={}, placement={})) for name in ("in", "too")]
+    inside = [
+        replace(gang(name, workers(1)), assigned=AssignedPods(at=0, sizes={}, placement={})) for name in ("in", "too")
+    ]
     assert reason(judged([*inside, gang("new", workers(1))], node("n", gpu=3))["new"]) == "Admit"
     world = World([node("n", gpu=2)])
     world.put(*inside, gang("new", workers(1), at=1))

@@ -66,7 +66,7 @@ def some_node(dice: Random, name: str) -> Any:
 def change(world: World, dice: Random, step: int, now: float) -> None:
     """One thing happens."""
     what = dice.random()
-    running = sorted(uid for uid, one in world.gangs.items() if one.place)
+    running = sorted(uid for uid, one in world.gangs.items() if one.assigned)
     if what < 0.55 or not world.gangs:
         world.put(some_gang(dice, f"g{step}", now))
     elif what < 0.8 and running:
@@ -105,7 +105,7 @@ def test_what_was_learnt_on_the_way_changes_nothing(seed: int) -> None:
                 gangs=tuple(mixed), nodes=(snapshot.nodes or ())[::-1], now=now, queues=QUEUES[::-1], policy=POLICY
             )
             assert admit(other) == anew
-            known = {uid for uid, one in world.gangs.items() if one.place}
+            known = {uid for uid, one in world.gangs.items() if one.assigned}
             said = world.decide(now)
             new = {
                 uid: v
@@ -124,13 +124,13 @@ def used(world: World) -> tuple[dict[str, dict[str, Decimal]], dict[str, Decimal
     nodes: dict[str, dict[str, Decimal]] = {}
     queues: dict[str, Decimal] = {}
     for one in world.gangs.values():
-        for part in one.members if one.place else ():
-            assert one.place
-            for name, count in one.place.placement.get(part.type, {}).items():
+        for part in one.members if one.assigned else ():
+            assert one.assigned
+            for name, count in one.assigned.placement.get(part.type, {}).items():
                 for resource, value in part.requests.items():
                     there = nodes.setdefault(name, {})
                     there[resource] = there.get(resource, Decimal(0)) + value * count
-            gpus = part.requests.get(GPU, Decimal(0)) * one.place.sizes[part.type]
+            gpus = part.requests.get(GPU, Decimal(0)) * one.assigned.sizes[part.type]
             queues[one.queue] = queues.get(one.queue, Decimal(0)) + gpus
     return nodes, queues
 
@@ -144,7 +144,7 @@ def test_all_or_nothing_and_never_more_than_there_is(seed: int) -> None:
     for step in range(60):
         world.put(some_gang(dice, f"g{step}", now))
         if step % 3 == 2:
-            running = sorted(uid for uid, one in world.gangs.items() if one.place)
+            running = sorted(uid for uid, one in world.gangs.items() if one.assigned)
             world.remove(*running[:1])
         for verdicts in world.settle(now):
             for uid, verdict in verdicts.items():

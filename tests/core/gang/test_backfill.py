@@ -76,8 +76,8 @@ def test_who_goes_elsewhere_may_pass_however_long_it_runs() -> None:
         nodes=2,
     )
     assert starts(found, 160) == ["small"]
-    assert found.gangs["small"].place is not None
-    assert found.gangs["small"].place.placement == {"worker": {"n0": 1}}
+    assert found.gangs["small"].assigned is not None
+    assert found.gangs["small"].assigned.placement == {"worker": {"n0": 1}}
 
 
 def test_a_gang_over_its_time_is_expected_to_take_as_long_again() -> None:
@@ -161,8 +161,8 @@ def test_members_that_differ_reserve_together() -> None:
     found.put(running("a", {"n0": 1}))
     assert starts(found, 160) == ["small"]
     # All of the large one will be on n0.
-    assert found.gangs["small"].place is not None
-    assert found.gangs["small"].place.placement == {"w": {"n1": 1}}
+    assert found.gangs["small"].assigned is not None
+    assert found.gangs["small"].assigned.placement == {"w": {"n1": 1}}
 
 
 # -- two reservations at a time: those of two queues --
@@ -200,7 +200,7 @@ def test_what_was_kept_for_one_of_two_is_free_when_it_wants_it_no_more(gone: str
     assert starts(found, 160) == []
     found.remove(gone)
     assert starts(found, 161) == ["small"]
-    place = found.gangs["small"].place
+    place = found.gangs["small"].assigned
     assert place is not None
     assert place.placement == {"worker": {"n1": 1}}
 
@@ -277,7 +277,7 @@ def drawn(dice: Random) -> Case:
             if not one.bound:
                 for name, count in gpus.items():
                     used[name] += count
-            one = replace(bound(one), place=None)
+            one = replace(bound(one), assigned=None)
         runs.append((one, kind))
         left[where] -= sum(gpus.values())
         gives.append((float(NOW + 10 * (number + 1)) if kind == "runs" else NOW, where, gpus))
@@ -398,7 +398,7 @@ def test_one_after_the_other_they_agree_with_the_definition() -> None:
 def state(case: Case) -> object:
     assumed_pods, quotas = case.cache.assumed_pods, case.cache.quotas
     assert assumed_pods is not None
-    return {name: assumed_pods.room.free(name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
+    return {name: assumed_pods.snapshot.free(name)[GPU] for name in case.free}, [quotas.used(name) for name in QUEUES]
 
 
 def check_views(case: Case, made: Sequence[Reservation]) -> None:

@@ -12,8 +12,8 @@ from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.types import Gang
 
 RUNNING = running("a", {"n": 2}, at=3)
-assert RUNNING.place is not None
-RESIZED = replace(RUNNING, place=replace(RUNNING.place, resized=5.0))
+assert RUNNING.assigned is not None
+RESIZED = replace(RUNNING, assigned=replace(RUNNING.assigned, resized=5.0))
 
 
 @pytest.mark.parametrize(("one", "moved"), [(gang("a", workers(2)), -inf), (RUNNING, 3.0), (RESIZED, 5.0)])

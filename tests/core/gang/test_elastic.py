@@ -20,7 +20,7 @@ def world(*gangs: Gang, nodes: int = 2, policy: AdmissionPolicy = POLICY) -> Wor
 
 
 def sizes(found: World) -> dict[str, int]:
-    return {uid: one.place.sizes["worker"] for uid, one in found.gangs.items() if one.place}
+    return {uid: one.assigned.sizes["worker"] for uid, one in found.gangs.items() if one.assigned}
 
 
 # -- starting --
@@ -66,8 +66,8 @@ def test_it_grows_when_nobody_has_waited_for_a_while_and_only_where_it_is() -> N
 def test_what_it_wanted_at_first_it_takes_elsewhere_too() -> None:
     found = world(running("a", {"n0": 2}, at=0, wanted=6, least=2, most=8))
     found.decide(20)
-    assert found.gangs["a"].place is not None
-    assert found.gangs["a"].place.placement == {"worker": {"n0": 4, "n1": 4}}
+    assert found.gangs["a"].assigned is not None
+    assert found.gangs["a"].assigned.placement == {"worker": {"n0": 4, "n1": 4}}
 
 
 def test_it_grows_for_nobody_who_waits_for_room() -> None:
@@ -139,8 +139,8 @@ def test_the_last_gpu_goes_to_whom_it_brings_most(
 def test_of_its_own_nodes_it_grows_where_most_of_it_is() -> None:
     found = world(running("a", {"n0": 1, "n1": 2}, most=4))
     found.settle(100)
-    assert found.gangs["a"].place is not None
-    assert found.gangs["a"].place.placement == {"worker": {"n0": 1, "n1": 3}}
+    assert found.gangs["a"].assigned is not None
+    assert found.gangs["a"].assigned.placement == {"worker": {"n0": 1, "n1": 3}}
 
 
 def test_who_has_been_told_to_become_smaller_does_not_grow_before_it_has() -> None:
@@ -183,8 +183,8 @@ def test_a_gang_that_must_be_in_one_rack_does_not_grow_out_of_it(
     found = World([node(name, gpu=gpus, labels={"rack": rack}) for name, (rack, gpus) in racks.items()], policy=POLICY)
     found.put(running("a", {"n0": 1}, wanted=4, least=1, locality=locality))
     found.settle(100)
-    assert found.gangs["a"].place is not None
-    assert found.gangs["a"].place.placement == {"worker": placement}
+    assert found.gangs["a"].assigned is not None
+    assert found.gangs["a"].assigned.placement == {"worker": placement}
 
 
 @pytest.mark.parametrize(("after", "grows"), [(19.9, False), (20.0, True)])
@@ -294,7 +294,9 @@ def test_how_much_is_given_to_whom_and_when(waited: float, priority: int, preemp
 
 
 def test_the_highest_indexes_go() -> None:
-    seated = replace(bound(running("a", {"n0": 2, "n1": 2}, least=1, at=0)), seats={"worker": ("n1", "n0", "n1", "n0")})
+    seated = replace(
+        bound(running("a", {"n0": 2, "n1": 2}, least=1, at=0)), pod_nodes={"worker": ("n1", "n0", "n1", "n0")}
+    )
     found = World([node("n0", gpu=2, used={"gpu": 2}), node("n1", gpu=2, used={"gpu": 2})], policy=POLICY)
     found.put(seated, gang("b", workers(1), at=0))
     said = found.decide(200)
@@ -363,5 +365,5 @@ def test_a_growing_gang_keeps_its_place() -> None:
     one = placed(gang("a", member("ps", 1, cpu=1), workers(1, most=3)), {"ps": {"n0": 1}, "worker": {"n0": 1}})
     found = world(one)
     found.settle(100)
-    assert found.gangs["a"].place is not None
-    assert found.gangs["a"].place.placement == {"ps": {"n0": 1}, "worker": {"n0": 3}}
+    assert found.gangs["a"].assigned is not None
+    assert found.gangs["a"].assigned.placement == {"ps": {"n0": 1}, "worker": {"n0": 3}}

@@ -57,7 +57,7 @@ def test_the_first_that_fits_starts_once_the_timeout_has_passed(
     world.put(job())
     assert started(world, now).get("job") == expected
     if expected is not None:
-        place = world.gangs["job"].place
+        place = world.gangs["job"].assigned
         assert place is not None
         assert place.sizes == {"worker": (8, 4, 8)[expected]}
 
@@ -115,7 +115,7 @@ def test_nothing_is_preempted_for_a_fallback() -> None:
     world.put(running("big", {"n": 8}, queue="train", priority=9), running("low", {"n": 8}, queue="spot"))
     world.put(job(priority=5))
     assert started(world, 700) == {}
-    assert world.gangs["low"].place is not None
+    assert world.gangs["low"].assigned is not None
 
 
 def test_while_others_are_preempted_for_it_it_does_not_fall_back() -> None:
@@ -187,14 +187,14 @@ def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
     world = World([some_node(dice, f"n{i}") for i in range(3)], QUEUES, POLICY)
     for step in range(40):
         world.put(with_fallbacks(dice, f"g{step}", now))
-        running_now = sorted(uid for uid, one in world.gangs.items() if one.place)
+        running_now = sorted(uid for uid, one in world.gangs.items() if one.assigned)
         if step % 3 == 2:
             world.remove(*running_now[:1])
         anew = admit(world.snapshot(now))
         gangs = list(world.snapshot(now).gangs)
         dice.shuffle(gangs)
         assert admit(replace(world.snapshot(now), gangs=tuple(gangs))) == anew
-        known = {uid for uid, one in world.gangs.items() if one.place}
+        known = {uid for uid, one in world.gangs.items() if one.assigned}
         said = {uid: one for uid, one in world.decide(now).items() if not isinstance(one, Wait)}
         assert said == {
             uid: one
@@ -202,7 +202,7 @@ def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
             if not isinstance(one, Wait) and not (isinstance(one, Admit) and uid in known)
         }
         world.settle(now)
-        assert sorted(world.admitter.waiting) == sorted(uid for uid, one in world.gangs.items() if one.place is None)
+        assert sorted(world.admitter.waiting) == sorted(uid for uid, one in world.gangs.items() if one.assigned is None)
         nodes, queues = used(world)
         for name, resources in nodes.items():
             assert all(value <= world.nodes[name].free[resource] for resource, value in resources.items())

@@ -20,7 +20,7 @@ def world(*gangs: Gang, nodes: int = 1, gpu: int = 4) -> World:
 
 
 def sizes(found: World) -> dict[str, int]:
-    return {uid: one.place.sizes["worker"] for uid, one in found.gangs.items() if one.place}
+    return {uid: one.assigned.sizes["worker"] for uid, one in found.gangs.items() if one.assigned}
 
 
 def part(name: str, on: dict[str, int], count: int, *, at: float = 0, start: int = 1, **rest: object) -> Gang:
@@ -58,7 +58,7 @@ def test_of_the_rest_those_of_the_highest_priority_come_first(priority: int, siz
     assert verdict.sizes == sizes_then
     found.put_node(node("n0", gpu=4))
     found.settle(1)
-    place = found.gangs["a"].place
+    place = found.gangs["a"].assigned
     assert place is not None
     assert place.sizes == {**sizes_then, "worker": sizes_then["worker"] + 1}
 
@@ -163,8 +163,8 @@ def test_the_rest_stays_in_the_domain_that_is_required() -> None:
     assert found.settle(10) == []
     found.remove("b")
     found.settle(20)
-    assert found.gangs["a"].place is not None
-    assert found.gangs["a"].place.placement == {"worker": {"n1": 4}}
+    assert found.gangs["a"].assigned is not None
+    assert found.gangs["a"].assigned.placement == {"worker": {"n1": 4}}
 
 
 def test_what_is_not_written_yet_grows_once_it_is() -> None:

@@ -13,7 +13,7 @@ from tf_dist.core.api.assignment import Admit, Preempt, Resize, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.admission import admit
 from tf_dist.core.gang.messages import gang_text
-from tf_dist.core.gang.types import Assignment, Gang, PreemptionPolicy, Queue
+from tf_dist.core.gang.types import AssignedPods, Gang, PreemptionPolicy, Queue
 
 
 def world(*gangs: Gang, nodes: int = 2, queues: tuple[Queue, ...] = ()) -> World:
@@ -62,7 +62,7 @@ def test_no_more_is_preempted_while_pods_are_on_their_way_out() -> None:
     found = World(full)
     found.put(low, other, gang("high", workers(4), priority=5))
     [victim] = victims(found)
-    found.put(replace(found.gangs[victim], place=None))  # it has been told, and its pods are being stopped
+    found.put(replace(found.gangs[victim], assigned=None))  # it has been told, and its pods are being stopped
     assert victims(found) == []
     explained = found.admitter.explain("high")
     assert reason(explained) == "Preempting"
@@ -256,8 +256,8 @@ def some_world(dice: Random) -> tuple[World, Gang]:
 def fits(found: World, high: Gang, gone: tuple[str, ...]) -> bool:
     free = dict.fromkeys(found.nodes, 4)
     for uid, one in found.gangs.items():
-        if one.place and uid not in gone:
-            for name, count in one.place.placement["worker"].items():
+        if one.assigned and uid not in gone:
+            for name, count in one.assigned.placement["worker"].items():
                 free[name] -= count
     [part] = high.members
     return sum(room // int(part.requests["nvidia.com/gpu"]) for room in free.values()) >= part.count
@@ -265,7 +265,7 @@ def fits(found: World, high: Gang, gone: tuple[str, ...]) -> bool:
 
 def best(found: World, high: Gang) -> tuple[int, int] | None:
     """The highest priority that must go, and how few gangs; None: no preemption helps."""
-    lower = [uid for uid, one in found.gangs.items() if one.place and one.priority < high.priority]
+    lower = [uid for uid, one in found.gangs.items() if one.assigned and one.priority < high.priority]
     choices = [
         (max(found.gangs[uid].priority for uid in gone), count)
         for count in range(1, len(lower) + 1)
@@ -316,7 +316,7 @@ def test_who_takes_back_what_is_its_own_does_not_borrow_for_it() -> None:
         found.put(replace(gang(name, workers(gpus), queue=where, priority=priority), created_at=float(now)))
         rounds = found.settle(float(now))
         assert len(rounds) < 10
-    assert sorted(uid for uid, one in found.gangs.items() if one.place) == ["j2", "j4"]
+    assert sorted(uid for uid, one in found.gangs.items() if one.assigned) == ["j2", "j4"]
 
 
 @pytest.mark.parametrize("others", range(6))
@@ -327,8 +327,8 @@ def test_a_gang_is_preempted_once_its_place_is_confirmed_and_not_before(others: 
     assert isinstance(said["low"], Admit)
     found.put(gang("high", workers(4), priority=5))
     assert victims(found, 2) == []
-    place = Assignment(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
-    found.put(replace(found.gangs["low"], place=place))
+    place = AssignedPods(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
+    found.put(replace(found.gangs["low"], assigned=place))
     for number in range(others):
         found.admitter.put_queues([queue(f"new-{number}")])
     assert victims(found, 3) == ["low"]
@@ -340,14 +340,14 @@ def test_a_gang_is_made_smaller_once_its_place_is_confirmed_and_not_twice_for_on
     assert isinstance(said["low"], Admit)
     found.put(gang("high", workers(1), priority=5))
     assert {uid: reason(verdict) for uid, verdict in found.admitter.decide(2).items()} == {"high": "WaitingForCapacity"}
-    place = Assignment(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
-    found.put(replace(found.gangs["low"], place=place))
+    place = AssignedPods(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
+    found.put(replace(found.gangs["low"], assigned=place))
     told = found.admitter.decide(3)["low"]
     assert isinstance(told, Resize)
     assert told.sizes == {"worker": 3}
     found.put(gang("another", workers(1), priority=5))
     assert "low" not in found.admitter.decide(4)
-    found.put(replace(found.gangs["low"], place=replace(place, sizes=told.sizes, placement=told.placement)))
+    found.put(replace(found.gangs["low"], assigned=replace(place, sizes=told.sizes, placement=told.placement)))
     told = found.admitter.decide(5)["low"]
     assert isinstance(told, Resize)
     assert told.sizes == {"worker": 2}

@@ -19,7 +19,7 @@ from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_
 from tf_dist.core.gang.types import (
     NO_ADMISSION_CONFIG,
     AdmissionConfig,
-    Assignment,
+    AssignedPods,
     Gang,
     PriorityClass,
     Queue,
@@ -175,16 +175,16 @@ def one(status: Status, *pods: Any, changed: Any = None, rules: AdmissionConfig 
 def test_a_gang_s_place_and_its_pods_on_nodes_are_known() -> None:
     there = [pod(owner="uid-mnist", index=1), pod(on=None, owner="uid-mnist"), pod(owner="another")]
     found = one(ADMITTED, *there)
-    assert found.place == Assignment(
+    assert found.assigned == AssignedPods(
         at=START, sizes={"ps": 1, "worker": 2}, placement={"worker": {"n": 1, "m": 1}}, resized=START + 9
     )
     assert found.bound == {"worker": {"n": 1}}
-    assert found.seats["worker"] == ("m", "n")  # worker 0 is to be on m, worker 1 is on n
+    assert found.pod_nodes["worker"] == ("m", "n")  # worker 0 is to be on m, worker 1 is on n
 
 
 def test_pods_of_a_gang_without_a_place_are_known_too() -> None:
     found = one(Status(not_before=START + 60), pod(owner="uid-mnist"))
-    assert (found.place, found.bound, found.not_before) == (None, {"worker": {"n": 1}}, START + 60)
+    assert (found.assigned, found.bound, found.not_before) == (None, {"worker": {"n": 1}}, START + 60)
 
 
 def test_replicas_that_are_done_are_counted() -> None:
@@ -270,7 +270,7 @@ def test_replicas_that_have_failed_for_good_need_no_room(policy: Rule | None, do
     )
     found = one(status, changed=replace(changed, replica_specs=specs, rules=rules if of_job else ()))
     assert found.done == {"worker": done}
-    assert found.place is not None
+    assert found.assigned is not None
 
 
 def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when_all_starts_again() -> None:

@@ -10,7 +10,7 @@ from tests.core.gang.gangs import gang, member, node, placed
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_classes import PodClassRegistry
 from tf_dist.core.gang.placement.pod_sets import GangRequests, PodsOnNode
-from tf_dist.core.gang.usage import granted_counts, subtract_pods, usage_of
+from tf_dist.core.gang.usage import assigned_counts, subtract_pods, usage_of
 
 _SHAPE = PodClassRegistry().shape(member("w", 1, cpu=1))
 
@@ -37,8 +37,8 @@ def test_what_is_left_of_pods_without_others(
 
 def test_who_waits_is_granted_nothing() -> None:
     waits = gang("a", member("w", 3, cpu=1))
-    assert granted_counts(waits) == {"w": 0}
-    assert granted_counts(placed(waits, {"w": {"n": 2}})) == {"w": 2}
+    assert assigned_counts(waits) == {"w": 0}
+    assert assigned_counts(placed(waits, {"w": {"n": 2}})) == {"w": 2}
 
 
 @pytest.mark.parametrize(

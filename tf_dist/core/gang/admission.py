@@ -19,7 +19,16 @@ from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.snapshot import SnapshotChanges
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, Node, Queue, Resources, Snapshot, UnavailableNode
+from tf_dist.core.gang.types import (
+    AdmissionPolicy,
+    AssignedPods,
+    Gang,
+    Node,
+    Queue,
+    Resources,
+    Snapshot,
+    UnavailableNode,
+)
 
 
 class Admitter:
@@ -77,7 +86,7 @@ class Admitter:
     def put_gang(self, gang: Gang) -> None:
         """Add or update a gang; also to report whether a verdict on it was carried out."""
         before = self._cache.entries.get(gang.uid)
-        nominated = gang.place is None and (gang.nominated or (before is not None and before.gang.nominated))
+        nominated = gang.assigned is None and (gang.nominated or (before is not None and before.gang.nominated))
         if nominated != gang.nominated:
             gang = replace(gang, nominated=nominated)
         stays = {one.uid for one in gang.fallbacks}
@@ -90,7 +99,7 @@ class Admitter:
 
     def _put(self, gang: Gang) -> None:
         before = self._cache.entries.get(gang.uid)
-        known = before and gang.place is None and (_queue_facts_key(before.gang), before.request, before.problem)
+        known = before and gang.assigned is None and (_queue_facts_key(before.gang), before.request, before.problem)
         entry = self._cache.put(gang)
         self._confirm(gang)
         if entry.runs:
@@ -101,7 +110,7 @@ class Admitter:
             self._new.add(gang.job_uid)
 
     def _confirm(self, gang: Gang) -> None:
-        if gang.place is None:
+        if gang.assigned is None:
             self._confirmed.discard(gang.uid)
         elif gang.uid not in self._confirmed:
             self._confirmed.add(gang.uid)
@@ -174,7 +183,7 @@ class Admitter:
         return now if self._seen != self._cache.changes else self._due
 
     def gang(self, uid: str) -> Gang:
-        """A gang as it is as of the last decision, with the place that it was given then. KeyError: no such gang."""
+        """A gang as it is as of the last decision, with the assigned that it was given then. KeyError: no such gang."""
         return self._cache.entries[uid].gang
 
     def explain(self, uid: str) -> Verdict:
@@ -183,9 +192,9 @@ class Admitter:
         KeyError: no such gang.
         """
         entry = self._cache.entries[uid]
-        place = entry.gang.place
-        if place is not None:
-            return Admit(placement=place.placement, sizes=place.sizes, fallback=entry.gang.fallback)
+        assigned = entry.gang.assigned
+        if assigned is not None:
+            return Admit(placement=assigned.placement, sizes=assigned.sizes, fallback=entry.gang.fallback)
         try:
             wait = explain_wait(self._cache, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
@@ -232,7 +241,7 @@ def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
     """What the position of a gang in its queue depends on, besides its request."""
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.nominated, gang.estimate
     way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
-    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.place is None, way
+    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.assigned is None, way
 
 
 class CacheSync:
@@ -271,11 +280,11 @@ class CacheSync:
             if uid in self._gangs:
                 self._admitter.put_gang(self._gangs[uid])
 
-    def assume(self, uid: str, place: Assignment, fallback: int = 0) -> None:
+    def assume(self, uid: str, assigned: AssignedPods, fallback: int = 0) -> None:
         """Assume an assignment that another admitter decided and that is not written yet."""
         gang = self._gangs.get(uid)
-        if gang is not None and gang.place is None:
-            self._admitter.put_gang(gang.admitted(place, fallback))
+        if gang is not None and gang.assigned is None:
+            self._admitter.put_gang(gang.admitted(assigned, fallback))
 
     def again(self, uid: str) -> None:
         """Its verdict on this gang was not carried out: feed it the gang anew."""

@@ -108,18 +108,18 @@ def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -
 @contextmanager
 def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[PodsOnNode]]]) -> Iterator[None]:
     """Nodes and quota without what is taken of them, by queue."""
-    room = cache.assumed_pods.room if cache.assumed_pods else None
-    mark = room.mark() if room is not None else 0
+    snapshot = cache.assumed_pods.snapshot if cache.assumed_pods else None
+    mark = snapshot.mark() if snapshot is not None else 0
     for queue, quota, pods in taken:
         cache.quotas.take(queue, quota)
-        if room is not None:
+        if snapshot is not None:
             for shape, node, count in pods:
-                room.take(shape, node, count)
+                snapshot.take(shape, node, count)
     try:
         yield
     finally:
-        if room is not None:
-            room.rollback(mark)
+        if snapshot is not None:
+            snapshot.rollback(mark)
         for queue, quota, _ in taken:
             cache.quotas.give(queue, quota)
 

@@ -26,12 +26,12 @@ def expected_end(gang: Gang, now: float) -> float:
 
     One that is over its time is taken to need as long again as it has needed: the estimate doubles.
     """
-    if gang.place is None or gang.estimate is None:
+    if gang.assigned is None or gang.estimate is None:
         return inf
     estimate = max(1.0, gang.estimate)
-    while gang.place.at + estimate <= now:
+    while gang.assigned.at + estimate <= now:
         estimate *= 2
-    return gang.place.at + estimate
+    return gang.assigned.at + estimate
 
 
 class ExpectedCompletions:
@@ -52,7 +52,7 @@ class ExpectedCompletions:
         """Add or update an admitted gang, with its number of pods."""
         self.remove(gang.uid)
         time = expected_end(gang, self._now)
-        key = (time, pods if time == inf else 0, gang.place.at if gang.place else 0.0, gang.uid)
+        key = (time, pods if time == inf else 0, gang.assigned.at if gang.assigned else 0.0, gang.uid)
         self._gangs[gang.uid], self._keys[gang.uid] = gang, key
         insort(self._order, key)
 
@@ -112,7 +112,7 @@ class WorkloadInfo:
     @property
     def runs(self) -> bool:
         """Whether it is admitted."""
-        return self.gang.place is not None
+        return self.gang.assigned is not None
 
     @property
     def releasing(self) -> bool:
@@ -127,7 +127,7 @@ class WorkloadInfo:
     @property
     def moved(self) -> float:
         """When it got or gave up room last: epoch seconds; -inf: it has no room."""
-        at = self.gang.place
+        at = self.gang.assigned
         return -inf if at is None else at.at if at.resized is None else at.resized
 
     def update(self, gang: Gang, request: GangRequest | None, problem: str) -> None:
@@ -332,7 +332,7 @@ class SchedulerCache:
         if gang.problem:
             return None, gang.problem
         try:
-            return self._requests.of(gang, self.assumed_pods.room if self.assumed_pods else None), ""
+            return self._requests.of(gang, self.assumed_pods.snapshot if self.assumed_pods else None), ""
         except predicates.InvalidConstraints as error:
             return None, str(error)
 
@@ -388,12 +388,12 @@ class SchedulerCache:
 
     def _turns(self, entry: WorkloadInfo) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
         """Update a gang in the orders of preemption."""
-        at = entry.gang.place.at if entry.gang.place else 0.0
+        at = entry.gang.assigned.at if entry.gang.assigned else 0.0
         priority, size = entry.gang.priority, -entry.held.pods
         return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:
     """What the cache is ordered by, besides what the gang holds."""
-    at = gang.place
+    at = gang.assigned
     return gang.queue, gang.priority, gang.estimate, at and (at.at, at.sizes, at.resized)

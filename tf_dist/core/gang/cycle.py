@@ -19,7 +19,7 @@ from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.preemption import issue_preemptions
 from tf_dist.core.gang.queue import EquivalentGangs, FairSharingIterator, PendingQueues, QueueIterator
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang, GangDecisionError, QueueingStrategy
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
 
 
 class SchedulingCycle:
@@ -212,11 +212,11 @@ class SchedulingCycle:
         named = zip(types, places, strict=True) if entry.gang.pinned else ()
         placement = {type_: dict(sorted(nodes.items())) for type_, nodes in named if nodes}
         self._pending.remove(entry.uid)
-        place = Assignment(at=self.now, sizes=sizes, placement=placement)
+        assigned = AssignedPods(at=self.now, sizes=sizes, placement=placement)
         if entry.gang.fallback_of:
-            self._start_provisionally(replace(entry.gang, place=place))
+            self._start_provisionally(replace(entry.gang, assigned=assigned))
         else:
-            self._admit(entry.gang, place, entry.gang.fallback)
+            self._admit(entry.gang, assigned, entry.gang.fallback)
         return True
 
     # -- fallbacks --
@@ -224,14 +224,14 @@ class SchedulingCycle:
     # Each way in which a job may start stands in a queue with the job's age, and holds nothing while it waits. Queues
     # have their turns side by side, so a fallback may have its turn before a better way: then it starts provisionally.
 
-    def _admit(self, gang: Gang, place: Assignment, fallback: int) -> None:
+    def _admit(self, gang: Gang, assigned: AssignedPods, fallback: int) -> None:
         """The job starts in this way, and leaves all queues."""
         for one in gang.fallbacks:
             self._pending.remove(one.uid)
             self._cache.remove(one.uid)
         self._pending.remove(gang.uid)
-        self._cache.put(gang.admitted(place, fallback))
-        self.verdicts[gang.uid] = Admit(placement=place.placement, sizes=place.sizes, fallback=fallback)
+        self._cache.put(gang.admitted(assigned, fallback))
+        self.verdicts[gang.uid] = Admit(placement=assigned.placement, sizes=assigned.sizes, fallback=fallback)
 
     def _start_provisionally(self, gang: Gang) -> None:
         """A fallback takes its room; those behind it are out of question."""
@@ -246,7 +246,7 @@ class SchedulingCycle:
         """The fallback with which the job has started though this way is better; its room is free again."""
         held = self._provisional.pop(entry.gang.job_uid, None)
         if held is not None:
-            self._cache.put(replace(held, place=None))
+            self._cache.put(replace(held, assigned=None))
         return held
 
     def _preempts(self, uid: str) -> bool:
@@ -264,8 +264,8 @@ class SchedulingCycle:
 
     def _settle_fallbacks(self) -> None:
         for uid, gang in self._provisional.items():
-            if gang.place is not None:
-                self._admit(self._cache.entries[uid].gang, gang.place, gang.fallback)
+            if gang.assigned is not None:
+                self._admit(self._cache.entries[uid].gang, gang.assigned, gang.fallback)
 
     def _better(self, entry: WorkloadInfo) -> Iterator[WorkloadInfo]:
         """The ways in which the job of a fallback would rather start."""
@@ -315,7 +315,7 @@ class SchedulingCycle:
         return min((entry.since for entry in map(self._first, groups) if not self._never(entry)), default=inf)
 
     def _start_rest_of(self, entry: WorkloadInfo) -> None:
-        has, request = usage.granted_counts(entry.gang), _ask(entry)
+        has, request = usage.assigned_counts(entry.gang), _ask(entry)
         missing = tuple(max(0, want.least - has[want.type]) for want in request.wants)
         needed = tuple(max(0, want.start - has[want.type]) for want in request.wants)
         first = [needed] if any(needed) else _single_pods(entry, missing)
@@ -328,11 +328,13 @@ class SchedulingCycle:
 
     def _resized(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
         """Write down that a gang has more pods from now on."""
-        before = usage.granted_counts(self._cache.entries[gang.uid].gang)
+        before = usage.assigned_counts(self._cache.entries[gang.uid].gang)
         self._cache.put(gang)
-        if gang.place is not None:
-            message = text(before, gang.place.sizes)
-            self.verdicts[gang.uid] = Resize(sizes=gang.place.sizes, placement=gang.place.placement, message=message)
+        if gang.assigned is not None:
+            message = text(before, gang.assigned.sizes)
+            self.verdicts[gang.uid] = Resize(
+                sizes=gang.assigned.sizes, placement=gang.assigned.placement, message=message
+            )
 
     def _largest(
         self, entry: WorkloadInfo, counts: Counts, full: Counts, places: NodeAssignments

@@ -18,7 +18,7 @@ from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo, expected_end
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest
 from tf_dist.core.gang.placement.search import place_gang
-from tf_dist.core.gang.types import AdmissionPolicy, Assignment, Gang
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
 
 # One more worker slows every worker down by this fraction: the more workers, the less another one brings.
 _SYNC_OVERHEAD = 0.03
@@ -66,7 +66,7 @@ def growth_allowed_at(cache: SchedulerCache, policy: AdmissionPolicy) -> float:
 
 def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float:
     """When a gang may be resized again."""
-    at = entry.gang.place
+    at = entry.gang.assigned
     return -inf if at is None or at.resized is None else at.resized + policy.steady
 
 
@@ -75,7 +75,7 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     heap = [(one.turn, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
-    mark = cache.assumed_pods.room.mark() if cache.assumed_pods else 0
+    mark = cache.assumed_pods.snapshot.mark() if cache.assumed_pods else 0
     while heap:
         _, one = heappop(heap)
         node = _another(cache, one)
@@ -91,7 +91,7 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
         else:
             done.append(one)
     if cache.assumed_pods:
-        cache.assumed_pods.room.rollback(mark)
+        cache.assumed_pods.snapshot.rollback(mark)
     cache.bounds.forget()
     for one in done:
         for _ in one.extra:
@@ -103,16 +103,16 @@ def _growths(cache: SchedulerCache, entry: WorkloadInfo, now: float, policy: Adm
     if (
         entry.releasing
         or now < resize_cooldown_until(entry, policy)
-        or entry.gang.place is None
+        or entry.gang.assigned is None
         or entry.gang.inadmissible
         or entry.uid in cache.partial
     ):
         return
     known = expected_end(entry.gang, now)
-    remaining = max(_AT_LEAST, now - entry.gang.place.at) if known == inf else max(1.0, known - now)
+    remaining = max(_AT_LEAST, now - entry.gang.assigned.at) if known == inf else max(1.0, known - now)
     on = Counter(node for want in _wants(entry) for node in entry.nodes_by_index(want.type) if node)
     for want in _wants(entry):
-        size = usage.granted_count(entry.gang, want.member)
+        size = usage.assigned_count(entry.gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
 
@@ -120,15 +120,15 @@ def _growths(cache: SchedulerCache, entry: WorkloadInfo, now: float, policy: Adm
 def with_more(entry: WorkloadInfo, counts: Counts, places: NodeAssignments, now: float) -> Gang:
     """The gang with so many more pods of each member, at these places."""
     gang = entry.gang
-    sizes = usage.granted_counts(gang)
-    placement = {type_: Counter(nodes) for type_, nodes in usage.granted_placement(gang, sizes).items()}
+    sizes = usage.assigned_counts(gang)
+    placement = {type_: Counter(nodes) for type_, nodes in usage.assigned_placement(gang, sizes).items()}
     for want, count, nodes in zip(_wants(entry), counts, places, strict=True):
         sizes[want.type] += count
         if gang.pinned and nodes:
             placement.setdefault(want.type, Counter()).update(nodes)
-    at = gang.place.at if gang.place else now
+    at = gang.assigned.at if gang.assigned else now
     chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items()}
-    return replace(gang, place=Assignment(at=at, sizes=sizes, placement=chosen, resized=now))
+    return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=chosen, resized=now))
 
 
 def _wants(entry: WorkloadInfo) -> tuple[PodSetRequest, ...]:
@@ -143,15 +143,15 @@ def _another(cache: SchedulerCache, one: _Growth) -> str | None:
         return None
     if cache.assumed_pods is None or one.want.shape is None:
         return ""
-    room, shape = cache.assumed_pods.room, one.want.shape
+    snapshot, shape = cache.assumed_pods.snapshot, one.want.shape
     for node, _ in sorted(one.nodes.items(), key=lambda item: (-item[1], item[0])):
-        if node in room and room.capacity(shape).counts[room.table.row[node]] >= 1:
-            room.take(shape, node, 1)
+        if node in snapshot and snapshot.capacity(shape).counts[snapshot.table.row[node]] >= 1:
+            snapshot.take(shape, node, 1)
             return node
     bound = one.entry.gang.locality is not None and one.entry.gang.locality.required
     if one.now >= one.want.count or bound:
         return None
-    found = place_gang(room, [(shape, 1)], keep=one.nodes)
+    found = place_gang(snapshot, [(shape, 1)], keep=one.nodes)
     return None if isinstance(found, int) else next(iter(found[0]))
 
 
@@ -175,12 +175,12 @@ def _gangs(growths: list[_Growth], now: float) -> list[Gang]:
 
 def _gang(growths: list[_Growth], now: float) -> Gang:
     gang = growths[0].entry.gang
-    sizes = usage.granted_counts(gang)
-    placement = {type_: dict(nodes) for type_, nodes in usage.granted_placement(gang, sizes).items()}
+    sizes = usage.assigned_counts(gang)
+    placement = {type_: dict(nodes) for type_, nodes in usage.assigned_placement(gang, sizes).items()}
     for one in growths:
         sizes[one.want.type] = one.now
         nodes = placement.setdefault(one.want.type, {})
         for node in filter(None, one.extra) if gang.pinned else ():
             nodes[node] = nodes.get(node, 0) + 1
-    at = gang.place.at if gang.place else now
-    return replace(gang, place=Assignment(at=at, sizes=sizes, placement=placement, resized=now))
+    at = gang.assigned.at if gang.assigned else now
+    return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=placement, resized=now))

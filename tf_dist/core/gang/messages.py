@@ -49,39 +49,39 @@ def _text(requests: Resources) -> str:
 
 
 def never_fits_text(
-    room: NodeSnapshot, request: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
+    snapshot: NodeSnapshot, request: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
 ) -> str:
     """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room.
 
     ``unavailable``: nodes that take no pods for now, with which there would be no room either.
     """
     if not unavailable:
-        return _never_fits_text(room, request, lacking) + _left_out(request)
-    text = _never_fits_text(room, request, lacking) if room.nodes else "no node takes pods now"
+        return _never_fits_text(snapshot, request, lacking) + _left_out(request)
+    text = _never_fits_text(snapshot, request, lacking) if snapshot.nodes else "no node takes pods now"
     return f"{text}, nor would there be room with {_listed(unavailable)}{_left_out(request)}"
 
 
-def _never_fits_text(room: NodeSnapshot, request: GangRequest, lacking: int) -> str:
-    if not room.nodes:
+def _never_fits_text(snapshot: NodeSnapshot, request: GangRequest, lacking: int) -> str:
+    if not snapshot.nodes:
         return "the cluster has no node"
     want, count = request.wants[lacking], request.least[lacking]
-    if not _open(room, want).any():
+    if not _open(snapshot, want).any():
         return f"needs {pods_text(want, count)}, but no node matches its node selector, affinity and tolerations"
-    if want.shape is not None and room.most_ever(want.shape) >= count:
+    if want.shape is not None and snapshot.most_ever(want.shape) >= count:
         needed, where = _all(request, request.least), _where(request)
         return f"needs {needed}, and even the empty cluster has no room for all of them{where}"
-    return f"needs {pods_text(want, count)}, and even the empty cluster has only {_there(room, want, whole=True)}"
+    return f"needs {pods_text(want, count)}, and even the empty cluster has only {_there(snapshot, want, whole=True)}"
 
 
-def shortage_text(room: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
+def shortage_text(snapshot: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
     """What is missing now. ``short``: the member that alone lacks room; None: only all of them together do."""
     if short is None:
         return (
             f"needs {_all(request, counts)}, and there is no room for all of them{_where(request)}{_left_out(request)}"
         )
     want, count = request.wants[short], counts[short]
-    more = count - (room.most(want.shape) if want.shape else 0)
-    free = _there(room, want, whole=False)
+    more = count - (snapshot.most(want.shape) if want.shape else 0)
+    free = _there(snapshot, want, whole=False)
     return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_left_out(request)}"
 
 
@@ -113,23 +113,23 @@ def _where(request: GangRequest) -> str:
     return f" within one {request.locality.label}" if request.locality and required else " at once"
 
 
-def _open(room: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
+def _open(snapshot: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
     """The nodes its pods may go to."""
-    rows = room.mask(want.shape) if want.shape else None
-    return np.ones(len(room.nodes), np.bool_) if rows is None else rows
+    rows = snapshot.mask(want.shape) if want.shape else None
+    return np.ones(len(snapshot.nodes), np.bool_) if rows is None else rows
 
 
-def _there(room: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
+def _there(snapshot: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
     """What the eligible nodes have of the requested resources, and how many nodes these are."""
-    open_ = _open(room, want)
-    amounts_of = room.table.whole if whole else room.table.free
+    open_ = _open(snapshot, want)
+    amounts_of = snapshot.table.whole if whole else snapshot.table.free
     shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
-    totals = {r: int(amounts_of[room.catalogue.column(r), open_].clip(0).sum()) for r in shown}
+    totals = {r: int(amounts_of[snapshot.catalogue.column(r), open_].clip(0).sum()) for r in shown}
     count = int(open_.sum())
     amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
     found = f"{_text(amounts)} on {counted(count, 'node')}"
     for one in want.member.exclusives:
-        left = int((amounts_of[room.catalogue.column(one.name), open_] >= one.amount).sum())
+        left = int((amounts_of[snapshot.catalogue.column(one.name), open_] >= one.amount).sum())
         found += f", {left} of them with its {one.text} free"
     return found
 
@@ -287,7 +287,9 @@ def unsatisfiable(cache: SchedulerCache, entry: WorkloadInfo, request: GangReque
         return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=nodes_unavailable_text(assumed_pods.unavailable))
     refused = bool(refused_nodes_text(request))
     reason = PendingReason.NODES_REFUSED if refused else PendingReason.NEVER_FITS
-    return Wait(reason=reason, message=never_fits_text(assumed_pods.room, request, lacking, assumed_pods.unavailable))
+    return Wait(
+        reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, assumed_pods.unavailable)
+    )
 
 
 def _blocked(
@@ -299,7 +301,7 @@ def _blocked(
         if version == assumed_pods.version:
             return PendingReason.WAITING_FOR_CAPACITY, said
         if assumed_pods.look(request, counts) is None:
-            said = shortage_text(assumed_pods.room, request, counts, assumed_pods.short(request, counts))
+            said = shortage_text(assumed_pods.snapshot, request, counts, assumed_pods.short(request, counts))
             request.said[counts] = assumed_pods.version, said
             return PendingReason.WAITING_FOR_CAPACITY, said
     if cache.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:

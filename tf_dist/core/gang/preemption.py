@@ -136,10 +136,10 @@ def _shrinking(
     higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
     overgrown = others if waited >= policy.shrink_after else higher
     squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
-    seats: dict[tuple[str, str], list[str]] = {}
-    yield from _surplus(overgrown, lambda want: want.count, seats)
+    pod_nodes: dict[tuple[str, str], list[str]] = {}
+    yield from _surplus(overgrown, lambda want: want.count, pod_nodes)
     yield from _surplus(
-        squeezed if waited >= policy.shrink_below_spec_after else higher, lambda want: want.least, seats
+        squeezed if waited >= policy.shrink_below_spec_after else higher, lambda want: want.least, pod_nodes
     )
 
 
@@ -150,15 +150,15 @@ def _open_to(cache: SchedulerCache, entry: WorkloadInfo, victim: WorkloadInfo) -
 
 
 def _surplus(
-    entries: list[WorkloadInfo], floor: Callable[[PodSetRequest], int], seats: dict[tuple[str, str], list[str]]
+    entries: list[WorkloadInfo], floor: Callable[[PodSetRequest], int], pod_nodes: dict[tuple[str, str], list[str]]
 ) -> Iterator[Release]:
     order = []
     for entry in entries:
         for want in entry.request.wants if entry.request else ():
-            left = seats.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
+            left = pod_nodes.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
             if len(left) > floor(want):
-                seats[entry.uid, want.type] = left
-                at = entry.gang.place.at if entry.gang.place else 0.0
+                pod_nodes[entry.uid, want.type] = left
+                at = entry.gang.assigned.at if entry.gang.assigned else 0.0
                 turn = entry.gang.priority, floor(want) - len(left), -at, entry.uid, want.type
                 order.append((turn, entry, want, left))
     for _, entry, want, left in sorted(order, key=lambda one: one[0]):
@@ -239,9 +239,9 @@ def _needed(
     nodes = {one.node for one in pods}
     mark = 0
     if cache.assumed_pods is not None:
-        mark = cache.assumed_pods.room.mark()
+        mark = cache.assumed_pods.snapshot.mark()
         for shape, node, count in pods:
-            cache.assumed_pods.room.take(shape, node, count)
+            cache.assumed_pods.snapshot.take(shape, node, count)
     spared: set[int] = set()
     evicted: set[str] = set()
     reclaimed = Counter(step.entry.queue for step in steps if _reclaims(entry, step))
@@ -263,7 +263,7 @@ def _needed(
         if not step.type:
             evicted.add(step.entry.uid)
     if cache.assumed_pods is not None:
-        cache.assumed_pods.room.rollback(mark)
+        cache.assumed_pods.snapshot.rollback(mark)
     for at in spared:
         cache.quotas.give(steps[at].entry.queue, steps[at].quota)
     return [step for at, step in enumerate(steps) if at not in spared]
@@ -300,11 +300,11 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
     verdicts: dict[str, Verdict] = {}
     for uid, fewer in plan.fewer.items():
         victim = cache.entries[uid]
-        before = usage.granted_counts(victim.gang)
+        before = usage.assigned_counts(victim.gang)
         sizes = {type_: size - fewer.get(type_, 0) for type_, size in before.items()}
         verdicts[uid] = Resize(
             sizes=sizes,
-            placement=usage.granted_placement(victim.gang, sizes),
+            placement=usage.assigned_placement(victim.gang, sizes),
             message=messages.shrink_text(before, sizes, messages.gang_text(entry.gang, victim.gang.key)),
         )
         goes = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
@@ -320,7 +320,7 @@ def _released_pods(victim: WorkloadInfo, fewer: Mapping[str, int]) -> list[PodsO
     """Where the last pods of each type are."""
     pods = []
     for want in victim.request.wants if victim.request else ():
-        seats = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
+        pod_nodes = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
         if want.shape is not None:
-            pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(seats.items()) if node]
+            pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(pod_nodes.items()) if node]
     return pods

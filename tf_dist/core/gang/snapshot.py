@@ -32,7 +32,7 @@ from tf_dist.core.gang.types import (
     DEFAULT_QUEUE,
     NO_ADMISSION_CONFIG,
     AdmissionPolicy,
-    Assignment,
+    AssignedPods,
     Gang,
     GangQuotaUsage,
     Node,
@@ -375,23 +375,23 @@ def _of_document(
 def _progress(claim: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
     """The other fields: those that its status and its pods decide."""
     job, status, admission = claim.job, claim.status, claim.status.admission
-    place = admission and Assignment(
+    assigned = admission and AssignedPods(
         at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
     )
     ended = _ended(status, bound)
     bound_now: Placement = bound.placement()
-    if place is not None and bound_now == place.placement:
-        bound_now = place.placement  # so it is with nearly all, and there may be thousands
+    if assigned is not None and bound_now == assigned.placement:
+        bound_now = assigned.placement  # so it is with nearly all, and there may be thousands
     return {
         "created_at": claim.created_at,
-        "nominated": place is None and status.reason == PendingReason.PREEMPTING,
+        "nominated": assigned is None and status.reason == PendingReason.PREEMPTING,
         "not_before": status.not_before,
-        "place": place,
+        "assigned": assigned,
         "bound": bound_now,
         "earlier": bound.earlier(_requeued(status)),
-        "seats": {spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if place else {},
-        "done": dict(_done(job, status, ended)) if place else {},
-        "vacated": _vacated(job, ended, place.placement) if place else {},
+        "pod_nodes": {spec.type: _replica_nodes(claim, bound, spec) for spec in job.replica_specs} if assigned else {},
+        "done": dict(_done(job, status, ended)) if assigned else {},
+        "vacated": _vacated(job, ended, assigned.placement) if assigned else {},
     }
 
 
@@ -440,7 +440,7 @@ def _gang_with_problem(claim: AdmissionRequest, problem: str) -> Gang:
         uid=claim.job.uid,
         created_at=claim.created_at,
         members=(),
-        place=Assignment(at=admission.at, sizes={}, placement={}) if admission is not None else None,
+        assigned=AssignedPods(at=admission.at, sizes={}, placement={}) if admission is not None else None,
         problem=problem[:_MOST_CHARACTERS],
     )
 

@@ -24,8 +24,11 @@ class PodQuotaUsage:
     """Usage of one pod in the ResourceQuotas of its namespace, and the properties that decide which ones count it."""
 
     amounts: tuple[tuple[str, Decimal], ...]
+    """By resource, as a quota names it."""
     terminating: bool = False
+    """Whether it has an active deadline."""
     best_effort: bool = False
+    """Whether no container requests or limits CPU or memory."""
     priority_class: str = ""
     job_class: str = ""
     """The priority class of the job. It need not be on the pod: then the API server does not count the pod by it."""
@@ -107,8 +110,8 @@ DEFAULT_QUEUE: Final = "default"
 """The queue of jobs that name none. It is always there, and has no quotas unless it is defined."""
 
 
-# Capacity of a node for an exclusive resource (one that no node has twice); no node has more pods than this.
 EXCLUSIVE_CAPACITY: Final = 1 << 20
+"""Capacity of a node for an exclusive resource (one that no node has twice); no node has more pods than this."""
 EXCLUSIVE_PREFIX: Final = "exclusive:"
 
 
@@ -127,33 +130,36 @@ class ExclusiveResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnavailableNode:
-    """A node that takes no pods for now: the node as it is without any pods, and ``why`` (cordoned, not ready)."""
+    """A node that takes no pods for now."""
 
     node: Node
+    """The node as it is without any pods."""
     why: str
+    """``cordoned`` or ``not ready``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSet:
-    """``count`` equal pods of a gang: the requests of one, and its constraints on nodes.
-
-    An elastic gang may be resized to ``least`` of them (None: to no fewer than ``count``) and may grow to ``most``
-    (None: not beyond ``count``). It starts once ``start`` of them have room (None: ``least``); those between that and
-    ``least`` start as room appears, and are not given up again. ``constraints`` are the parts of the pod spec that
-    ``fit`` reads: node selector, affinity, tolerations; and the nodes that have been refused. ``exclusives``: what
-    keeps pods apart (see ``exclusive_resource``). ``priority``: where not all have room, the
-    pods of a higher one come first.
-    """
+    """``count`` equal pods of a gang, one replica type of a job."""
 
     type: str
+    """The replica type."""
     count: int
+    """The pods that the job asks for."""
     requests: Resources
+    """The requests of one pod."""
     constraints: Document = field(default_factory=dict)
+    """Parts of the pod spec that ``predicates`` reads (node selector, affinity, tolerations), and the refused nodes."""
     least: int | None = None
+    """The size to which an elastic gang may shrink; None: ``count``."""
     most: int | None = None
+    """The size to which it may grow; None: ``count``."""
     exclusives: tuple[ExclusiveResource, ...] = ()
+    """What keeps its pods apart; see ``exclusive_resource``."""
     start: int | None = None
+    """The gang starts once so many fit; the rest up to ``least`` starts as capacity becomes free. None: ``least``."""
     priority: int = 0
+    """Pods of a higher priority start first where not all fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,109 +171,120 @@ class TopologyRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """Pods assigned to a gang: how many per type, and where known on which nodes (type -> node -> count).
-
-    ``at``: since when; ``resized``: when ``sizes`` changed last (None: never). Epoch seconds.
-    """
+class AssignedPods:
+    """The pods with which a gang is admitted, and their nodes."""
 
     at: float
+    """When it was admitted: epoch seconds."""
     sizes: Sizes
+    """Pods by type; a type that is missing has all that it asks for."""
     placement: Placement
+    """Pods by type and node, where the nodes are known."""
     resized: float | None = None
+    """When ``sizes`` changed last: epoch seconds; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A job as admission sees it.
+    """A job as admission sees it: what it asks for, what it is assigned, and where its pods are.
 
-    ``place``: what it is assigned (None: it waits). ``bound``: its pods that nodes count already, per type and node;
-    with a place, those beyond its sizes are on their way out; without one, all of them are. ``earlier``: those of them
-    from before the job was requeued: they go before the pods of the place come. ``done``: per type the replicas that
-    have finished for good and need no room any more. ``seats``: per type the nodes of its pods by replica index, ""
-    where there is none or it is not known; ``vacated``: how many of the seats of its place belong to replicas that are
-    done, per type and node. ``patience``: the wait after which room is reserved for it (None: that of the policy);
-    ``preemptable``: whether others may take its place. ``not_before``: it is not considered before this time (epoch
-    seconds). ``estimate``: seconds it is expected to run (None: unknown). ``preempts``: whether it may preempt others;
-    ``nominated``: others are preempted for it, and it comes first until it is admitted. ``live``: its size can change
-    while it runs (False: it must start again to grow). ``pinned``: its pods are sent to the nodes that are found for
-    them (False: to as many as have room, and the cluster's scheduler chooses). ``charges``: what it counts as in the
-    ResourceQuotas of its namespace (None: there are none), and ``created``: how many pods of each type are there, on
-    nodes or not. ``problem``: why it cannot be counted ("": it can): then it only waits, or keeps what its pods hold.
-    ``inadmissible``: why its queue does not take it ("": it does): then it waits with ``inadmissible_reason``, or
-    keeps its place and does not grow. ``priority_classes``: those that the job and its pod templates name.
-
-    ``fallback``: as which of the job's fallbacks it stands here (0: as its document says). ``fallbacks``: the other
-    ways in which it may start instead, in order, each a gang with a uid of its own, the one age, and ``fallback_of``
-    the job's uid; ``tried_from``: when such a one may be taken (epoch seconds).
+    A job with fallbacks is one gang with ``fallbacks``, each of which is a gang that waits in a queue of its own.
     """
 
     key: JobKey
     uid: str
+    """The uid of the job; a fallback has one of its own."""
     created_at: float
+    """Epoch seconds."""
     members: tuple[PodSet, ...]
     queue: str = ""
+    """"": the queue ``default``."""
     priority: int = 0
     preempts: bool = True
+    """Whether it may preempt others."""
     preemptable: bool = True
+    """Whether others may preempt it."""
     patience: float | None = None
+    """Seconds until it gets a reservation; None: as the policy says."""
     nominated: bool = False
+    """Others are preempted for it: it comes first until it is admitted."""
     live: bool = True
+    """Whether it grows while it runs; False: it restarts for that."""
     pinned: bool = True
+    """Whether its pods are sent to the assigned nodes; False: the cluster's scheduler chooses nodes."""
     charges: GangQuotaUsage | None = None
+    """Its usage of the ResourceQuotas of its namespace; None: there are none."""
     created: Sizes = field(default_factory=dict)
+    """Pods by type that exist, bound to nodes or not."""
     locality: TopologyRequest | None = None
     estimate: float | None = None
+    """Seconds that it is expected to run; None: unknown."""
     not_before: float = 0.0
-    place: Assignment | None = None
+    """The end of its backoff: epoch seconds."""
+    assigned: AssignedPods | None = None
+    """None: it waits."""
     bound: Placement = field(default_factory=dict)
+    """Pods that nodes count already. Those beyond the assigned sizes are on their way out."""
     earlier: Placement = field(default_factory=dict)
-    seats: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Those of ``bound`` from before the job was requeued: they end before assigned pods start."""
+    pod_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By type the nodes of its pods by replica index; "": none, or unknown."""
     done: Sizes = field(default_factory=dict)
+    """Replicas by type that have finished for good."""
     vacated: Placement = field(default_factory=dict)
+    """Assigned pods whose replicas are done: others may use their capacity."""
     problem: str = ""
+    """Why its pods cannot be counted: then it waits, or keeps what its pods use."""
     inadmissible: str = ""
+    """Why its queue does not take it: then it waits, or keeps what it has and does not grow."""
     inadmissible_reason: PendingReason = PendingReason.NAMESPACE_MISMATCH
     priority_classes: tuple[str, ...] = ()
+    """The classes that the job and its pod templates name."""
     fallback: int = 0
+    """Which fallback of the job this gang is; 0: the job as its document says."""
     fallbacks: tuple[Gang, ...] = ()
+    """The other ways in which it may start, in order."""
     fallback_of: str = ""
+    """The job's uid, of a fallback."""
     tried_from: float = 0.0
+    """When a fallback may start: epoch seconds."""
 
     @property
     def job_uid(self) -> str:
-        """The uid of the job, for a fallback, too."""
+        """The uid of the job."""
         return self.fallback_of or self.uid
 
     @property
     def wakes_at(self) -> float:
-        """Before this time it is not considered: epoch seconds."""
+        """It is not considered before this time: epoch seconds."""
         return max(self.not_before, self.tried_from)
 
-    def admitted(self, place: Assignment, fallback: int) -> Gang:
-        """The gang with its place, as it was admitted: as its document says, or as one of its fallbacks."""
-        chosen = next((one for one in self.fallbacks if one.fallback == fallback), self)
+    def admitted(self, assigned: AssignedPods, fallback: int) -> Gang:
+        """The gang once it is admitted as its document says, or as one of its fallbacks."""
+        chosen = next((other for other in self.fallbacks if other.fallback == fallback), self)
         if chosen is self:
-            return replace(self, place=place, nominated=False, fallbacks=())
-        mine = replace(chosen, uid=self.uid, fallback_of="", tried_from=0.0, place=place)
+            return replace(self, assigned=assigned, nominated=False, fallbacks=())
+        mine = replace(chosen, uid=self.uid, fallback_of="", tried_from=0.0, assigned=assigned)
         return replace(mine, bound=self.bound, earlier=self.earlier, created=self.created)
 
 
 class GangDecisionError(Exception):
-    """The decision about one gang failed: leave it out, and make a new admitter."""
+    """The decision about one gang failed."""
 
     def __init__(self, uid: str, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
         self.uid = uid
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node: what it can allocate, and what the pods on it leave free of that."""
+    """A node that takes pods."""
 
     name: str
     allocatable: Resources
     free: Resources
+    """What the pods on it leave of that."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, Any], ...] = ()
 
@@ -290,64 +307,65 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Quota of one resource: the nominal quota, and the limits of borrowing and lending.
-
-    None: no limit (borrow all that others lend; lend all).
-    """
+    """Quota of one resource."""
 
     nominal: Decimal
     borrowing_limit: Decimal | None = None
+    """None: it borrows all that others lend."""
     lending_limit: Decimal | None = None
+    """None: it lends all that it does not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A queue of gangs. Queues with the same ``parent`` lend each other what they do not use.
-
-    A resource without a quota, here and in every ancestor, is not limited by quota. ``recovery_timeout``: seconds, see
-    ``node_loss`` (None: the default). ``namespace_selector``: whose labels a namespace must have for its jobs to be
-    in this queue (None: no matter which); it says nothing of the queues below. ``priority``: queues of a higher one are
-    served first, however much they hold. ``reclaimable``: whether gangs of other queues may take back what it borrowed.
-    ``priority_classes``: those that its jobs may name (None: any). ``default``: it is the queue of jobs that name none.
-    """
+    """A queue of gangs. Queues with the same ``parent`` are a cohort: they lend each other what they do not use."""
 
     name: str
     parent: str = ""
     weight: int = 1
+    """Its part in fair sharing."""
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    """By resource. A resource without a quota, here and in every ancestor, is not limited."""
     order: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
     preemption: PreemptionPolicy = PreemptionPolicy.RECLAIM
     default_priority: int = 0
+    """The priority of jobs that name no priority class."""
     recovery_timeout: float | None = None
+    """Seconds, see ``node_loss``; None: the default."""
     namespace_selector: Requirements | None = None
+    """The labels of namespaces whose jobs it takes; None: of all. Queues below have their own."""
     priority: int = 0
+    """Queues of a higher priority are served first, whatever they use."""
     reclaimable: bool = True
+    """Whether gangs of other queues may take back what it borrowed."""
     priority_classes: tuple[str, ...] | None = None
+    """The classes that its jobs may name; None: any."""
     default: bool = False
+    """Whether it is the queue of jobs that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """The tunable part of admission; seconds.
-
-    ``patience``: the wait after which a gang gets a reservation, which gangs behind it must not delay. ``starving``:
-    the wait after which it comes before all others of its priority. ``stretch``: gangs of its priority that come up to
-    so many times its estimate later go first, but never later than ``starving``; without an estimate, ``assumed`` is
-    taken. ``shrink_after``: the wait after which overgrown gangs shrink for it, or it starts with less than it wanted;
-    ``shrink_below_spec_after``: after which others, of no higher priority, shrink below what they wanted.
-    ``grow_after``: gangs grow when none has waited for so long; ``steady``: a gang is not resized again (unless for a
-    waiting one) within this time. ``restart_cost``: what growing costs a gang that has to restart for it.
-    """
+    """The tunable part of admission; seconds, unless it says otherwise."""
 
     patience: float = 900.0
+    """The wait after which a gang gets a reservation, which gangs behind it must not delay."""
     starving: float = 86_400.0
+    """The wait after which it comes before all others of its priority."""
     stretch: float = 0.5
+    """Gangs of equal priority that come up to so many times its estimate later go first (a factor)."""
     assumed: float = 3600.0
+    """The run time of a gang without an estimate, for ``stretch``."""
     shrink_after: float = 30.0
+    """The wait after which gangs shrink to what they asked for, or it starts with less than it asked for."""
     shrink_below_spec_after: float = 900.0
+    """The wait after which gangs of no higher priority shrink below what they asked for."""
     grow_after: float = 20.0
+    """Gangs grow when none has got or given up capacity for so long."""
     steady: float = 60.0
+    """A gang is not resized again within this time, except for a gang that waits."""
     restart_cost: float = 15.0
+    """What growing costs a gang that restarts for it."""
 
     def patience_of(self, gang: Gang) -> float:
         """The patience of a gang: its own, or the usual one."""
@@ -372,9 +390,6 @@ class Snapshot:
     orphans: Mapping[str, Resources] = field(default_factory=dict)
 
 
-Overheads = Mapping[str, Mapping[str, Any]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerDefaults:
     """What the LimitRanges of a namespace give each container that does not say it itself."""
@@ -393,18 +408,21 @@ class PriorityClass:
     preempts: bool = True
 
 
+Overheads = Mapping[str, Mapping[str, Any]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """Cluster-wide configuration: the queues; the priority classes by name ("": that of jobs which name none, called
-    ``default_class``); the pod overhead of runtime classes by name.
-
-    ``queues`` None: there are none, or the driver may not list them. The queue that a job names is another system's.
-    """
+    """Cluster-wide configuration of admission, as read by ``resources.admission_config``."""
 
     queues: tuple[Queue, ...] | None = None
+    """None: there are none, or they cannot be listed. The queue that a job names is another system's."""
     priorities: Mapping[str, PriorityClass] = field(default_factory=dict)
+    """Priority classes by name; "": the class of jobs that name none."""
     default_class: str = ""
+    """The name of that class."""
     overheads: Overheads = field(default_factory=dict)
+    """The pod overhead of runtime classes, by name."""
     container_defaults: Mapping[str, ContainerDefaults] = field(default_factory=dict)
     """Of the LimitRanges, by namespace."""
 
@@ -415,16 +433,16 @@ class AdmissionConfig:
         """
         if self.queues is None:
             return ""
-        defined = any(one.name == DEFAULT_QUEUE for one in self.queues)
+        defined = any(queue.name == DEFAULT_QUEUE for queue in self.queues)
         if named and (named != DEFAULT_QUEUE or defined):
             return named
-        return next((one.name for one in self.queues if one.default), named)
+        return next((queue.name for queue in self.queues if queue.default), named)
 
     @property
     def counted(self) -> tuple[object, ...]:
         """The part that decides how jobs are counted, for comparing; quotas are not part of it."""
         queues = self.queues and {
-            one.name: (one.default_priority, one.priority_classes, one.default) for one in self.queues
+            queue.name: (queue.default_priority, queue.priority_classes, queue.default) for queue in self.queues
         }
         return queues, self.priorities, self.default_class, self.overheads, self.container_defaults
 

@@ -40,7 +40,7 @@ NO_USAGE: Final = Usage()
 
 def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
     """The usage of a gang. Without a request (it cannot be read): its quota alone."""
-    if gang.place is None and not gang.bound:
+    if gang.assigned is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
     remaining = (
@@ -61,13 +61,13 @@ def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
     return held
 
 
-def granted_count(gang: Gang, member: PodSet) -> int:
+def assigned_count(gang: Gang, member: PodSet) -> int:
     """How many pods of a member are granted; 0 while it waits."""
-    return gang.place.sizes.get(member.type, member.count) if gang.place else 0
+    return gang.assigned.sizes.get(member.type, member.count) if gang.assigned else 0
 
 
 def _wanted(gang: Gang, member: PodSet) -> int:
-    return max(0, granted_count(gang, member) - gang.done.get(member.type, 0)) if gang.place else 0
+    return max(0, assigned_count(gang, member) - gang.done.get(member.type, 0)) if gang.assigned else 0
 
 
 def _excess(gang: Gang, member: PodSet) -> int:
@@ -78,7 +78,7 @@ def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
     bound, outgoing = _present(gang, want.type)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
     to_come, assumed = max(0, wanted - there), list[PodsOnNode]()
-    placed: Mapping[str, int] = gang.place.placement.get(want.type, {}) if gang.place else {}
+    placed: Mapping[str, int] = gang.assigned.placement.get(want.type, {}) if gang.assigned else {}
     vacated = gang.vacated.get(want.type) or {}
     for node in sorted(placed):
         spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
@@ -113,7 +113,7 @@ def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, in
     bound, earlier = gang.bound.get(type_) or {}, gang.earlier.get(type_)
     if not earlier:
         return bound, {}
-    placed: Mapping[str, int] = gang.place.placement.get(type_, {}) if gang.place else {}
+    placed: Mapping[str, int] = gang.assigned.placement.get(type_, {}) if gang.assigned else {}
     vacated = gang.vacated.get(type_) or {}
     outgoing = {}
     for node, count in earlier.items():
@@ -125,19 +125,19 @@ def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, in
 def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[str]:
     """The nodes of a type's pods by replica index. Where that is not known, those of other types (its
     parameter servers) first, then the node with the most of them."""
-    seats = list(gang.seats.get(type_, ()))
+    pod_nodes = list(gang.pod_nodes.get(type_, ()))
     left = Counter(there)
-    left.subtract(seat for seat in seats if seat)
+    left.subtract(seat for seat in pod_nodes if seat)
     others = {
         node
-        for other, nodes in (gang.place.placement if gang.place else {}).items()
+        for other, nodes in (gang.assigned.placement if gang.assigned else {}).items()
         if other != type_
         for node in nodes
     }
     order = sorted(left, key=lambda node: (node not in others, -left[node], node))
     spare = [node for node in order for _ in range(left[node])]
     spare.reverse()
-    filled = [seat or (spare.pop() if spare else "") for seat in seats]
+    filled = [seat or (spare.pop() if spare else "") for seat in pod_nodes]
     return filled + spare[::-1]
 
 
@@ -151,13 +151,13 @@ def nodes_by_index(gang: Gang, type_: str) -> list[str]:
 
     Pods go from the end: a gang made smaller gives up those of the highest indexes.
     """
-    given = gang.place.placement.get(type_, {}) if gang.place else {}
+    given = gang.assigned.placement.get(type_, {}) if gang.assigned else {}
     bound, _ = _present(gang, type_)
     where = {node: max(given.get(node, 0), bound.get(node, 0)) for node in {**given, **bound}}
     member = next(member for member in gang.members if member.type == type_)
-    seats = _nodes_by_index(gang, type_, where)
-    granted = granted_count(gang, member)
-    return (seats + [""] * (granted - len(seats)))[:granted]
+    pod_nodes = _nodes_by_index(gang, type_, where)
+    granted = assigned_count(gang, member)
+    return (pod_nodes + [""] * (granted - len(pod_nodes)))[:granted]
 
 
 def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> list[PodsOnNode]:
@@ -175,19 +175,19 @@ def resizable(gang: Gang, request: GangRequest | None) -> tuple[bool, bool]:
     """
     elastic = partial = False
     for want in request.wants if request is not None else ():
-        granted = granted_count(gang, want.member)
+        granted = assigned_count(gang, want.member)
         elastic = elastic or granted > want.least or granted < want.most
         partial = partial or granted < want.least
     return elastic, partial
 
 
-def granted_counts(gang: Gang) -> dict[str, int]:
+def assigned_counts(gang: Gang) -> dict[str, int]:
     """How many pods per type are granted."""
-    return {member.type: granted_count(gang, member) for member in gang.members}
+    return {member.type: assigned_count(gang, member) for member in gang.members}
 
 
-def granted_placement(gang: Gang, sizes: Sizes) -> Placement:
-    """Its placement, reduced to ``granted_counts``: the highest indexes go."""
+def assigned_placement(gang: Gang, sizes: Sizes) -> Placement:
+    """Its placement, reduced to ``assigned_counts``: the highest indexes go."""
     kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
     return {
         type_: {node: counts[node] for node in sorted(counts) if node} for type_, counts in kept.items() if any(counts)

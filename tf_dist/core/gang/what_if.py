@@ -46,7 +46,7 @@ class WhatIf:
             for step in reversed(self.known[count : self.count]):
                 self._cache.quotas.take(step.entry.queue, step.quota)
             if self._cache.assumed_pods is not None:
-                self._cache.assumed_pods.room.rollback(self._marks[count])
+                self._cache.assumed_pods.snapshot.rollback(self._marks[count])
             del self._marks[count:]
         while self.count < count and self._next():
             pass
@@ -74,11 +74,11 @@ def apply_release(cache: SchedulerCache, step: Release) -> int:
     cache.quotas.give(step.entry.queue, step.quota)
     if cache.assumed_pods is None:
         return 0
-    room = cache.assumed_pods.room
-    mark = room.mark()
+    snapshot = cache.assumed_pods.snapshot
+    mark = snapshot.mark()
     for shape, node, count in step.pods:
-        if node in room:
-            room.give(shape, node, count)
+        if node in snapshot:
+            snapshot.give(shape, node, count)
     return mark
 
 
@@ -86,22 +86,22 @@ def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
     """Take the room of a step again if ``nodes`` have enough of it; whether they had, else nothing is changed."""
     if cache.assumed_pods is None:
         return True
-    room = cache.assumed_pods.room
-    here = [pods for pods in step.pods if pods.node in nodes and pods.node in room]
-    mark = room.mark()
+    snapshot = cache.assumed_pods.snapshot
+    here = [pods for pods in step.pods if pods.node in nodes and pods.node in snapshot]
+    mark = snapshot.mark()
     for shape, node, count in here:
-        room.take(shape, node, count)
-    if any(is_overcommitted(room, pods) for pods in here):
-        room.rollback(mark)
+        snapshot.take(shape, node, count)
+    if any(is_overcommitted(snapshot, pods) for pods in here):
+        snapshot.rollback(mark)
         return False
-    room.commit(mark)
+    snapshot.commit(mark)
     return True
 
 
-def is_overcommitted(room: NodeSnapshot, pods: PodsOnNode) -> bool:
+def is_overcommitted(snapshot: NodeSnapshot, pods: PodsOnNode) -> bool:
     """Whether the pods' node is overcommitted in a resource that they request."""
-    row = room.table.row[pods.node]
-    return any(room.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
+    row = snapshot.table.row[pods.node]
+    return any(snapshot.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
 
 
 def find_now(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
@@ -152,6 +152,6 @@ def _missing(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> int:
     """The number of pods without room, of the member where that is most."""
     if cache.assumed_pods is None or entry.request is None:
         return 0
-    room = cache.assumed_pods.room
+    snapshot = cache.assumed_pods.snapshot
     wants = zip(entry.request.wants, counts, strict=True)
-    return max((count - room.most(want.shape, count) for want, count in wants if want.shape and count), default=0)
+    return max((count - snapshot.most(want.shape, count) for want, count in wants if want.shape and count), default=0)

@@ -81,16 +81,16 @@ class TfDistAdmission:
         gang, run = self._gangs[uid], world.runs[int(uid)]
         if isinstance(verdict, Preempt):
             world.take(run)
-            self._put(replace(gang, place=None))
-        elif isinstance(verdict, Wait) or (isinstance(verdict, Admit) and gang.place is not None):
+            self._put(replace(gang, assigned=None))
+        elif isinstance(verdict, Wait) or (isinstance(verdict, Admit) and gang.assigned is not None):
             return False
-        elif gang.place is None:  # to be resized is the last word on a gang that was admitted in the same round
+        elif gang.assigned is None:  # to be resized is the last word on a gang that was admitted in the same round
             world.resume(run, self._layout(verdict.placement))
             self._put(self._admitter.gang(uid))
         else:
             world.resize(run, self._layout(verdict.placement))
-            place = replace(gang.place, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)
-            self._put(replace(gang, place=place))
+            place = replace(gang.assigned, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)
+            self._put(replace(gang, assigned=place))
         return True
 
     def _put(self, gang: Gang) -> None:

@@ -75,13 +75,13 @@ def test_an_elastic_gang_starts_and_grows_within_it() -> None:
     made.put(bounded("a", 4, least=2, most=8))
     rounds = made.settle(100)
     assert [len(one) for one in rounds] == [1]
-    assert made.gangs["a"].place is not None
+    assert made.gangs["a"].assigned is not None
     for now in range(200, 2000, 100):
         made.settle(now)
-    assert made.gangs["a"].place.sizes == {"worker": 5}
+    assert made.gangs["a"].assigned.sizes == {"worker": 5}
     made.put(bounded("b", 4, least=1, at=1500))
     made.settle(5000)
-    assert made.gangs["b"].place is None or made.gangs["b"].place.sizes["worker"] == 1
+    assert made.gangs["b"].assigned is None or made.gangs["b"].assigned.sizes["worker"] == 1
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
         for uid, verdict in admitter.decide(one.created_at + 1).items():
             if isinstance(verdict, Admit):
                 gangs[uid] = placed(gangs[uid], verdict.placement)
-        held = sum(other.members[0].count for other in gangs.values() if other.place)
+        held = sum(other.members[0].count for other in gangs.values() if other.assigned)
         assert held <= room
         for uid, other in gangs.items():
-            if other.place is not None:
+            if other.assigned is not None:
                 there = data.draw(st.integers(other.created.get("worker", 0), other.members[0].count))
                 gangs[uid] = replace(other, created={"worker": there})
                 admitter.put_gang(gangs[uid])

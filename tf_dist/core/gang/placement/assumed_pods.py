@@ -32,7 +32,7 @@ class AssumedPods:
     """
 
     def __init__(self) -> None:
-        self.room = NodeSnapshot(())
+        self.snapshot = NodeSnapshot(())
         self.capacity: dict[str, Decimal] = {}
         self.epoch = 0
         self.version = 0
@@ -50,10 +50,10 @@ class AssumedPods:
     def put_node(self, node: Node) -> None:
         """A node that is new or has changed; what gangs are to have on it is taken again."""
         self._lift()
-        known = self.room.node(node.name) if node.name in self.room else None
-        self.room.put_node(node)
+        known = self.snapshot.node(node.name) if node.name in self.snapshot else None
+        self.snapshot.put_node(node)
         for shape, count in self._claims.get(node.name, {}).items():
-            self.room.take(shape, node.name, count)
+            self.snapshot.take(shape, node.name, count)
         self._grown()
         if known is None or _what(known) != _what(node):
             self._lay_out(known.allocatable if known else {}, node.allocatable)
@@ -62,10 +62,10 @@ class AssumedPods:
 
     def remove_node(self, name: str) -> None:
         """A node is gone or takes no more pods. One that is not known is no error."""
-        if name in self.room:
+        if name in self.snapshot:
             self._lift()
-            self._lay_out(self.room.node(name).allocatable, {})
-            self.room.remove_node(name)
+            self._lay_out(self.snapshot.node(name).allocatable, {})
+            self.snapshot.remove_node(name)
             self._grown()
             if self._empty is not None:
                 self._empty.remove_node(name)
@@ -93,8 +93,8 @@ class AssumedPods:
         for shape, node, count in coming:
             claims = self._claims.setdefault(node, {})
             claims[shape] = claims.get(shape, 0) + count
-            if node in self.room:
-                self.room.take(shape, node, count)
+            if node in self.snapshot:
+                self.snapshot.take(shape, node, count)
                 self.version += 1
         for shape, count in anywhere:
             self._lift()
@@ -107,9 +107,9 @@ class AssumedPods:
             claims[shape] -= count
             if not claims[shape]:
                 del claims[shape]
-            if node in self.room:
+            if node in self.snapshot:
                 self._lift()  # one of those that may come to any node may have had no room yet
-                self.room.give(shape, node, count)
+                self.snapshot.give(shape, node, count)
                 self._grown()
         for shape, count in anywhere:
             self._lift()
@@ -130,12 +130,12 @@ class AssumedPods:
         for shape in sorted(self._anywhere, key=lambda s: (-s.accelerators, -s.cpu, s.requests, s.signature)):
             left = self._anywhere[shape] - self._take(shape, self._anywhere[shape])
             if left and REFUSED_NODES in shape.constraints:
-                self._take(self.room.catalogue.without(shape, REFUSED_NODES), left)
+                self._take(self.snapshot.catalogue.without(shape, REFUSED_NODES), left)
         self.version += 1
 
     def _take(self, shape: PodClass, most: int) -> int:
         """Take room for so many pods, as far as there is any; for how many."""
-        found = place_gang(self.room, [(shape, self.room.most(shape, most))])
+        found = place_gang(self.snapshot, [(shape, self.snapshot.most(shape, most))])
         seated = (
             [PodsOnNode(shape, node, count) for node, count in found[0].items()] if not isinstance(found, int) else []
         )
@@ -146,7 +146,7 @@ class AssumedPods:
         """Give that back before anything else changes."""
         if self._settled is not None:
             for shape, node, count in self._settled:
-                self.room.give(shape, node, count)
+                self.snapshot.give(shape, node, count)
             self._settled = None
             self._grown()
 
@@ -176,21 +176,21 @@ class AssumedPods:
 
     def fit(self, request: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
         """As ``look``, but nothing is remembered: for a room that is only supposed, or beside nodes to ``keep``."""
-        mark = self.room.mark()
-        found = place_gang(self.room, _pairs(request, counts), locality=request.locality, keep=keep)
-        self.room.rollback(mark)
+        mark = self.snapshot.mark()
+        found = place_gang(self.snapshot, _pairs(request, counts), locality=request.locality, keep=keep)
+        self.snapshot.rollback(mark)
         return None if isinstance(found, int) else found
 
     def short(self, request: GangRequest, counts: Counts) -> int | None:
         """The first member that alone has not room enough, by number; None: each has."""
         wants = enumerate(_pairs(request, counts))
-        return next((at for at, (shape, count) in wants if self.room.most(shape) < count), None)
+        return next((at for at, (shape, count) in wants if self.snapshot.most(shape) < count), None)
 
     def never(self, request: GangRequest) -> int | None:
         """The member for which not even empty nodes have room beside the others, by number, at their least."""
         if request.never[0] != self.layout:
             if self._empty is None:
-                self._empty = self.room.emptied()
+                self._empty = self.snapshot.emptied()
             mark = self._empty.mark()
             found = place_gang(self._empty, _pairs(request, request.least), locality=request.locality)
             self._empty.rollback(mark)
@@ -202,7 +202,7 @@ class AssumedPods:
         if not self.unavailable:
             return False
         if self._with_unavailable is None:
-            self._with_unavailable = self.room.emptied(
+            self._with_unavailable = self.snapshot.emptied(
                 [self.unavailable[name].node for name in sorted(self.unavailable)]
             )
         mark = self._with_unavailable.mark()

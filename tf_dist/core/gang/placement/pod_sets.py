@@ -95,19 +95,19 @@ class GangRequests:
             int, tuple[tuple[PodSet, ...], GangRequest]
         ] = {}  # by the identity of the members, which it keeps
 
-    def of(self, gang: Gang, room: NodeSnapshot | None) -> GangRequest:
+    def of(self, gang: Gang, snapshot: NodeSnapshot | None) -> GangRequest:
         """What a gang asks for; fit.Unreadable if its constraints make no sense."""
         seen = self._seen.get(id(gang.members))
         if seen is not None and seen[0] is gang.members and seen[1].locality == gang.locality:
             return seen[1]
-        request = self._of(gang, room)
+        request = self._of(gang, snapshot)
         if len(self._seen) >= _SEEN:
             self._seen.clear()
         self._seen[id(gang.members)] = gang.members, request
         return request
 
-    def _of(self, gang: Gang, room: NodeSnapshot | None) -> GangRequest:
-        wants = tuple(_want(member, room) for member in gang.members)
+    def _of(self, gang: Gang, snapshot: NodeSnapshot | None) -> GangRequest:
+        wants = tuple(_want(member, snapshot) for member in gang.members)
         key = (gang.locality, *(_key(want) for want in wants))
         known = self._known.get(key)
         if known is None:
@@ -126,16 +126,16 @@ class GangRequests:
         return len(self._known)
 
 
-def _want(member: PodSet, room: NodeSnapshot | None) -> PodSetRequest:
+def _want(member: PodSet, snapshot: NodeSnapshot | None) -> PodSetRequest:
     least = member.count if member.least is None else max(0, min(member.least, member.count))
     most = member.count if member.most is None else max(member.most, member.count)
     start = least if member.start is None else max(0, min(member.start, least))
-    return PodSetRequest(member, _shape(member, room) if room else None, least, member.count, most, start)
+    return PodSetRequest(member, _shape(member, snapshot) if snapshot else None, least, member.count, most, start)
 
 
-def _shape(member: PodSet, room: NodeSnapshot) -> PodClass:
+def _shape(member: PodSet, snapshot: NodeSnapshot) -> PodClass:
     try:
-        return room.shape(member)
+        return snapshot.shape(member)
     except predicates.InvalidConstraints as error:
         raise predicates.InvalidConstraints(f"{member.type}: {error}") from error
 

@@ -41,7 +41,7 @@ class NoCapacity:
 
 
 def place_gang(
-    room: NodeSnapshot, wants: Wants, *, locality: TopologyRequest | None = None, keep: Mapping[str, int] = _NOWHERE
+    snapshot: NodeSnapshot, wants: Wants, *, locality: TopologyRequest | None = None, keep: Mapping[str, int] = _NOWHERE
 ) -> list[dict[str, int]] | int:
     """Take room for all pods of ``wants``, and say per want how many go to which node.
 
@@ -51,26 +51,26 @@ def place_gang(
     groups = group_by_class(tuple(wants))
     if not groups.counts:
         return [{} for _ in wants]
-    room.ready()
-    rows = room.table.row
-    found = _placed(room, groups, locality, [rows[node] for node in keep if node in rows])
+    snapshot.ready()
+    rows = snapshot.table.row
+    found = _placed(snapshot, groups, locality, [rows[node] for node in keep if node in rows])
     if not isinstance(found, NoCapacity):
-        return _distribute(room.table.names, wants, groups.counts, found)
+        return _distribute(snapshot.table.names, wants, groups.counts, found)
     # A member that lacks room even alone is the better answer.
-    lacking = next((shape for shape, count in groups.counts.items() if room.most(shape) < count), found.shape)
+    lacking = next((shape for shape, count in groups.counts.items() if snapshot.most(shape) < count), found.shape)
     return next(at for at, (shape, count) in enumerate(wants) if shape is lacking and count > 0)
 
 
 def _placed(
-    room: NodeSnapshot, groups: PodGroups, locality: TopologyRequest | None, keep: list[int]
+    snapshot: NodeSnapshot, groups: PodGroups, locality: TopologyRequest | None, keep: list[int]
 ) -> Found | NoCapacity:
     if not keep and (locality or len(groups.counts) > 1):  # for one class the other way comes to the same
-        found = _on_one_node(room, groups, room.domains(locality.label).inside if locality else ALL_NODES)
+        found = _on_one_node(snapshot, groups, snapshot.domains(locality.label).inside if locality else ALL_NODES)
         if found is not None:
             return found
     if locality is None:
-        return _on_several(room, groups.counts, keep)
-    return _in_domains(room, groups.counts, keep, locality)
+        return _on_several(snapshot, groups.counts, keep)
+    return _in_domains(snapshot, groups.counts, keep, locality)
 
 
 def _distribute(
@@ -100,12 +100,12 @@ def _first_pods(nodes: dict[int, int], count: int) -> dict[int, int]:
     return share
 
 
-def _on_one_node(room: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Found | None:
+def _on_one_node(snapshot: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Found | None:
     """Take room for all groups on one node, of those ``within``; None: no node has so much."""
-    table = room.table
+    table = snapshot.table
     largest, count = next(iter(groups.counts.items()))
-    rows = (room.capacity(largest).counts >= count).nonzero()[0]  # mostly few: the rest is asked of these alone
-    for mask in (within, *(room.mask(shape) for shape in groups.counts if shape is not largest)):
+    rows = (snapshot.capacity(largest).counts >= count).nonzero()[0]  # mostly few: the rest is asked of these alone
+    for mask in (within, *(snapshot.mask(shape) for shape in groups.counts if shape is not largest)):
         if mask is not None:
             rows = rows[mask.take(rows)]
     for column, value in groups.together:
@@ -115,61 +115,61 @@ def _on_one_node(room: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Fou
     if not len(rows):
         return None
     row = int(rows[table.key.take(rows).argmin()])
-    room.take_rows(groups.together, {row: 1})
+    snapshot.take_rows(groups.together, {row: 1})
     return {shape: {row: count} for shape, count in groups.counts.items()}
 
 
 def _on_several(
-    room: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], rows: Rows | None = None
+    snapshot: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], rows: Rows | None = None
 ) -> Found | NoCapacity:
     """Take room for all groups in their order or, if that fails, in the reverse; nothing is taken if both do."""
-    found = _in_order(room, list(groups.items()), keep, rows)
+    found = _in_order(snapshot, list(groups.items()), keep, rows)
     if isinstance(found, NoCapacity) and len(groups) > 1:
-        again = _in_order(room, list(groups.items())[::-1], keep, rows)
+        again = _in_order(snapshot, list(groups.items())[::-1], keep, rows)
         return found if isinstance(again, NoCapacity) else again
     return found
 
 
 def _in_order(
-    room: NodeSnapshot, groups: Sequence[tuple[PodClass, int]], keep: Sequence[int], rows: Rows | None
+    snapshot: NodeSnapshot, groups: Sequence[tuple[PodClass, int]], keep: Sequence[int], rows: Rows | None
 ) -> Found | NoCapacity:
     found: Found = {}
     used = list(keep)
-    mark = room.mark()
+    mark = snapshot.mark()
     for shape, count in groups:
-        here = _fill(room, shape, count, used) if used else {}
+        here = _fill(snapshot, shape, count, used) if used else {}
         rest = count - sum(here.values())
-        elsewhere = _spread(room, shape, rest, rows) if rest else {}
+        elsewhere = _spread(snapshot, shape, rest, rows) if rest else {}
         if elsewhere is None:
-            room.rollback(mark)
+            snapshot.rollback(mark)
             return NoCapacity(shape)
         found[shape] = here | elsewhere
         used += elsewhere
-    room.commit(mark)
+    snapshot.commit(mark)
     return found
 
 
-def _fill(room: NodeSnapshot, shape: PodClass, count: int, used: Sequence[int]) -> dict[int, int]:
+def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[int]) -> dict[int, int]:
     """Take room for up to so many pods on the nodes that the gang uses already, one after the other."""
     found: dict[int, int] = {}
-    mask = room.mask(shape)
+    mask = snapshot.mask(shape)
     for row in used:
-        fitting = room.table.fitting(shape.requests, row) if mask is None or mask[row] else 0
+        fitting = snapshot.table.fitting(shape.requests, row) if mask is None or mask[row] else 0
         if fitting:
             found[row] = min(fitting, count)
             count -= found[row]
             if not count:
                 break
-    room.take_rows(shape.requests, found)
+    snapshot.take_rows(shape.requests, found)
     return found
 
 
-def _spread(room: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) -> dict[int, int] | None:
+def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) -> dict[int, int] | None:
     """Take room for so many pods on as few of the rows as possible; None, and nothing taken, if there is not enough."""
-    capacity = room.capacity(shape)
+    capacity = snapshot.capacity(shape)
     if capacity.total < count:
         return None
-    counts, keys = capacity.counts, room.table.key
+    counts, keys = capacity.counts, snapshot.table.key
     if rows is not None:
         counts, keys = counts.take(rows), keys.take(rows)
     found: dict[int, int] = {}
@@ -186,7 +186,7 @@ def _spread(room: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) 
             break
         counts = counts.copy()
         counts[first] = 0
-    room.take_rows(shape.requests, found)
+    snapshot.take_rows(shape.requests, found)
     return found
 
 
@@ -200,21 +200,21 @@ def _smallest(keys: Ints, enough: Mask, number: int) -> Rows:
 
 
 def _in_domains(
-    room: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], locality: TopologyRequest
+    snapshot: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], locality: TopologyRequest
 ) -> Found | NoCapacity:
     """The smallest domain that holds the gang; else, unless it is required, as few domains as possible.
 
     The domains that the gang is in already come first; if one is required, there is no other.
     """
-    domains = room.domains(locality.label)
+    domains = snapshot.domains(locality.label)
     at_home = {int(domains.of_row[row]) for row in keep} - {len(domains.rows)}
-    sums = {shape: domains.sums(room.capacity(shape).counts) for shape in groups}
+    sums = {shape: domains.sums(snapshot.capacity(shape).counts) for shape in groups}
     for rows in _scopes(domains, groups, sums, at_home, locality):
         inside = set(rows.tolist()) if keep else ()
-        found = _on_several(room, groups, [row for row in keep if row in inside], rows)
+        found = _on_several(snapshot, groups, [row for row in keep if row in inside], rows)
         if not isinstance(found, NoCapacity):
             return found
-    return NoCapacity(next(iter(groups))) if locality.required else _on_several(room, groups, keep)
+    return NoCapacity(next(iter(groups))) if locality.required else _on_several(snapshot, groups, keep)
 
 
 def _scopes(

@@ -128,7 +128,7 @@ class ResourceQuotaUsage:
 
     def hold(self, gang: Gang) -> None:
         """Add or update a gang."""
-        if gang.charges is not None and gang.place is not None:
+        if gang.charges is not None and gang.assigned is not None:
             self._held.setdefault(gang.key.namespace, {})[gang.uid] = gang
         elif self._held:
             self.drop(gang)
@@ -205,7 +205,7 @@ class ResourceQuotaUsage:
 
 
 def _wanted(gang: Gang) -> list[int]:
-    sizes: Sizes = gang.place.sizes if gang.place else {}
+    sizes: Sizes = gang.assigned.sizes if gang.assigned else {}
     return [max(0, sizes.get(one.type, one.count) - gang.done.get(one.type, 0)) for one in gang.members]
 
 
