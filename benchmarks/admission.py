@@ -12,8 +12,8 @@ from decimal import Decimal
 from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.core.api.assignment import Admit, Preempt, Wait
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.quota import Quotas
+from tf_dist.core.gang.scheduler import Scheduler
 from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet, Queue, Quota, Resources
 
 GPU = "nvidia.com/gpu"
@@ -34,52 +34,52 @@ def _gang(uid: str, *members: PodSet, at: float = NOW, priority: int = 0) -> Gan
 _EIGHT = (_member("worker", 8, 8, 1),)
 
 
-def _full() -> Admitter:
+def _full() -> Scheduler:
     """Every node is held by a gang of its own, of low priority."""
-    admitter = Admitter()
+    scheduler = Scheduler()
     room = {"cpu": Decimal(96), "pods": Decimal(110), GPU: Decimal(8)}
     for number in range(NODES):
         name = f"node-{number:05}"
-        admitter.put_node(Node(name=name, allocatable=room, free=room))
+        scheduler.put_node(Node(name=name, allocatable=room, free=room))
         place = AssignedPods(at=NOW - 10_000 + number, sizes={"worker": 8}, placement={"worker": {name: 8}})
-        admitter.put_gang(replace(_gang(f"r{number}", *_EIGHT, at=NOW - 10_000), assigned=place))
-    return admitter
+        scheduler.put_gang(replace(_gang(f"r{number}", *_EIGHT, at=NOW - 10_000), assigned=place))
+    return scheduler
 
 
 # -- Deep queues --
 
 
-def _deep(pending: int) -> tuple[Admitter, list[Gang], float]:
+def _deep(pending: int) -> tuple[Scheduler, list[Gang], float]:
     """So many gangs of 40 shapes wait, and all has been decided about them; the seconds that this took."""
-    admitter = _full()
+    scheduler = _full()
     shapes = [(_member("ps", 1, 1 + k % 4), _member("worker", 1 + k, 4, 1)) for k in range(SHAPES)]
     waiting = [_gang(f"p{number}", *shapes[number % SHAPES], at=NOW + number / 1000) for number in range(pending)]
     for gang in waiting:
-        admitter.put_gang(gang)
-    _, seconds = _timed(admitter, NOW + 100)
-    return admitter, waiting, seconds
+        scheduler.put_gang(gang)
+    _, seconds = _timed(scheduler, NOW + 100)
+    return scheduler, waiting, seconds
 
 
 def _measured(pending: int) -> tuple[list[float], list[float], float]:
     """Milliseconds to find the one that fits, to decide after one gang has ended, and (once) to decide about all."""
-    admitter, _, anew = _deep(pending)
+    scheduler, _, anew = _deep(pending)
     found, freed = [], []
     for number in range(15):
-        admitter.put_gang(_gang(f"small-{number}", _member("worker", 1, 1), at=NOW + 100))
-        verdicts, seconds = _timed(admitter, NOW + 101 + number / 100)
+        scheduler.put_gang(_gang(f"small-{number}", _member("worker", 1, 1), at=NOW + 100))
+        verdicts, seconds = _timed(scheduler, NOW + 101 + number / 100)
         assert isinstance(verdicts[f"small-{number}"], Admit)
         found.append(seconds * 1e3)
     for number in range(15):
-        admitter.remove_gang(f"r{number}")
-        verdicts, seconds = _timed(admitter, NOW + 102 + number / 100)
+        scheduler.remove_gang(f"r{number}")
+        verdicts, seconds = _timed(scheduler, NOW + 102 + number / 100)
         assert any(isinstance(verdict, Admit) for verdict in verdicts.values()), "no gang was admitted"
         freed.append(seconds * 1e3)
     return found, freed, anew * 1e3
 
 
-def _timed(admitter: Admitter, now: float) -> tuple[dict[str, object], float]:
+def _timed(scheduler: Scheduler, now: float) -> tuple[dict[str, object], float]:
     begun = time.thread_time()
-    verdicts = admitter.decide(now)
+    verdicts = scheduler.cycle(now).verdicts
     return dict(verdicts), time.thread_time() - begun
 
 
@@ -111,19 +111,19 @@ def deep_queues() -> dict[str, Measured]:
 # -- Preemption --
 
 
-def _plan(admitter: Admitter, pods: int, number: int) -> tuple[float, int]:
+def _plan(scheduler: Scheduler, pods: int, number: int) -> tuple[float, int]:
     """Milliseconds to plan who is preempted for a gang of so many pods, and how many gangs; then all is as before."""
     high = _gang(f"high-{number}", _member("ps", max(1, pods // 8), 2), _member("worker", pods, 8, 1), priority=9)
-    admitter.put_gang(high)
-    verdicts, spent = _timed(admitter, NOW + 1 + number)
+    scheduler.put_gang(high)
+    verdicts, spent = _timed(scheduler, NOW + 1 + number)
     preempted = [uid for uid, verdict in verdicts.items() if isinstance(verdict, Preempt)]
     assert isinstance(verdicts[high.uid], Wait)
     assert len(preempted) >= pods // 8, f"{len(preempted)} gangs of 8 do not make room for {pods}"
-    admitter.remove_gang(high.uid)
+    scheduler.remove_gang(high.uid)
     for uid in preempted:
         name = f"node-{int(uid[1:]):05}"
         place = AssignedPods(at=NOW - 10_000 + int(uid[1:]), sizes={"worker": 8}, placement={"worker": {name: 8}})
-        admitter.put_gang(replace(_gang(uid, *_EIGHT, at=NOW - 10_000), assigned=place))
+        scheduler.put_gang(replace(_gang(uid, *_EIGHT, at=NOW - 10_000), assigned=place))
     return spent * 1e3, len(preempted)
 
 
@@ -138,13 +138,13 @@ def _plan(admitter: Admitter, pods: int, number: int) -> tuple[float, int]:
 )
 def plan_512() -> Measured:
     """The peer is a gang of 8: 64 times as many pods are to take no more than 10 times as long."""
-    admitter = _full()
-    admitter.decide(NOW)
+    scheduler = _full()
+    scheduler.cycle(NOW)
     took: dict[int, list[float]] = {512: [], 8: []}
     most = 0
     for number in range(18):
         pods = (512, 8)[number % 2]
-        spent, victims = _plan(admitter, pods, number)
+        spent, victims = _plan(scheduler, pods, number)
         if number > 1:
             took[pods].append(spent)
         most = max(most, victims)

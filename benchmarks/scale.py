@@ -1,6 +1,6 @@
-"""Scale beyond one machine: the production admitter under large loads, and what that asks of an API server and of etcd.
+"""Scale beyond one machine: the scheduler under large loads, and what that asks of an API server and of etcd.
 
-``python -m benchmarks.scale measure`` runs the admitter on 10,000 to 100,000 nodes with 1,000 to 1,000,000 gangs that
+``python -m benchmarks.scale measure`` runs the scheduler on 10,000 to 100,000 nodes with 1,000 to 1,000,000 gangs that
 wait (minutes, and some GiB of memory). ``python -m benchmarks.scale server PID PID`` measures what writes cost the API
 server of ``TF_DIST_TEST_KUBECONFIG``: the process ids of kube-apiserver and etcd. Both write ``scale.json``.
 ``python -m benchmarks.scale docs`` computes the tables and pictures of ``docs/scale.md`` from it.
@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.measure import cpu_seconds, resident_mib
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.admission import Admitter
+from tf_dist.core.gang.scheduler import Scheduler
 from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet
 
 FOUND: Final = Path(__file__).with_name("scale.json")
@@ -36,7 +36,7 @@ GPU: Final = "nvidia.com/gpu"
 _NOW: Final = 1_800_000_000.0
 _ROOM: Final = {"cpu": Decimal(96), "memory": Decimal(768 << 30), "pods": Decimal(110), GPU: Decimal(8)}
 
-# -- the production admitter --
+# -- the production scheduler --
 
 
 def _pods(type_: str, count: int, cpu: int, gpu: int = 0) -> PodSet:
@@ -50,28 +50,28 @@ def _gang(uid: str, *members: PodSet, at: float) -> Gang:
 
 def admitter_point(nodes: int, waiting: int) -> dict[str, float]:
     """A full cluster, a gang of 8 on each node; so many more wait, of 40 shapes. Seconds, milliseconds and MiB."""
-    admitter, eight = Admitter(), _pods("worker", 8, 8, 1)
+    scheduler, eight = Scheduler(), _pods("worker", 8, 8, 1)
     names = [f"node-{number:06}" for number in range(nodes)]
     for name in names:
-        admitter.put_node(Node(name=name, allocatable=_ROOM, free=_ROOM))
+        scheduler.put_node(Node(name=name, allocatable=_ROOM, free=_ROOM))
     for number, name in enumerate(names):
         place = AssignedPods(at=_NOW - 10_000, sizes={"worker": 8}, placement={"worker": {name: 8}})
-        admitter.put_gang(replace(_gang(f"r{number}", eight, at=_NOW - 10_000), assigned=place))
-    admitter.decide(_NOW)
+        scheduler.put_gang(replace(_gang(f"r{number}", eight, at=_NOW - 10_000), assigned=place))
+    scheduler.cycle(_NOW)
     before = resident_mib(os.getpid())
     shapes = [(_pods("ps", 1, 1 + shape % 4), _pods("worker", 1 + shape % 8, 4, 1)) for shape in range(40)]
     begun = time.process_time()
     for number in range(waiting):
-        admitter.put_gang(_gang(f"p{number}", *shapes[number % 40], at=_NOW + number / 1e4))
+        scheduler.put_gang(_gang(f"p{number}", *shapes[number % 40], at=_NOW + number / 1e4))
     taken_in = time.process_time() - begun
     begun = time.process_time()
-    admitter.decide(_NOW + 200)
+    scheduler.cycle(_NOW + 200)
     anew = time.process_time() - begun
     released = []
     for number in range(15):
-        admitter.remove_gang(f"r{number}")
+        scheduler.remove_gang(f"r{number}")
         begun = time.process_time()
-        verdicts = admitter.decide(_NOW + 201 + number / 100)
+        verdicts = scheduler.cycle(_NOW + 201 + number / 100).verdicts
         released.append((time.process_time() - begun) * 1e3)
         assert any(isinstance(verdict, Admit) for verdict in verdicts.values()), "no gang was given the room"
     held = resident_mib(os.getpid()) - before

@@ -1,4 +1,9 @@
-"""Gang admission: when it decides, and which of its verdicts are not yet in the jobs' statuses."""
+"""Gang admission: when it decides, and which of its verdicts are not yet in the jobs' statuses.
+
+The rounds of the loop (``Controller``) take in what has changed, decide here, and have workers write what was decided:
+``status.admission`` is written over the version that was decided on, and the job's next pass reacts to what stands
+there. Nothing here waits for a server.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,24 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
-from tf_dist.core.api.job import Job
-from tf_dist.core.gang.admission import Admitter, CacheSync
+from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.quota import QueueUsage
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
-from tf_dist.core.gang.types import AssignedPods, GangDecisionError
+from tf_dist.core.gang.types import AdmissionRequest
 
 _LOG = logging.getLogger(__name__)
-
 # Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
 # controller that is busy, and the first change after a while waits for nothing. However long it took, no job waits
 # longer.
 _REST_FACTOR: Final = 4.0
 _MAX_REST: Final = 0.1
+# So many gangs are admitted before the first of them is written: a decision about a thousand takes a while.
+_AT_A_TIME: Final = 32
 
 
 class GangAdmission:
@@ -40,19 +43,18 @@ class GangAdmission:
         self._changed: dict[str, None] = {}
         # Jobs with a new reason why they wait.
         self._unreported: set[JobRef] = set()
-        # Jobs that cannot take their places (their status is refused), by the version for which that is so.
+        # Jobs whose status is refused, by the version for which that is so: admitted, they would hold what others need.
         self._set_aside: dict[str, str] = {}
         self._begin()
-        self._rested = float("-inf")
+        self._rested = -math.inf
         self.wanted = True
 
     def _begin(self) -> None:
-        self._admitter: Admitter | None = None
-        self._cache_sync: CacheSync | None = None
+        self._admitter = Admitter(sees_nodes=self._informers.sees_nodes, namespaces=self._informers.labels_of)
+        # Whether it is to be told everything, and whether it has decided on what it knows.
+        self._whole, self._has_decided = True, False
         # Verdicts that change what a job holds, with the version of the job that they are for.
         self._given: dict[str, tuple[Verdict, str]] = {}
-        # Jobs that could not be decided about, and why: left out until they are edited.
-        self._left_out: dict[str, tuple[Job | None, str]] = {}
 
     # When it is asked
 
@@ -70,7 +72,8 @@ class GangAdmission:
     def clock_stepped(self) -> None:
         """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""
         with self._lock:
-            self._admitter = self._cache_sync = None
+            self._admitter.reset()
+            self._has_decided = False
         self.want()
 
     def pause(self) -> float:
@@ -80,7 +83,7 @@ class GangAdmission:
             return rest
         with self._lock:
             now = self._clock()
-            due = self._admitter.wake_at(now) - now if self._admitter is not None else math.inf
+            due = self._admitter.wake_at(now) - now if self._has_decided else math.inf
         return max(rest, due)
 
     # What it says
@@ -91,7 +94,7 @@ class GangAdmission:
             given = self._given.get(known.uid)
             if given is not None:
                 return given[0] if given[1] == known.version else None
-            if self._admitter is None or not known.waits:
+            if not self._has_decided or not known.waits:
                 return None
             with suppress(KeyError):  # it has not been decided about yet
                 waits = self._admitter.explain(known.uid)
@@ -107,12 +110,12 @@ class GangAdmission:
     def queue_usages(self) -> Mapping[str, QueueUsage]:
         """How the queues stand as of the last decision."""
         with self._lock:
-            return self._admitter.queue_usages() if self._admitter is not None else {}
+            return self._admitter.queue_usages() if self._has_decided else {}
 
     def withdraw(self, uid: str, *, set_aside: bool = False) -> None:
         """The verdict did not reach the job, and will not: it is to be decided again.
 
-        ``set_aside``: not before the job has changed, or ``readmit`` is called: it would hold the place in between.
+        ``set_aside``: not before the job has changed, or ``readmit`` is called.
         """
         with self._lock:
             if uid not in self._given:
@@ -120,7 +123,7 @@ class GangAdmission:
             if set_aside:
                 self._set_aside[uid] = self._given[uid][1]
                 self._changed[uid] = None
-            self._drop(uid)
+            self._revert(uid)
         self.want()
 
     def readmit(self, uid: str) -> None:
@@ -131,31 +134,36 @@ class GangAdmission:
             self._changed[uid] = None
         self.want()
 
-    # How it decides
-
-    def decide(self, changes: Callable[[], JobChanges]) -> list[JobRef]:
-        """Decide; the jobs with a new verdict that changes what they hold. See ``unreported_waits`` for the others.
-
-        ``changes``: returns the jobs that take part in admission and have changed.
-        """
-        begun, self.wanted = self._monotonic(), False
-        try:
-            with self._lock:
-                self._take(changes())
-                return self._decide()
-        except BaseException:
-            self.want()
-            raise
-        finally:
-            end = self._monotonic()
-            self._rested = end + min(_MAX_REST, _REST_FACTOR * (end - begun))
-
     def unreported_waits(self) -> set[JobRef]:
         """Jobs with a new reason why they wait, since this was asked last."""
         unreported, self._unreported = self._unreported, set()
         return unreported
 
-    def _take(self, changes: JobChanges) -> None:
+    # How it decides
+
+    def decide(self, changes: Callable[[], JobChanges]) -> list[JobRef]:
+        """Decide about so many gangs as are written next; the jobs with a verdict that changes what they hold.
+
+        ``changes``: returns the jobs that have changed.
+        """
+        begun, self.wanted = self._monotonic(), False
+        try:
+            with self._lock:
+                self._take_in(changes())
+                verdicts, more = self._cycle()
+                return self._hand_out(verdicts)
+        except BaseException:
+            more = False
+            self.want()
+            raise
+        finally:
+            end = self._monotonic()
+            self._rested = end + min(_MAX_REST, 0.0 if more else _REST_FACTOR * (end - begun))
+            if more:
+                self.want()
+
+    def _take_in(self, changes: JobChanges) -> None:
+        """What was given to a job that has changed since is in it by now, or will never be."""
         gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
         for uid, known in {**gone, **changes.jobs}.items():
             if known is not None:
@@ -165,90 +173,42 @@ class GangAdmission:
                 if self._known.pop(uid, None) is None:
                     continue
             self._changed[uid] = None
+        for uid in self._changed:
+            known, given = self._known.get(uid), self._given.get(uid)
+            if given is not None and (known is None or known.version != given[1]):
+                self._revert(uid)
 
-    def _decide(self) -> list[JobRef]:
-        self._settle()
-        verdicts = self._verdicts()
-        given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
-        self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
-        self._recorder.undecidable(sum(_is_unreadable(verdict) for verdict in verdicts.values()))
-        self._unreported.update(self._known[uid].ref for uid in verdicts if uid not in given)
-        return [self._known[uid].ref for uid in given]
+    def _revert(self, uid: str) -> None:
+        del self._given[uid]
+        self._admitter.revert(uid)
 
-    def _verdicts(self) -> dict[str, Verdict]:
-        """What is new. A gang that cannot be decided about is left out, and the others are decided about all the same.
+    def _cycle(self) -> tuple[Mapping[str, Verdict], bool]:
+        """New verdicts, and whether there are more to come."""
+        uids = self._known if self._whole else self._changed
+        try:
+            requests = {uid: self._request(uid) for uid in uids}
+            self._admitter.update(self._informers.changes(requests, whole=self._whole))
+            self._whole = False
+            decisions = self._admitter.cycle(self._clock(), limit=_AT_A_TIME)
+        except BaseException:
+            self._whole, self._has_decided = True, False
+            raise
+        for uid, error in decisions.failed.items():
+            _LOG.error("leaving out undecidable gang job=%s", self._known[uid].ref, exc_info=error)
+        self._has_decided = True
+        self._changed.clear()
+        return decisions.verdicts, decisions.more
 
-        Half a decision is none: the admitter is made anew then, with what was given before and is not written yet.
-        """
-        while True:
-            try:
-                admitter, now = self._fed(), self._clock()
-                verdicts = admitter.decide(now)
-            except GangDecisionError as error:
-                self._admitter = self._cache_sync = None
-                if error.uid in self._left_out:
-                    raise
-                entry = self._known[error.uid]
-                _LOG.exception("leaving out undecidable gang job=%s", entry.ref)
-                self._left_out[error.uid] = entry.job, f"it cannot be decided about: {error}"
-            except BaseException:
-                self._admitter = self._cache_sync = None
-                raise
-            else:
-                self._changed.clear()
-                return verdicts
-
-    def _fed(self) -> Admitter:
-        """An admitter that knows everything there is."""
-        whole = self._admitter is None
-        admitter, cache_sync = self._ready()
-        uids = self._known if whole else self._changed
-        claims = {uid: self._claim(uid) for uid in uids}
-        cache_sync.take(self._without_left_out(self._informers.changes(claims, whole=whole)))
-        for uid, (verdict, _) in self._given.items() if whole else ():
-            if isinstance(verdict, Admit):
-                place = AssignedPods(at=self._clock(), sizes=verdict.sizes, placement=verdict.placement)
-                cache_sync.assume(uid, place, verdict.fallback)
-        return admitter
-
-    def _claim(self, uid: str) -> AdmissionRequest | None:
+    def _request(self, uid: str) -> AdmissionRequest | None:
         known = self._known.get(uid)
         if known is None or self._set_aside.get(uid) == known.version:
             return None
         return known.claim()
 
-    def _without_left_out(self, seen: SnapshotChanges) -> SnapshotChanges:
-        found = {
-            uid: replace(gang, members=(), problem=self._left_out[uid][1])
-            for uid in self._left_out
-            if (gang := seen.gangs.get(uid)) is not None
-        }
-        return replace(seen, gangs={**seen.gangs, **found}) if found else seen
-
-    def _ready(self) -> tuple[Admitter, CacheSync]:
-        if self._admitter is None or self._cache_sync is None:
-            self._admitter = Admitter(sees_nodes=self._informers.sees_nodes)
-            self._cache_sync = CacheSync(self._admitter)
-        return self._admitter, self._cache_sync
-
-    def _settle(self) -> None:
-        """What was given to a job that has changed since is in it by now, or will never be."""
-        for uid in self._changed:
-            known, given = self._known.get(uid), self._given.get(uid)
-            if given is not None and (known is None or known.version != given[1]):
-                self._drop(uid)
-            if uid in self._left_out and (known is None or known.job is not self._left_out[uid][0]):
-                del self._left_out[uid]
-                self._again(uid)
-
-    def _drop(self, uid: str) -> None:
-        del self._given[uid]
-        self._again(uid)
-
-    def _again(self, uid: str) -> None:
-        if self._cache_sync is not None:
-            self._cache_sync.again(uid)
-
-
-def _is_unreadable(verdict: Verdict) -> bool:
-    return isinstance(verdict, Wait) and verdict.reason == PendingReason.UNREADABLE
+    def _hand_out(self, verdicts: Mapping[str, Verdict]) -> list[JobRef]:
+        given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
+        self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
+        waits = [verdict for verdict in verdicts.values() if isinstance(verdict, Wait)]
+        self._recorder.undecidable(sum(wait.reason == PendingReason.UNREADABLE for wait in waits))
+        self._unreported.update(self._known[uid].ref for uid in verdicts if uid not in given)
+        return [self._known[uid].ref for uid in given]

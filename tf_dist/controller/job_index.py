@@ -17,7 +17,7 @@ from tf_dist.core.api.status import LIVE, AcceptedSpec, Phase, Status
 from tf_dist.core.api.status_codec import NewerStatusFormat, read_status
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
-from tf_dist.core.gang.snapshot import AdmissionRequest
+from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_default_scheduler

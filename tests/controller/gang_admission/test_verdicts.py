@@ -8,28 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
-from tf_dist.controller.gang_admission.verdicts import GangAdmission
 
 from tests.controller.harness import Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, TFJOBS, Resource
-from tf_dist.controller.controller import Controller
-from tf_dist.controller.informers.informer_set import InformerSet
+from tf_dist.controller.driver import Driver
+from tf_dist.controller.driver_settings import DriverContext, JobRef
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
+from tf_dist.controller.gang_admission.verdicts import GangAdmission
+from tf_dist.controller.informers.driver_informers import DriverInformers
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.api.timestamps import format_time
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotChanges
+from tf_dist.core.gang.admission import AdmissionChanges
+from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.errors import Unavailable
 
 
-def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> ControllerContext:
-    return ControllerContext(cluster=world.memory, clock=world.clock, monotonic=monotonic)
+def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> DriverContext:
+    return DriverContext(cluster=world.memory, clock=world.clock, monotonic=monotonic)
 
 
 class Counted(MetricsRecorder):
@@ -42,15 +43,21 @@ class Counted(MetricsRecorder):
         self.gangs += gangs
 
 
-class Altered(InformerSet):
+class Unhashable(str):
+    """A text that no dict takes."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Altered(DriverInformers):
     """Caches whose changes come altered, or not at all."""
 
-    def __init__(self, world: World, alter: Callable[[SnapshotChanges], SnapshotChanges]) -> None:
-        super().__init__(ControllerContext(cluster=world.memory), on_change=lambda *_: None, on_capacity_freed=list)
+    def __init__(self, world: World, alter: Callable[[AdmissionChanges], AdmissionChanges]) -> None:
+        super().__init__(DriverContext(cluster=world.memory), on_change=lambda *_: None, on_capacity_freed=list)
         self._alter = alter
 
-    def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
-        return self._alter(super().changes(claims, whole=whole))
+    def changes(self, jobs: Mapping[str, AdmissionRequest | None], *, whole: bool) -> AdmissionChanges:
+        return self._alter(super().changes(jobs, whole=whole))
 
 
 class Slow:
@@ -77,7 +84,7 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
     world, clock, job_index = World(), Slow(), JobIndex()
     world.submit(tfjob("a"))
     world.submit(tfjob("b"))
-    informers = world.controller.informers
+    informers = world.driver.informers
     informers.refresh()
     known = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
     admission = GangAdmission(context(world, clock), informers)
@@ -92,8 +99,8 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
 
 def test_a_stream_of_changes_is_decided_about_twenty_times_a_second_and_a_few_at_once() -> None:
     world, clock = World(), Slow()
-    world.controller.informers.refresh()
-    admission = GangAdmission(context(world, clock), world.controller.informers)
+    world.driver.informers.refresh()
+    admission = GangAdmission(context(world, clock), world.driver.informers)
 
     def decided_within(seconds: float) -> int:
         end, count = clock.now + seconds, 0
@@ -114,7 +121,7 @@ def test_a_stream_of_changes_is_decided_about_twenty_times_a_second_and_a_few_at
 def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
     world, clock, job_index = World(), Slow(), JobIndex()
     world.submit(tfjob())
-    informers = world.controller.informers
+    informers = world.driver.informers
     informers.refresh()
     [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
 
@@ -133,7 +140,7 @@ def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
 def test_jobs_for_which_the_list_has_too_little_room_are_offered_again_though_nothing_changes() -> None:
     world, clock, job_index = World(), Slow(), JobIndex()
     world.submit(tfjob())
-    informers = world.controller.informers
+    informers = world.driver.informers
     informers.refresh()
     [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
 
@@ -155,7 +162,7 @@ def test_jobs_for_which_the_list_has_too_little_room_are_offered_again_though_no
 
 def test_a_decision_that_fails_is_rested_from_too() -> None:
     world, clock = World(), Slow()
-    admission = GangAdmission(context(world, clock), world.controller.informers)
+    admission = GangAdmission(context(world, clock), world.driver.informers)
 
     def failing() -> JobChanges:
         clock.now += 0.01
@@ -170,7 +177,7 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
     """A change noted only after that wakes the loop: the decision that is under way does not know of it."""
     world, job_index = World(), JobIndex()
     world.submit(tfjob())
-    informers = world.controller.informers
+    informers = world.driver.informers
     informers.refresh()
     admission = GangAdmission(context(world), informers)
 
@@ -190,7 +197,7 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     """A client wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
     world = World()
     world.submit(tfjob())
-    informers, job_index = world.controller.informers, JobIndex()
+    informers, job_index = world.driver.informers, JobIndex()
     informers.refresh()
     admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
@@ -213,7 +220,7 @@ def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> Non
     """The verdict was taken back, and the admitter still counts with it until it decides again."""
     world = World()
     world.submit(tfjob())
-    informers, job_index = world.controller.informers, JobIndex()
+    informers, job_index = world.driver.informers, JobIndex()
     informers.refresh()
     admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
@@ -230,9 +237,14 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     """A label of a node that no dict takes fails in the middle of deciding about the one gang that asks for it."""
     world, counted, job_index = World(cpu="6"), Counted(), JobIndex()
 
-    def unhashable(seen: SnapshotChanges) -> SnapshotChanges:
-        labels: Any = {"zone": ["a"]}
-        return replace(seen, nodes={name: node and replace(node, labels=labels) for name, node in seen.nodes.items()})
+    def unhashable(seen: AdmissionChanges) -> AdmissionChanges:
+        labels = {"labels": {"zone": Unhashable("a")}}
+        return replace(
+            seen,
+            nodes={
+                name: node and {**node, "metadata": {**node["metadata"], **labels}} for name, node in seen.nodes.items()
+            },
+        )
 
     informers = Altered(world, unhashable)
     admission = GangAdmission(replace(context(world), recorder=counted), informers)
@@ -265,7 +277,7 @@ def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None
     world, job_index, fails = World(), JobIndex(), [True]
     world.submit(tfjob())
 
-    def failing(seen: SnapshotChanges) -> SnapshotChanges:
+    def failing(seen: AdmissionChanges) -> AdmissionChanges:
         if fails and fails.pop():
             raise ZeroDivisionError("a defect")
         return seen
@@ -291,7 +303,7 @@ def postpone(world: World, name: str, until: float) -> None:
 def test_whose_time_has_not_come_yet_has_no_place_though_the_clock_said_otherwise_before() -> None:
     """Room for two; the clock is 40 s ahead while the first of them comes, and is set back then."""
     world, steady = World(cpu="8"), Clock()
-    world.controller = Controller(world.memory, clock=world.clock, monotonic=steady)
+    world.driver = Driver(world.memory, clock=world.clock, monotonic=steady)
     world.submit(tfjob("early"))
     postpone(world, "early", world.clock.now + 50)
     world.settle()
@@ -316,7 +328,7 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
             body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
             world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
 
-    world.controller = Controller(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
+    world.driver = Driver(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.step_until(lambda: written[0])
     world.clock.now += 31  # longer than the pause after a failure
@@ -327,7 +339,7 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
 def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:
     """Nothing else may happen that would wake the driver."""
     world = World(cpu="64", clock=RunningClock())
-    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
+    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
     try:
         until(driver.synced, 60)
@@ -343,7 +355,7 @@ def narrow() -> tuple[World, GangAdmission, LeasePendingAdmissions]:
     """Room for three gangs, and for one job in the list of what is intended."""
     world = World(cpu="9")
     intents = LeasePendingAdmissions(world.memory, LeaseRef("default", "admissions"), lambda *_: None, max_jobs=1)
-    admission = GangAdmission(context(world), world.controller.informers)
+    admission = GangAdmission(context(world), world.driver.informers)
     assert admission.open(1, intents)
     return world, admission, intents
 
@@ -360,12 +372,12 @@ def test_reports_wait_reasons_when_admissions_cannot_be_recorded() -> None:
     pending = LeasePendingAdmissions(
         disturbed(world.memory, refuse), LeaseRef("default", "admissions"), lambda *_: None
     )
-    admission = GangAdmission(context(world), world.controller.informers)
+    admission = GangAdmission(context(world), world.driver.informers)
     assert admission.open(1, pending)
     world.submit(tfjob("fits"))
     world.submit(tfjob("waits"))
-    world.controller.informers.refresh()
-    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.controller.informers.jobs()}
+    world.driver.informers.refresh()
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
     failing.append(True)
     with pytest.raises(Unavailable):
         admission.decide(job_index.changes, lambda *_: True)
@@ -375,8 +387,8 @@ def test_reports_wait_reasons_when_admissions_cannot_be_recorded() -> None:
 
 def decided(world: World, admission: GangAdmission, job_index: JobIndex) -> dict[str, JobEntry]:
     """Decide on what is stored; the jobs by name."""
-    world.controller.informers.refresh()
-    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.controller.informers.jobs()}
+    world.driver.informers.refresh()
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
     admission.decide(job_index.changes, lambda *_: True)
     return known
 
@@ -440,9 +452,9 @@ def test_what_another_driver_is_to_tell_is_reserved_and_not_written_down(
     for name in ("a", "b", "c", "d"):
         world.submit(tfjob(name))
         world.clock.now += 1
-    world.controller.informers.refresh()
+    world.driver.informers.refresh()
     job_index = JobIndex()
-    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.controller.informers.jobs()}
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
     heard = admission.decide(job_index.changes, lambda entry, _: entry.ref.name == "b")
     assert intents.declared() == {known["b"].uid}
     assert heard == [known["b"].ref, known["d"].ref], "there is room for three"

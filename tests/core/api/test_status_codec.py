@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import START
-from tests.core.gang.stored import ADMITTED, job
+from tests.core.gang.stored import ADMITTED, admitter_of, job, verdicts
 from tests.core.malformed import ANYTHING, BOMBS, bombs_at, disfigured, places, put
 from tests.thorough import thorough
 from tf_dist.cluster.client.indexer import parse_resource_version
@@ -70,10 +70,9 @@ from tf_dist.core.api.status_codec import (
 )
 from tf_dist.core.api.timestamps import format_micro_time, format_time, parse_duration, parse_time
 from tf_dist.core.dialects import read
-from tf_dist.core.gang.admission import admit
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.resources.queue_resource import read_queue
-from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
+from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.errors import InvalidJob, InvalidQueue
 
@@ -347,7 +346,7 @@ def known(stored: Mapping[str, Any]) -> Status:
 
 
 def as_admission_sees(claims: list[AdmissionRequest], nodes: list[Any], pods: list[Any]) -> object:
-    return admit(build_snapshot(claims, nodes, pods, now=START + 1000))
+    return verdicts(admitter_of(claims, nodes, pods), START + 1000)
 
 
 def jobs_of(document: Any) -> list[AdmissionRequest]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, Verdict, Wait
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.admission import Admitter
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder
-from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, Snapshot
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
+from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, UnavailableNode
 
 GPU = "nvidia.com/gpu"
 
@@ -111,33 +111,40 @@ def message(verdict: Verdict) -> str:
     return verdict.message
 
 
-class Follower:
-    """All that is kept up to date, put together from the changes alone."""
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Everything that one decision is made on."""
 
-    def __init__(self) -> None:
-        self.seen = SnapshotBuilder()
-        self.gangs: dict[str, Gang | None] = {}
-        self.nodes: dict[str, Node | None] = {}
-        self._uids: set[str] = set()
+    gangs: tuple[Gang, ...]
+    nodes: tuple[Node, ...] | None
+    now: float = 0.0
+    queues: tuple[Queue, ...] = ()
+    policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
+    resource_quotas: ResourceQuotas = field(default_factory=dict)
+    unavailable: Mapping[str, UnavailableNode] = field(default_factory=dict)
 
-    def snapshot(self, claims: Iterable[AdmissionRequest], nodes: Iterable[Any]) -> Snapshot:
-        """The whole, now that these are the claims and the nodes."""
-        for one in nodes:
-            self.seen.put_node(one["metadata"]["name"], one)
-        listed = {claim.job.uid: claim for claim in claims}
-        found = self.seen.update(dict.fromkeys(self._uids) | listed)
-        self._uids = set(listed)
-        self.gangs |= found.gangs
-        self.nodes |= found.nodes
-        return Snapshot(
-            gangs=tuple(gang for gang in self.gangs.values() if gang is not None),
-            nodes=tuple(node for _, node in sorted(self.nodes.items()) if node is not None),
-            unavailable=found.unavailable,
-        )
+
+def admit(snapshot: Snapshot) -> dict[str, Verdict]:
+    """The verdict on every gang, by its uid, of a scheduler that has just begun."""
+    scheduler = Scheduler(snapshot.policy, sees_nodes=snapshot.nodes is not None)
+    scheduler.put_queues(snapshot.queues)
+    scheduler.put_resource_quotas(snapshot.resource_quotas)
+    for node in snapshot.nodes or ():
+        scheduler.put_node(node)
+    scheduler.put_unavailable(snapshot.unavailable)
+    for gang in snapshot.gangs:
+        scheduler.put_gang(gang)
+    verdicts = scheduler.cycle(snapshot.now).verdicts
+    return {gang.uid: verdicts.get(gang.uid) or scheduler.explain(gang.uid) for gang in snapshot.gangs}
+
+
+def waiting(scheduler: Scheduler) -> list[str]:
+    """The jobs that wait."""
+    return sorted(gang.uid for gang in scheduler.gangs if gang.assigned is None)
 
 
 class World:
-    """What is written down: gangs, nodes and queues, with an admitter that gets every change."""
+    """What is written down: gangs, nodes and queues, with a scheduler that gets every change."""
 
     def __init__(
         self, nodes: Iterable[Node] = (), queues: Iterable[Queue] = (), policy: AdmissionPolicy | None = None
@@ -147,30 +154,30 @@ class World:
         self.queues = tuple(queues)
         self.gangs: dict[str, Gang] = {}
         self.asked: dict[str, Gang] = {}  # as they waited
-        self.admitter = Admitter(self.policy)
-        self.admitter.put_queues(self.queues)
+        self.scheduler = Scheduler(self.policy)
+        self.scheduler.put_queues(self.queues)
         for node in self.nodes.values():
-            self.admitter.put_node(node)
+            self.scheduler.put_node(node)
 
     def put(self, *gangs: Gang) -> None:
         for one in gangs:
             self.gangs[one.uid] = one
             if one.assigned is None:
                 self.asked[one.uid] = one
-            self.admitter.put_gang(one)
+            self.scheduler.put_gang(one)
 
     def remove(self, *uids: str) -> None:
         for uid in uids:
             del self.gangs[uid]
-            self.admitter.remove_gang(uid)
+            self.scheduler.remove_gang(uid)
 
     def put_node(self, node: Node) -> None:
         self.nodes[node.name] = node
-        self.admitter.put_node(node)
+        self.scheduler.put_node(node)
 
     def remove_node(self, name: str) -> None:
         del self.nodes[name]
-        self.admitter.remove_node(name)
+        self.scheduler.remove_node(name)
 
     def snapshot(self, now: float) -> Snapshot:
         return Snapshot(
@@ -183,7 +190,7 @@ class World:
 
     def decide(self, now: float) -> dict[str, Verdict]:
         """Decide, and carry out what is said."""
-        verdicts = self.admitter.decide(now)
+        verdicts = dict(self.scheduler.cycle(now).verdicts)
         for uid in sorted(verdicts):
             one = obeyed(self.gangs[uid], verdicts[uid], now)
             lost = one.assigned is None and self.gangs[uid].assigned is not None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tests.core.builders import START, replicas, template, v1_job
+from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.status import Admission, Phase, Status
+from tf_dist.core.gang.admission import AdmissionChanges, Admitter
+from tf_dist.core.gang.resources.namespace_selector import LabelsOf
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
+from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest, Gang, Node
 
 
 def container(restart: str = "", **values: str) -> dict[str, Any]:
@@ -44,3 +51,46 @@ ADMITTED = Status(
     phase=Phase.RUNNING,
     admission=Admission(START, {"worker": {"n": 1, "m": 1}}, sizes={"ps": 1, "worker": 2}, resized=START + 9),
 )
+
+
+def admitter_of(
+    requests: Iterable[AdmissionRequest] = (),
+    nodes: Iterable[Mapping[str, Any]] | None = (),
+    pods: Iterable[Mapping[str, Any]] = (),
+    *,
+    config: AdmissionConfig = NO_ADMISSION_CONFIG,
+    resource_quotas: ResourceQuotas | None = None,
+    namespaces: LabelsOf = lambda _: None,
+) -> Admitter:
+    """An admitter that has seen these and decided nothing. ``nodes`` None: they cannot be listed."""
+    admitter = Admitter(sees_nodes=nodes is not None, namespaces=namespaces)
+    changes = AdmissionChanges(
+        jobs={request.job.uid: request for request in requests},
+        nodes={node["metadata"]["name"]: node for node in nodes or ()},
+        pods={str(number): pod for number, pod in enumerate(pods)},
+        config=config,
+        resource_quotas=resource_quotas,
+    )
+    admitter.update(changes)
+    admitter.refresh()
+    return admitter
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an admitter makes of the documents."""
+
+    gangs: Mapping[str, Gang]
+    nodes: Mapping[str, Node]
+
+
+def seen(admitter: Admitter) -> Seen:
+    gangs = {gang.uid: gang for gang in admitter.scheduler.gangs}
+    return Seen(gangs, {node.name: node for node in admitter.scheduler.nodes})
+
+
+def verdicts(admitter: Admitter, now: float = 0.0) -> dict[str, Verdict]:
+    """The verdict on every job."""
+    uids = [gang.uid for gang in admitter.scheduler.gangs]
+    found = admitter.cycle(now).verdicts
+    return {uid: found.get(uid) or admitter.explain(uid) for uid in uids}

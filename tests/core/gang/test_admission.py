@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.gang.gangs import (
+    Snapshot,
     World,
+    admit,
     bound,
     gang,
     member,
@@ -22,12 +24,13 @@ from tests.core.gang.gangs import (
     queue,
     reason,
     running,
+    waiting,
     workers,
 )
 from tests.thorough import thorough
 from tf_dist.core.api.assignment import Admit, Verdict, Wait
-from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.scheduler import Scheduler
 from tf_dist.core.gang.types import (
     AdmissionPolicy,
     AssignedPods,
@@ -35,7 +38,6 @@ from tf_dist.core.gang.types import (
     Node,
     Queue,
     QueueingStrategy,
-    Snapshot,
     TopologyRequest,
 )
 
@@ -288,7 +290,7 @@ def test_a_node_that_comes_back_still_owes_what_was_granted_on_it() -> None:
     assert reason(world.decide(1)["new"]) == "NeverFits"
     world.put_node(node("n", gpu=4))
     world.decide(2)
-    assert reason(world.admitter.explain("new")) == "WaitingForCapacity"
+    assert reason(world.scheduler.explain("new")) == "WaitingForCapacity"
 
 
 # -- quotas --
@@ -313,7 +315,7 @@ def test_a_queue_that_is_not_there_is_said_and_may_come() -> None:
     world = World([node("n", gpu=8)])
     world.put(gang("a", workers(1), queue="teem"))
     assert reason(world.decide(1)["a"]) == "QueueNotFound"
-    world.admitter.put_queues((queue("teem"),))
+    world.scheduler.put_queues((queue("teem"),))
     assert reason(world.decide(2)["a"]) == "Admit"
 
 
@@ -336,9 +338,9 @@ def test_queues_are_served_by_what_they_have() -> None:
 def test_queues_that_are_defined_anew_know_who_runs() -> None:
     world = World([node("n", gpu=8)], (queue("team", gpu=2),))
     world.put(running("in", {"n": 2}, queue="team"), gang("a", workers(2), queue="team"))
-    world.admitter.put_queues((queue("team", gpu=3),))
+    world.scheduler.put_queues((queue("team", gpu=3),))
     assert reason(world.decide(1)["a"]) == "QuotaExceeded"
-    world.admitter.put_queues((queue("team", gpu=4),))
+    world.scheduler.put_queues((queue("team", gpu=4),))
     assert reason(world.decide(2)["a"]) == "Admit"
 
 
@@ -359,13 +361,13 @@ def test_queues_without_quotas_have_their_turns_by_shares_of_the_nodes_that_are_
 
 
 def test_a_gang_that_got_its_place_elsewhere_waits_no_longer() -> None:
-    admitter = Admitter()
-    admitter.put_node(node("n", gpu=4))
-    admitter.put_gang(gang("a", workers(2)))
-    assert admitter.waiting == ["a"]
-    admitter.put_gang(running("a", {"n": 2}))
-    assert admitter.waiting == []
-    assert admitter.decide(1) == {}
+    scheduler = Scheduler()
+    scheduler.put_node(node("n", gpu=4))
+    scheduler.put_gang(gang("a", workers(2)))
+    assert waiting(scheduler) == ["a"]
+    scheduler.put_gang(running("a", {"n": 2}))
+    assert waiting(scheduler) == []
+    assert scheduler.cycle(1).verdicts == {}
 
 
 def test_a_gang_is_not_considered_before_its_time() -> None:
@@ -373,32 +375,35 @@ def test_a_gang_is_not_considered_before_its_time() -> None:
     world.put(gang("a", workers(1), at=0, not_before=3600))
     [verdict] = world.decide(60).values()
     assert (reason(verdict), message(verdict)) == ("Backoff", "tries again at 01:00 UTC")
-    assert world.admitter.wake_at(60) == 3600
+    assert world.scheduler.wake_at(60) == 3600
     assert reason(world.decide(3600)["a"]) == "Admit"
 
 
 def test_what_was_decided_stands_until_it_is_withdrawn() -> None:
-    admitter = Admitter()
-    admitter.put_node(node("n", gpu=4))
+    scheduler = Scheduler()
+    scheduler.put_node(node("n", gpu=4))
     first, second = gang("a", workers(3)), gang("b", workers(3), at=1)
-    admitter.put_gang(first)
-    admitter.put_gang(second)
-    assert {uid: reason(v) for uid, v in admitter.decide(1).items()} == {"a": "Admit", "b": "WaitingForCapacity"}
-    assert admitter.decide(2) == {}
-    admitter.put_gang(first)  # it was not written down
-    admitter.remove_gang("a")
-    assert {uid: reason(v) for uid, v in admitter.decide(3).items()} == {"b": "Admit"}
+    scheduler.put_gang(first)
+    scheduler.put_gang(second)
+    assert {uid: reason(v) for uid, v in scheduler.cycle(1).verdicts.items()} == {
+        "a": "Admit",
+        "b": "WaitingForCapacity",
+    }
+    assert scheduler.cycle(2).verdicts == {}
+    scheduler.put_gang(first)  # it was not written down
+    scheduler.remove_gang("a")
+    assert {uid: reason(v) for uid, v in scheduler.cycle(3).verdicts.items()} == {"b": "Admit"}
 
 
 def test_nothing_new_is_said_while_nothing_changes() -> None:
     world = World([node("n", gpu=2)])
     world.put(gang("a", workers(4, least=2)), gang("b", workers(2), at=1), gang("c", workers(1, gpu=4)))
     world.settle(1)
-    assert world.admitter.decide(2) == {}
+    assert world.scheduler.cycle(2).verdicts == {}
     with pytest.raises(KeyError):
-        world.admitter.explain("missing")
-    world.admitter.remove_gang("missing")
-    world.admitter.remove_node("nowhere")
+        world.scheduler.explain("missing")
+    world.scheduler.remove_gang("missing")
+    world.scheduler.remove_node("nowhere")
 
 
 def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_when_they_come() -> None:
@@ -406,9 +411,9 @@ def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_wh
     world = World([node("n", gpu=4), node("m", gpu=4)])
     world.put(running("r", {"n": 4, "m": 1}), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4)))
     assert {uid: reason(v) for uid, v in world.decide(1).items()} == dict.fromkeys("abc", "WaitingForCapacity")
-    world.admitter.remove_node("m")
+    world.scheduler.remove_node("m")
     assert {uid: reason(v) for uid, v in world.decide(2).items()} == dict.fromkeys("ab", "NeverFits")
-    world.admitter.put_node(node("m", gpu=4, used={"gpu": 1}))
+    world.scheduler.put_node(node("m", gpu=4, used={"gpu": 1}))
     assert {uid: reason(v) for uid, v in world.decide(3).items()} == dict.fromkeys("ab", "WaitingForCapacity")
 
 
@@ -418,7 +423,7 @@ def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_
     assert reason(world.decide(1)["a"]) == "QueueNotFound"
     said = []
     for now, queues in enumerate(([queue("vision", gpu=4)], [queue("vision", gpu=3)], []), start=2):
-        world.admitter.put_queues(queues)
+        world.scheduler.put_queues(queues)
         said.append(reason(world.decide(now)["a"]))
     assert said == ["WaitingForCapacity", "NeverFits", "QueueNotFound"]
 
@@ -426,8 +431,8 @@ def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_
 def test_why_somebody_waits_need_not_be_said_to_be_asked() -> None:
     world = World([node("n", gpu=2)])
     world.put(gang("a", workers(2)), gang("b", workers(2), at=1))
-    assert world.admitter.decide(1, reasons=False).keys() == {"a"}
-    assert isinstance(world.admitter.explain("b"), Wait)
+    assert world.scheduler.cycle(1, reasons=False).verdicts.keys() == {"a"}
+    assert isinstance(world.scheduler.explain("b"), Wait)
 
 
 # -- against every placement there is -----------------------------------------------------------------------------

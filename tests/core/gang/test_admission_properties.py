@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.core.gang.gangs import GPU, World, gang, member, node, queue
+from tests.core.gang.gangs import GPU, Snapshot, World, admit, gang, member, node, queue
 from tf_dist.core.api.assignment import Admit, Preempt, Resize, Wait
-from tf_dist.core.gang.admission import admit
-from tf_dist.core.gang.types import AdmissionPolicy, Gang, PreemptionPolicy, QueueingStrategy, Snapshot, TopologyRequest
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, PreemptionPolicy, QueueingStrategy, TopologyRequest
 
 POLICY = AdmissionPolicy(
     patience=60, starving=600, shrink_after=20, shrink_below_spec_after=100, grow_after=10, steady=30
@@ -115,7 +114,7 @@ def test_what_was_learnt_on_the_way_changes_nothing(seed: int) -> None:
             assert {uid: v for uid, v in said.items() if not isinstance(v, Wait)} == new
             if not new:
                 waits = {uid: verdict for uid, verdict in anew.items() if isinstance(verdict, Wait)}
-                assert {uid: world.admitter.explain(uid) for uid in waits} == waits
+                assert {uid: world.scheduler.explain(uid) for uid in waits} == waits
                 break
 
 

@@ -14,12 +14,25 @@ from random import Random
 
 import pytest
 
-from tests.core.gang.gangs import GPU, World, bound, gang, member, message, node, queue, reason, running, workers
+from tests.core.gang.gangs import (
+    GPU,
+    World,
+    bound,
+    gang,
+    member,
+    message,
+    node,
+    queue,
+    reason,
+    running,
+    workers,
+)
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.gang.backfill import Reservation, make_reservation, with_reserved_kept, with_reserved_taken
-from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.pod_sets import PodsOnNode
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy
+from tf_dist.core.gang.workload import Workload
 
 POLICY = AdmissionPolicy(patience=100)
 
@@ -42,10 +55,10 @@ def test_others_pass_while_the_first_has_not_waited_long() -> None:
 def test_then_room_is_kept_for_it() -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("small", workers(1), at=150))
     assert starts(found, 160) == []
-    waits = found.admitter.explain("large")
+    waits = found.scheduler.explain("large")
     assert reason(waits) == "WaitingForCapacity"
     assert message(waits).endswith("; position 1; starts when ml/a ends or is stopped")
-    small = found.admitter.explain("small")
+    small = found.scheduler.explain("small")
     assert reason(small) == "Reserved"
     assert message(small) == (
         "there is room for it, but that is reserved for those who have waited longer; position 2, behind ml/large"
@@ -62,7 +75,7 @@ def test_who_ends_before_may_pass(estimate: float | None, passes: bool) -> None:
         gang("small", workers(1), at=150, estimate=estimate),
     )
     assert starts(found, 160) == (["small"] if passes else [])
-    assert message(found.admitter.explain("large")).endswith("ends (about 00:03 UTC) or is stopped")
+    assert message(found.scheduler.explain("large")).endswith("ends (about 00:03 UTC) or is stopped")
 
 
 def test_who_goes_elsewhere_may_pass_however_long_it_runs() -> None:
@@ -83,9 +96,9 @@ def test_who_goes_elsewhere_may_pass_however_long_it_runs() -> None:
 def test_a_gang_over_its_time_is_expected_to_take_as_long_again() -> None:
     found = world(running("a", {"n0": 2}, at=0, estimate=100), gang("large", workers(4), at=0))
     found.decide(150)
-    assert "starts when ml/a ends (about 00:03 UTC)" in message(found.admitter.explain("large"))
+    assert "starts when ml/a ends (about 00:03 UTC)" in message(found.scheduler.explain("large"))
     found.decide(250)
-    assert "starts when ml/a ends (about 00:06 UTC)" in message(found.admitter.explain("large"))
+    assert "starts when ml/a ends (about 00:06 UTC)" in message(found.scheduler.explain("large"))
 
 
 def test_the_promise_is_kept_if_estimates_hold() -> None:
@@ -114,7 +127,7 @@ def test_quota_is_reserved_too() -> None:
     found.put(running("a", {"n0": 2}, queue="team"), gang("large", workers(4), at=0, queue="team"))
     found.put(gang("small", workers(1), at=150, queue="team"), gang("other", workers(1), at=150))
     assert starts(found, 160) == ["other"]
-    assert reason(found.admitter.explain("large")) == "QuotaExceeded"
+    assert reason(found.scheduler.explain("large")) == "QuotaExceeded"
 
 
 def test_the_longest_wait_is_bounded_though_small_ones_keep_coming() -> None:
@@ -146,10 +159,10 @@ def test_who_waits_long_has_a_reservation_behind_those_who_do_not() -> None:
     found = world(running("a", {"n0": 2}, priority=1), gang("large", workers(4), at=1000))
     found.put(gang("urgent", workers(4), at=1090, priority=1))
     found.decide(1110)
-    assert message(found.admitter.explain("urgent")).endswith("position 1")
-    assert "behind ml/urgent; starts when ml/a ends" in message(found.admitter.explain("large"))
+    assert message(found.scheduler.explain("urgent")).endswith("position 1")
+    assert "behind ml/urgent; starts when ml/a ends" in message(found.scheduler.explain("large"))
     found.decide(1195)
-    assert message(found.admitter.explain("large")).endswith("position 2, behind ml/urgent")
+    assert message(found.scheduler.explain("large")).endswith("position 2, behind ml/urgent")
 
 
 def test_members_that_differ_reserve_together() -> None:
@@ -220,7 +233,7 @@ def test_a_gang_may_have_a_patience_of_its_own(waited: float, reserves: bool) ->
         running("a", {"n0": 2}), gang("large", workers(4), at=0), gang("urgent", workers(4), at=0, patience=30)
     )
     assert starts(found, 1) == []
-    assert found.admitter.wake_at(1) == 30
+    assert found.scheduler.wake_at(1) == 30
     found.put(gang("small", workers(1), at=0.5))
     assert starts(found, waited) == ([] if reserves else ["small"])
 
@@ -228,7 +241,7 @@ def test_a_gang_may_have_a_patience_of_its_own(waited: float, reserves: bool) ->
 def test_it_is_decided_anew_when_somebody_s_patience_ends() -> None:
     found = world(running("a", {"n0": 2}), gang("large", workers(4), at=0))
     found.decide(10)
-    assert found.admitter.wake_at(10) == 100
+    assert found.scheduler.wake_at(10) == 100
 
 
 NOW = 1000.0
@@ -248,7 +261,7 @@ class Case:
     free: Free
     gives: list[tuple[float, str, Free]]
     left: dict[str, int]
-    waiting: list[WorkloadInfo]
+    waiting: list[Workload]
 
 
 def drawn(dice: Random) -> Case:
@@ -299,7 +312,7 @@ def drawn(dice: Random) -> Case:
     return Case(cache, free, sorted(gives, key=lambda one: one[0]), left, waiting)
 
 
-def wants(entry: WorkloadInfo) -> tuple[int, int]:
+def wants(entry: Workload) -> tuple[int, int]:
     """How many pods, and the GPUs of each."""
     [part] = entry.gang.members
     return part.count, int(part.requests[GPU])
@@ -322,12 +335,12 @@ def more(free: Mapping[str, int], given: Sequence[Mapping[str, int]]) -> Free:
     return {name: count + sum(one.get(name, 0) for one in given) for name, count in free.items()}
 
 
-def need(entry: WorkloadInfo) -> int:
+def need(entry: Workload) -> int:
     count, size = wants(entry)
     return count * size
 
 
-def earliest(case: Case, entry: WorkloadInfo, earlier: Sequence[Reservation]) -> tuple[float, int] | None:
+def earliest(case: Case, entry: Workload, earlier: Sequence[Reservation]) -> tuple[float, int] | None:
     """When a gang fits beside the earlier ones, and how many have given back by then; None: never."""
     count, size = wants(entry)
     leaving = sum(at == NOW for at, _, _ in case.gives)

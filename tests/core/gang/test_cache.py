@@ -18,4 +18,4 @@ RESIZED = replace(RUNNING, assigned=replace(RUNNING.assigned, resized=5.0))
 
 @pytest.mark.parametrize(("one", "moved"), [(gang("a", workers(2)), -inf), (RUNNING, 3.0), (RESIZED, 5.0)])
 def test_a_gang_has_moved_when_it_got_its_room_or_another_size(one: Gang, moved: float) -> None:
-    assert SchedulerCache().put(one).moved == moved
+    assert SchedulerCache().put(one).changed_at == moved

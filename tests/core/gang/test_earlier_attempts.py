@@ -11,13 +11,11 @@ import pytest
 from tests.core import builders
 from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
-from tests.core.gang.stored import container, node
+from tests.core.gang.stored import admitter_of, container, node, verdicts
 from tf_dist.core.api.assignment import Admit, PendingReason, Verdict
 from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.api.status import Admission, Attempts, Phase, Status
-from tf_dist.core.gang.admission import admit
-from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
-from tf_dist.core.gang.types import AdmissionConfig, PriorityClass
+from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest, PriorityClass
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 RULES = AdmissionConfig(priorities={"high": PriorityClass(100)})
@@ -53,7 +51,7 @@ def decided(
 ) -> dict[str, Verdict]:
     """The verdicts by the names of the jobs; each was created a second after the one before, ``late`` seconds late."""
     claims = [AdmissionRequest(of, status, START + late + at) for at, (of, status) in enumerate(jobs.values())]
-    found = admit(build_snapshot(claims, nodes(**cpus), there, now=START + 9, rules=RULES))
+    found = verdicts(admitter_of(claims, nodes(**cpus), there, config=RULES), START + 9)
     return {name: found[of.uid] for name, (of, _) in jobs.items()}
 
 

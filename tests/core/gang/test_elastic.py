@@ -29,7 +29,7 @@ def sizes(found: World) -> dict[str, int]:
 def test_a_gang_starts_smaller_only_when_it_has_waited() -> None:
     found = world(running("a", {"n0": 1, "n1": 2}), gang("b", workers(8, least=2), at=0))
     assert reason(found.decide(29)["b"]) == "WaitingForCapacity"
-    assert found.admitter.wake_at(29) == 30
+    assert found.scheduler.wake_at(29) == 30
     assert found.decide(30)["b"] == Admit(placement={"worker": {"n0": 3, "n1": 2}}, sizes={"worker": 5})
 
 
@@ -52,7 +52,7 @@ def test_ps_and_workers_start_smaller_together() -> None:
 def test_it_grows_when_nobody_has_waited_for_a_while_and_only_where_it_is() -> None:
     found = world(running("a", {"n0": 2}, at=0, most=8))
     assert found.decide(19) == {}
-    assert found.admitter.wake_at(19) == 20
+    assert found.scheduler.wake_at(19) == 20
     assert found.decide(20) == {
         "a": Resize(
             sizes={"worker": 4},
@@ -89,7 +89,7 @@ def test_not_twice_at_short_intervals() -> None:
     assert sizes(found)["a"] == 3
     found.remove("b")
     assert found.settle(50) == []
-    assert found.admitter.wake_at(50) == 80
+    assert found.scheduler.wake_at(50) == 80
     found.settle(80)
     assert sizes(found)["a"] == 4
 
@@ -147,9 +147,9 @@ def test_who_has_been_told_to_become_smaller_does_not_grow_before_it_has() -> No
     """Though no gang needs it any more."""
     found = World([node("n0", gpu=8)], policy=POLICY)
     found.put(running("a", {"n0": 6}, wanted=2, most=8), gang("b", workers(4), at=0))
-    assert isinstance(found.admitter.decide(30)["a"], Resize)
+    assert isinstance(found.scheduler.cycle(30).verdicts["a"], Resize)
     found.remove("b")
-    assert found.admitter.decide(60) == {}
+    assert found.scheduler.cycle(60).verdicts == {}
 
 
 def test_who_has_no_room_where_it_is_keeps_nobody_else_from_growing() -> None:
@@ -234,7 +234,7 @@ def test_the_overgrown_give_back_to_who_has_waited_a_little() -> None:
 def test_below_what_it_wanted_only_for_who_has_waited_long_and_never_below_its_least() -> None:
     found = world(running("a", {"n0": 4, "n1": 4}, least=5), gang("b", workers(3), at=0))
     assert found.settle(179) == []
-    assert found.admitter.wake_at(179) == 180
+    assert found.scheduler.wake_at(179) == 180
     found.settle(180)
     assert sizes(found) == {"a": 5, "b": 3}
     assert world(running("a", {"n0": 4, "n1": 4}, least=6), gang("b", workers(3), at=0)).settle(10**6) == []
@@ -310,7 +310,7 @@ def test_the_room_of_those_who_leave_is_free_when_they_have_left() -> None:
     found.put(bound(running("a", {"n0": 4}, least=2, at=0)), gang("b", workers(2), at=0))
     found.settle(200)
     assert sizes(found) == {"a": 2}
-    assert message(found.admitter.explain("b")).endswith("starts when ml/a has given up the room")
+    assert message(found.scheduler.explain("b")).endswith("starts when ml/a has given up the room")
     found.put_node(node("n0", gpu=4, used={"gpu": 2}))
     found.put(replace(found.gangs["a"], bound={"worker": {"n0": 2}}))
     found.settle(201)

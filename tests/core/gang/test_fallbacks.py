@@ -9,11 +9,23 @@ from typing import Any
 
 import pytest
 
-from tests.core.gang.gangs import World, gang, member, message, node, or_else, queue, reason, running, workers
+from tests.core.gang.gangs import (
+    World,
+    admit,
+    gang,
+    member,
+    message,
+    node,
+    or_else,
+    queue,
+    reason,
+    running,
+    waiting,
+    workers,
+)
 from tests.core.gang.test_admission_properties import POLICY, QUEUES, some_gang, some_node, used
 from tf_dist.core.api.assignment import Admit, Wait
-from tf_dist.core.gang.admission import admit
-from tf_dist.core.gang.types import Gang, QueueingStrategy, Snapshot
+from tf_dist.core.gang.types import Gang, QueueingStrategy
 
 TWO_QUEUES = (queue("train", gpu=8), queue("spot", gpu=8))
 
@@ -91,7 +103,7 @@ def test_while_it_waits_it_holds_nothing_and_keeps_its_first_place() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"), running("in-spot", {"n": 8}, queue="spot"), job())
     world.settle(700)
-    usage = world.admitter.queue_usages()
+    usage = world.scheduler.queue_usages()
     assert [(name, usage[name].pending, usage[name].admitted) for name in ("spot", "train")] == [
         ("spot", 0, 1),
         ("train", 1, 1),
@@ -99,7 +111,7 @@ def test_while_it_waits_it_holds_nothing_and_keeps_its_first_place() -> None:
     world.put(gang("younger", workers(8), at=1, queue="train"))
     world.remove("in-train")
     assert started(world, 701) == {"job": 0}
-    assert world.admitter.waiting == ["younger"]
+    assert waiting(world.scheduler) == ["younger"]
 
 
 def test_a_queue_that_is_served_strictly_tries_the_fallbacks_of_its_first_and_nothing_behind() -> None:
@@ -121,10 +133,10 @@ def test_nothing_is_preempted_for_a_fallback() -> None:
 def test_while_others_are_preempted_for_it_it_does_not_fall_back() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("low", {"n": 8}, queue="train"), job(priority=5))
-    verdicts = world.admitter.decide(700)
+    verdicts = world.scheduler.cycle(700).verdicts
     assert (reason(verdicts["low"]), reason(verdicts["job"])) == ("Preempt", "Preempting")
-    world.admitter.put_gang(gang("low", workers(8), at=0, queue="train"))
-    assert world.admitter.decide(701)["job"] == Admit(sizes={"worker": 8}, placement={"worker": {"n": 8}})
+    world.scheduler.put_gang(gang("low", workers(8), at=0, queue="train"))
+    assert world.scheduler.cycle(701).verdicts["job"] == Admit(sizes={"worker": 8}, placement={"worker": {"n": 8}})
 
 
 def test_room_is_reserved_for_the_first_way_that_there_can_be() -> None:
@@ -156,14 +168,16 @@ def test_why_it_waits_names_its_fallbacks(now: float, said: str) -> None:
 def test_after_its_verdict_was_lost_it_waits_as_before() -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)
     world.put(running("in-train", {"n": 8}, queue="train"))
-    world.admitter.put_gang(job())
-    assert world.admitter.decide(700)["job"] == Admit(sizes={"worker": 8}, placement={"worker": {"n": 8}}, fallback=2)
-    world.admitter.put_gang(job())  # it was not written
-    world.admitter.put_gang(running("in-spot", {"n": 8}, queue="spot"))
-    assert isinstance(world.admitter.decide(701)["job"], Wait)
-    world.admitter.remove_gang("job")
-    assert world.admitter.waiting == []
-    assert world.admitter.queue_usages()["spot"].pending == 0
+    world.scheduler.put_gang(job())
+    assert world.scheduler.cycle(700).verdicts["job"] == Admit(
+        sizes={"worker": 8}, placement={"worker": {"n": 8}}, fallback=2
+    )
+    world.scheduler.put_gang(job())  # it was not written
+    world.scheduler.put_gang(running("in-spot", {"n": 8}, queue="spot"))
+    assert isinstance(world.scheduler.cycle(701).verdicts["job"], Wait)
+    world.scheduler.remove_gang("job")
+    assert waiting(world.scheduler) == []
+    assert world.scheduler.queue_usages()["spot"].pending == 0
 
 
 def with_fallbacks(dice: Random, name: str, now: float) -> Gang:
@@ -202,7 +216,9 @@ def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
             if not isinstance(one, Wait) and not (isinstance(one, Admit) and uid in known)
         }
         world.settle(now)
-        assert sorted(world.admitter.waiting) == sorted(uid for uid, one in world.gangs.items() if one.assigned is None)
+        assert sorted(waiting(world.scheduler)) == sorted(
+            uid for uid, one in world.gangs.items() if one.assigned is None
+        )
         nodes, queues = used(world)
         for name, resources in nodes.items():
             assert all(value <= world.nodes[name].free[resource] for resource, value in resources.items())
@@ -211,7 +227,6 @@ def test_capacity_holds_and_piece_by_piece_is_the_whole(seed: int) -> None:
         fell_back += any(one.fallback for one in world.gangs.values())
         now += dice.choice([1, 5, 30, 120])
     assert fell_back > 3
-    assert isinstance(world.snapshot(now), Snapshot)
 
 
 def test_a_fallback_that_the_job_no_longer_has_is_not_taken() -> None:

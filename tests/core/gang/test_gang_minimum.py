@@ -169,10 +169,10 @@ def test_the_rest_stays_in_the_domain_that_is_required() -> None:
 
 def test_what_is_not_written_yet_grows_once_it_is() -> None:
     found = world(gang("a", workers(4, start=1)), running("b", {"n0": 2}))
-    admitted = found.admitter.decide(0)["a"]
+    admitted = found.scheduler.cycle(0).verdicts["a"]
     assert isinstance(admitted, Admit)
     found.remove("b")
-    assert found.admitter.decide(1) == {}
+    assert found.scheduler.cycle(1).verdicts == {}
     found.put(placed(found.gangs["a"], admitted.placement))
     assert sizes(found) == {"a": 2}
     found.settle(2)

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.gang.gangs import gang, member, message, node
-from tf_dist.core.gang.admission import admit
-from tf_dist.core.gang.types import Snapshot
+from tests.core.gang.gangs import Snapshot, admit, gang, member, message, node
 
 IN_A, IN_B = {"labels": {"zone": "a"}}, {"labels": {"zone": "b"}}
 

@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 
-from tests.core.gang.gangs import World, bound, gang, member, message, node, queue, reason, running, workers
+from tests.core.gang.gangs import World, admit, bound, gang, member, message, node, queue, reason, running, workers
 from tf_dist.core.api.assignment import Admit, Preempt, Resize, Wait
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.admission import admit
 from tf_dist.core.gang.messages import gang_text
 from tf_dist.core.gang.types import AssignedPods, Gang, PreemptionPolicy, Queue
 
@@ -64,7 +63,7 @@ def test_no_more_is_preempted_while_pods_are_on_their_way_out() -> None:
     [victim] = victims(found)
     found.put(replace(found.gangs[victim], assigned=None))  # it has been told, and its pods are being stopped
     assert victims(found) == []
-    explained = found.admitter.explain("high")
+    explained = found.scheduler.explain("high")
     assert reason(explained) == "Preempting"
     assert message(explained).endswith(f"starts when ml/{victim} has given up the room")
     # No gang takes the room away, however small and early.
@@ -323,32 +322,34 @@ def test_who_takes_back_what_is_its_own_does_not_borrow_for_it() -> None:
 def test_a_gang_is_preempted_once_its_place_is_confirmed_and_not_before(others: int) -> None:
     """Changes of the queues in between do not matter."""
     found = world(gang("low", workers(4)), nodes=1)
-    said = found.admitter.decide(1)
+    said = found.scheduler.cycle(1).verdicts
     assert isinstance(said["low"], Admit)
     found.put(gang("high", workers(4), priority=5))
     assert victims(found, 2) == []
     place = AssignedPods(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
     found.put(replace(found.gangs["low"], assigned=place))
     for number in range(others):
-        found.admitter.put_queues([queue(f"new-{number}")])
+        found.scheduler.put_queues([queue(f"new-{number}")])
     assert victims(found, 3) == ["low"]
 
 
 def test_a_gang_is_made_smaller_once_its_place_is_confirmed_and_not_twice_for_one_reason() -> None:
     found = world(gang("low", workers(4, least=1)), nodes=1)
-    said = found.admitter.decide(1)
+    said = found.scheduler.cycle(1).verdicts
     assert isinstance(said["low"], Admit)
     found.put(gang("high", workers(1), priority=5))
-    assert {uid: reason(verdict) for uid, verdict in found.admitter.decide(2).items()} == {"high": "WaitingForCapacity"}
+    assert {uid: reason(verdict) for uid, verdict in found.scheduler.cycle(2).verdicts.items()} == {
+        "high": "WaitingForCapacity"
+    }
     place = AssignedPods(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
     found.put(replace(found.gangs["low"], assigned=place))
-    told = found.admitter.decide(3)["low"]
+    told = found.scheduler.cycle(3).verdicts["low"]
     assert isinstance(told, Resize)
     assert told.sizes == {"worker": 3}
     found.put(gang("another", workers(1), priority=5))
-    assert "low" not in found.admitter.decide(4)
+    assert "low" not in found.scheduler.cycle(4).verdicts
     found.put(replace(found.gangs["low"], assigned=replace(place, sizes=told.sizes, placement=told.placement)))
-    told = found.admitter.decide(5)["low"]
+    told = found.scheduler.cycle(5).verdicts["low"]
     assert isinstance(told, Resize)
     assert told.sizes == {"worker": 2}
 

@@ -10,6 +10,6 @@ def test_gangs_that_can_never_start_are_not_ahead_of_others() -> None:
     world.put(gang("never", workers(9), at=1), gang("first", workers(3), at=2), gang("second", workers(4), at=3))
     world.put(gang("third", workers(2), at=4))
     assert "first" in world.decide(10)
-    said = {uid: message(world.admitter.explain(uid)) for uid in ("second", "third")}
+    said = {uid: message(world.scheduler.explain(uid)) for uid in ("second", "third")}
     assert "; position 1" in said["second"]
     assert "; position 2, behind ml/second" in said["third"]

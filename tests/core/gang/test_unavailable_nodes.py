@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.core.gang.gangs import message, reason
-from tests.core.gang.stored import job, node
+from tests.core.gang.stored import admitter_of, job, node, verdicts
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.api.status import Status
-from tf_dist.core.gang.admission import Admitter, CacheSync, admit
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
+from tf_dist.core.gang.admission import AdmissionChanges
+from tf_dist.core.gang.types import AdmissionRequest
 
 CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
@@ -28,7 +28,7 @@ def away(name: str = "n", *taints: dict[str, str], cpu: str = "8", **state: Any)
 
 
 def verdict(*nodes: dict[str, Any]) -> Verdict:
-    (found,) = admit(build_snapshot([CLAIM], nodes, ())).values()
+    (found,) = verdicts(admitter_of([CLAIM], nodes)).values()
     return found
 
 
@@ -66,8 +66,7 @@ def test_the_pods_on_a_node_that_is_away_do_not_matter_and_a_node_that_is_there_
 
 
 def test_what_changes_of_a_node_is_said_at_once_and_the_gang_starts_when_it_is_back() -> None:
-    builder, admitter = SnapshotBuilder(), Admitter()
-    follower = CacheSync(admitter)
+    admitter = admitter_of([CLAIM])
     steps = [
         (away("n", CORDONED, unschedulable=True), "NodesUnavailable", "n (cordoned)"),
         (away("n", NOT_READY, ready="False"), "NodesUnavailable", "n (not ready)"),
@@ -76,8 +75,7 @@ def test_what_changes_of_a_node_is_said_at_once_and_the_gang_starts_when_it_is_b
         (away(), "Admit", ""),
     ]
     for number, (raw, why, said) in enumerate(steps):
-        builder.put_node("n", raw)
-        follower.take(builder.update({CLAIM.job.uid: CLAIM}))
-        found = admitter.decide(float(number)).get(CLAIM.job.uid) or admitter.explain(CLAIM.job.uid)
+        admitter.update(AdmissionChanges(nodes={"n": raw}))
+        found = admitter.cycle(float(number)).verdicts.get(CLAIM.job.uid) or admitter.explain(CLAIM.job.uid)
         assert reason(found) == why, number
         assert not said or message(found).endswith(said)

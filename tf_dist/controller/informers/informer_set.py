@@ -45,10 +45,10 @@ from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Document
 from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
 from tf_dist.core.gang.resources.pod_index import takes_pod
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, SnapshotChanges
-from tf_dist.core.gang.types import DEFAULT_QUEUE
+from tf_dist.core.gang.types import DEFAULT_QUEUE, AdmissionRequest
 from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
@@ -139,8 +139,9 @@ class InformerSet:
         self.followed = False
         self.sees_nodes = False  # whether all nodes and all pods can be seen: else free capacity is unknown
         self._informers: Mapping[Resource, Informer] = {}  # none before it is known how far the rights reach
-        self._snapshots = SnapshotBuilder()
-        self._seeing = threading.Lock()
+        # Pods by uid and nodes by name that have changed since admission asked last (None: gone); None: it never has.
+        self._noted: tuple[dict[str, Object | None], dict[str, Object | None]] | None = None
+        self._noting = threading.Lock()
         self._rules = _MemoizedByIdentity(admission_config)
         self._bounds = _MemoizedByIdentity(resource_quotas)
 
@@ -440,15 +441,31 @@ class InformerSet:
 
     # What admission decides on
 
-    def changes(self, claims: Mapping[str, AdmissionRequest | None], *, whole: bool) -> SnapshotChanges:
-        """What is new for admission; see ``SnapshotBuilder.update``."""
-        kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, LIMIT_RANGES, VOLCANO_QUEUES)
-        rules = self._rules(*(self._informers[kind].items() for kind in kinds if kind in self._informers))
-        bounds = self._bounds(self._informers[RESOURCE_QUOTAS].items())
-        with self._seeing:
-            return self._snapshots.update(claims, rules=rules, bounds=bounds, namespaces=self._labels_of, whole=whole)
+    def changes(self, jobs: Mapping[str, AdmissionRequest | None], *, whole: bool) -> AdmissionChanges:
+        """What is new for admission: these jobs, the nodes and pods since the last call, and the configuration.
 
-    def _labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        ``whole``: all nodes and pods.
+        """
+        kinds = (*ADMISSION_CONFIG_KINDS, RUNTIME_CLASSES, LIMIT_RANGES, VOLCANO_QUEUES)
+        with self._noting:
+            noted, self._noted = self._noted, ({}, {})
+        pods, nodes = noted or ({}, {})
+        if whole or noted is None:
+            whole = True
+            pods = {pod["metadata"]["uid"]: pod for pod in self._informers[PODS].items()}
+            stored = self._informers[NODES].items() if NODES in self._informers else []
+            nodes = {node["metadata"]["name"]: node for node in stored}
+        return AdmissionChanges(
+            jobs=jobs,
+            pods=pods,
+            nodes=nodes,
+            config=self._rules(*(self._informers[kind].items() for kind in kinds if kind in self._informers)),
+            resource_quotas=self._bounds(self._informers[RESOURCE_QUOTAS].items()),
+            whole=whole,
+        )
+
+    def labels_of(self, namespace: str) -> Mapping[str, str] | None:
+        """The labels of a namespace; None: they are not known."""
         stored = self._informers[NAMESPACES].get(None, namespace)
         return None if stored is None else stored["metadata"].get("labels") or {}
 
@@ -467,8 +484,10 @@ class InformerSet:
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
         if transforms.same_but_version(old, new):
             return
-        with self._seeing:
-            self._snapshots.change(old, new)
+        with self._noting:
+            if self._noted is not None:
+                self._noted[0].update({one["metadata"]["uid"]: None for one in (old,) if one is not None})
+                self._noted[0].update({one["metadata"]["uid"]: one for one in (new,) if one is not None})
         self._owner_changed(new or old, _version(new))
         if not _occupies_node(new) and (old is None or _occupies_node(old)):
             self._on_capacity_freed()
@@ -486,8 +505,9 @@ class InformerSet:
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         there = new or old
         if there is not None:
-            with self._seeing:
-                self._snapshots.put_node(there["metadata"]["name"], new)
+            with self._noting:
+                if self._noted is not None:
+                    self._noted[1][there["metadata"]["name"]] = new
         if not transforms.same_but_version(old, new):
             self._on_capacity_freed()
         if old is not None and unready_node(old) != unready_node(new):

@@ -1,291 +1,297 @@
-"""Gang admission: which gangs start, with how many pods and where, who is preempted, and why the others wait.
-
-``Admitter`` is kept up to date piece by piece and decides when asked; ``admit`` decides about a whole snapshot at once,
-and comes to the same. Nothing here knows a clock: time is an argument, and must not go backwards.
-"""
+"""Admission as a controller uses it: fed what changes in the cluster, it decides which jobs start, grow or end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from math import inf
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
-from tf_dist.core.gang.backfill import ReservationCache
-from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.cycle import SchedulingCycle
-from tf_dist.core.gang.messages import explain_wait, unsatisfiable
-from tf_dist.core.gang.queue import PendingQueues
-from tf_dist.core.gang.quota import QueueUsage, queue_usage
-from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
-from tf_dist.core.gang.snapshot import SnapshotChanges
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, fallback_job
+from tf_dist.core.api.job import Job
+from tf_dist.core.api.status import LIVE
+from tf_dist.core.gang.gang_builder import build_gang, gang_with_problem, refused_priority_class
+from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
+from tf_dist.core.gang.quota import QueueUsage
+from tf_dist.core.gang.resources.namespace_selector import LabelsOf, NamespaceMatcher
+from tf_dist.core.gang.resources.pod_index import PodIndex
+from tf_dist.core.gang.resources.pod_requests import add_resources
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
+from tf_dist.core.gang.scheduler import Decisions, Scheduler
 from tf_dist.core.gang.types import (
+    DEFAULT_QUEUE,
+    NO_ADMISSION_CONFIG,
+    AdmissionConfig,
     AdmissionPolicy,
+    AdmissionRequest,
     AssignedPods,
     Gang,
-    Node,
-    Queue,
+    GangDecisionError,
     Resources,
-    Snapshot,
-    UnavailableNode,
 )
+
+_NO_ORPHANS: Final[Mapping[str, Resources]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionChanges:
+    """What has changed in the cluster; anything may be reported again."""
+
+    jobs: Mapping[str, AdmissionRequest | None] = field(default_factory=dict)
+    """By uid; None: it is gone, or takes no part in admission."""
+    pods: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    """Stored pods by their uid; None: deleted."""
+    nodes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    """Stored nodes by name; None: gone."""
+    config: AdmissionConfig | None = None
+    """None: unchanged."""
+    resource_quotas: ResourceQuotas | None = None
+    """None: unchanged."""
+    whole: bool = False
+    """The jobs, pods and nodes are all that exist."""
+
+
+@dataclass(slots=True)
+class _Job:
+    request: AdmissionRequest
+    gang: Gang  # as its request, its pods and the configuration say
 
 
 class Admitter:
-    """Incremental admission: it is fed changes, and ``decide`` works on what has changed.
+    """The state of admission, and its decisions.
 
-    Verdicts of ``decide`` are assumed to hold: an admitted gang takes its room, and a gang is preempted only once. They
-    hold until ``put_gang`` or ``remove_gang`` reports the outcome: the gang with its assignment if that was written (as
-    decided, or otherwise), without one if not. The room of a preempted gang is free only then, and when its pods are
-    gone; the gang it is preempted for comes first from then on. (That gang waits with the reason ``Preempting``, and
-    is put as ``nominated``, so that this outlives the admitter.)
+    ``cycle`` assumes that its verdicts are carried out: an admitted gang uses its nodes and its quota at once. The
+    assumption ends when the job is reported anew (with what was written, or otherwise), or with ``revert``. Only gangs
+    whose admission is written are preempted or grow.
 
-    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. Not thread-safe.
+    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. ``namespaces``: the labels of a namespace,
+    None if they are not known. Not thread-safe.
     """
 
-    def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
+    def __init__(
+        self,
+        policy: AdmissionPolicy | None = None,
+        *,
+        sees_nodes: bool = True,
+        namespaces: LabelsOf = lambda _: None,
+    ) -> None:
         self._policy = policy or AdmissionPolicy()
-        self._cache = SchedulerCache()
-        self._pending = PendingQueues(self._policy)
-        self._known = ReservationCache()
-        # Gangs whose assignment is written. Only those can be preempted.
-        self._confirmed: set[str] = set()
-        self._awaits_confirmation = False
-        self._now = 0.0
-        self._seen = -1
-        self._due = inf
-        self._new: set[str] = set()
-        self._limits: tuple[int, int] | None = None
-        if sees_nodes:
-            self._cache.track_nodes()
+        self._sees_nodes = sees_nodes
+        self._jobs: dict[str, _Job] = {}
+        self._pods = PodIndex()
+        self._exclusives = ExclusiveResources()
+        self._namespaces = NamespaceMatcher(namespaces)
+        self._config = self._applied_config = NO_ADMISSION_CONFIG
+        self._quotas: ResourceQuotas = {}
+        self._applied_quotas: ResourceQuotas = {}
+        # What is assumed and not yet reported as written, with the fallback.
+        self._assumed: dict[str, tuple[AssignedPods, int]] = {}
+        # Jobs that made deciding fail: with the document for which that is so, and why.
+        self._failed: dict[str, tuple[Job | None, str]] = {}
+        # What pods without a gang request, by job and queue; and by queue.
+        self._orphan_pods: dict[str, Mapping[str, Resources]] = {}
+        self._orphans = _NO_ORPHANS
+        self._changed: dict[str, AdmissionRequest | None] = {}
+        self._reverted: set[str] = set()
+        self.reset()
 
-    def put_node(self, node: Node) -> None:
-        """Add or update a node; ``free`` is what all pods on it leave, those of gangs included."""
-        self._cache.put_node(node)
+    def update(self, changes: AdmissionChanges) -> None:
+        """Take over changes. What follows from them is worked out by the next cycle."""
+        if changes.whole:
+            for uid in self._pods.pods.keys() - changes.pods.keys():
+                self._pods.put_pod(uid, None)
+            for name in set(self._pods.node_names) - changes.nodes.keys():
+                self._pods.put_node(name, None)
+            self._changed = dict.fromkeys(self._jobs)
+        for uid, pod in changes.pods.items():
+            self._pods.put_pod(uid, pod)
+        for name, node in changes.nodes.items():
+            self._pods.put_node(name, node)
+        self._changed.update(changes.jobs)
+        self._config = self._config if changes.config is None else changes.config
+        self._quotas = self._quotas if changes.resource_quotas is None else changes.resource_quotas
 
-    def remove_node(self, name: str) -> None:
-        """Remove a node that is gone or unschedulable. An unknown one is no error."""
-        self._cache.remove_node(name)
+    def revert(self, uid: str) -> None:
+        """The verdict on a job was not written: forget what was assumed, and decide again."""
+        self._assumed.pop(uid, None)
+        if uid in self._jobs:
+            self._reverted.add(uid)
 
-    def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
-        """Replace the nodes that take no pods for now: a gang that fits with them only waits for them."""
-        self._cache.put_unavailable(nodes)
+    def reset(self, *, sees_nodes: bool | None = None) -> None:
+        """Plan anew from what is stored and what is assumed, as after the clock was set."""
+        self._sees_nodes = self._sees_nodes if sees_nodes is None else sees_nodes
+        self.scheduler = Scheduler(self._policy, sees_nodes=self._sees_nodes)
+        self._anew = True
 
-    def put_queues(self, queues: Iterable[Queue]) -> None:
-        """Replace all queues. ValueError: two of one name."""
-        self._cache.put_queues(tuple(queues))
+    def cycle(self, now: float, *, limit: int | None = None) -> Decisions:
+        """The new verdicts at ``now`` (epoch seconds, not before the last call's), at most about ``limit``.
 
-    def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
-        """Replace all ResourceQuotas, by namespace."""
-        self._cache.put_resource_quotas(quotas)
-
-    def put_orphans(self, orphans: Mapping[str, Resources]) -> None:
-        """Replace what pods without a gang use of the quota of each queue."""
-        self._cache.put_orphans(orphans)
-
-    def put_gang(self, gang: Gang) -> None:
-        """Add or update a gang; also to report whether a verdict on it was carried out."""
-        before = self._cache.entries.get(gang.uid)
-        nominated = gang.assigned is None and (gang.nominated or (before is not None and before.gang.nominated))
-        if nominated != gang.nominated:
-            gang = replace(gang, nominated=nominated)
-        stays = {one.uid for one in gang.fallbacks}
-        for one in before.gang.fallbacks if before is not None else ():
-            if one.uid not in stays:
-                self._drop(one.uid)
-        self._put(gang)
-        for one in gang.fallbacks:
-            self._put(one)
-
-    def _put(self, gang: Gang) -> None:
-        before = self._cache.entries.get(gang.uid)
-        known = before and gang.assigned is None and (_queue_facts_key(before.gang), before.request, before.problem)
-        entry = self._cache.put(gang)
-        self._confirm(gang)
-        if entry.runs:
-            self._pending.remove(gang.uid)
-            self._new.discard(gang.uid)
-        elif known != (_queue_facts_key(gang), entry.request, entry.problem):
-            self._pending.put(entry)
-            self._new.add(gang.job_uid)
-
-    def _confirm(self, gang: Gang) -> None:
-        if gang.assigned is None:
-            self._confirmed.discard(gang.uid)
-        elif gang.uid not in self._confirmed:
-            self._confirmed.add(gang.uid)
-            if self._awaits_confirmation:
-                self._cache.changes += 1
-                self._cache.state += 1
-
-    def remove_gang(self, uid: str) -> None:
-        """Remove a gang that has ended or is gone. An unknown one is no error."""
-        entry = self._cache.entries.get(uid)
-        for one in entry.gang.fallbacks if entry is not None else ():
-            self._drop(one.uid)
-        self._drop(uid)
-
-    def _drop(self, uid: str) -> None:
-        self._pending.remove(uid)
-        self._cache.remove(uid)
-        self._confirmed.discard(uid)
-        self._new.discard(uid)
-
-    def decide(self, now: float, *, reasons: bool = True) -> dict[str, Verdict]:
-        """New verdicts at ``now`` (epoch seconds), by uid: which gangs start, grow or are preempted; with ``reasons``
-        also why gangs wait that came or changed since the last call, or that became able or unable to start at all.
-        GangDecisionError: the decision about one gang failed, and this admitter must not be used any more.
-
-        Why the others wait changes all the time: ask ``explain`` when it is needed.
+        A job that makes deciding fail is left out until it changes; the others are decided about all the same.
         """
-        self._now = now
-        self._cache.ends.advance(now)
-        woken = self._pending.wake(now, self._cache.entries)
-        changed = self._seen != self._cache.changes
-        if not changed and not woken and now < self._due:
-            return {}
-        if self._cache.assumed_pods is not None:
-            self._cache.assumed_pods.settle()
-        self._seen = self._cache.changes
-        self._due = self._pending.next_wake()
-        verdicts = self._decide(now) if self._pending.lines or self._cache.elastic else {}
-        self._note_blocked()
-        for uid in sorted(self._new - verdicts.keys()) if reasons else ():
-            verdicts[uid] = self.explain(uid)
-        self._new.clear()
-        return verdicts
-
-    def _decide(self, now: float) -> dict[str, Verdict]:
-        cycle = SchedulingCycle(self._cache, self._pending, self._policy, now, self._known, self._confirmed)
-        cycle.run()
-        self._due = cycle.due()
-        self._awaits_confirmation = cycle.awaits_confirmation
-        if cycle.is_settled:
-            self._seen = self._cache.changes
-        for uid in cycle.nominated:
-            self.put_gang(replace(self._cache.entries[uid].gang, nominated=True))
-            self._new.add(uid)
-        return cycle.verdicts
-
-    def _note_blocked(self) -> None:
-        """Report at once when a gang becomes able or unable to start at all: clients stop waiting for the latter."""
-        moved, self._limits = self._limits != self._cache.limits, self._cache.limits
-        for line in self._pending.lines.values():
-            for group in line.groups.values():
-                if moved or group.blocked_by is None:
-                    found = unsatisfiable(self._cache, self._cache.entries[group.ranks[0].uid], group.request)
-                    before, group.blocked_by = group.blocked_by, found.reason if found is not None else ""
-                    if before not in (None, group.blocked_by):
-                        self._new.update(self._cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
-
-    def wake_at(self, now: float) -> float:
-        """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
-        return now if self._seen != self._cache.changes else self._due
-
-    def gang(self, uid: str) -> Gang:
-        """A gang as it is as of the last decision, with the assigned that it was given then. KeyError: no such gang."""
-        return self._cache.entries[uid].gang
+        failed: dict[str, Exception] = {}
+        while True:
+            try:
+                self.refresh()
+                decisions = self.scheduler.cycle(now, limit=limit)
+                break
+            except GangDecisionError as error:
+                self.reset()  # half a decision is none
+                if error.uid in failed:
+                    raise
+                failed[error.uid] = error.cause
+                self._failed[error.uid] = self._jobs[error.uid].request.job, f"it cannot be decided about: {error}"
+            except BaseException:
+                self.reset()
+                raise
+        for uid, verdict in decisions.verdicts.items():
+            if isinstance(verdict, Admit):
+                assigned = AssignedPods(at=now, sizes=verdict.sizes, placement=verdict.placement)
+                self._assumed[uid] = assigned, verdict.fallback
+        return replace(decisions, failed=failed)
 
     def explain(self, uid: str) -> Verdict:
-        """The state of a gang as of the last decision: why it waits, and its position; or its assignment.
-
-        KeyError: no such gang.
-        """
-        entry = self._cache.entries[uid]
-        assigned = entry.gang.assigned
-        if assigned is not None:
-            return Admit(placement=assigned.placement, sizes=assigned.sizes, fallback=entry.gang.fallback)
-        try:
-            wait = explain_wait(self._cache, self._pending, self._policy, entry, self._now, self._known)
-        except Exception as error:
-            # The decision stands; a message that fails must not undo it, nor affect other gangs.
-            return Wait(
-                reason=PendingReason.WAITING_IN_QUEUE,
-                message=f"waits; why cannot be said ({type(error).__name__}: {error})",
-            )
-        # Queues have their turns side by side; a gang that has no position has its turn after those that have one.
-        return replace(wait, rank=wait.position * len(self._pending.lines) or self._pending.number)
+        """A job as of the last cycle: why it waits, and its position; or what it is assigned. KeyError: unknown."""
+        return self.scheduler.explain(uid)
 
     def queue_usages(self) -> dict[str, QueueUsage]:
-        """Usage of every queue that has a document."""
-        cache = self._cache
-        return {
-            name: queue_usage(cache.quotas, name, pending=cache.pending[name], admitted=cache.admitted[name])
-            for name in cache.queues
-            if name in cache.quotas
-        }
+        """The usage of every queue that has a document, as of the last cycle."""
+        return self.scheduler.queue_usages()
 
-    @property
-    def waiting(self) -> list[str]:
-        """The uids of all pending gangs, in arbitrary order."""
-        waits = (entry.gang for entry in self._cache.entries.values() if not entry.runs)
-        return [gang.uid for gang in waits if not gang.fallback_of]
+    def wake_at(self, now: float) -> float:
+        """When ``cycle`` may decide something if nothing changes: epoch seconds; ``now``: at once; inf: never."""
+        stale = self._anew or self._changed or self._reverted or self._pods.is_dirty
+        same = self._config is self._applied_config and self._quotas is self._applied_quotas
+        return now if stale or not same else self.scheduler.wake_at(now)
 
+    # -- from what is stored to gangs --
 
-def admit(snapshot: Snapshot) -> dict[str, Verdict]:
-    """The verdict on every gang, by its uid."""
-    admitter = Admitter(snapshot.policy, sees_nodes=snapshot.nodes is not None)
-    admitter.put_queues(snapshot.queues)
-    admitter.put_resource_quotas(snapshot.bounds)
-    for node in snapshot.nodes or ():
-        admitter.put_node(node)
-    admitter.put_unavailable(snapshot.unavailable)
-    admitter.put_orphans(snapshot.orphans)
-    for gang in snapshot.gangs:
-        admitter.put_gang(gang)
-    verdicts = admitter.decide(snapshot.now)
-    return {gang.uid: verdicts.get(gang.uid) or admitter.explain(gang.uid) for gang in snapshot.gangs}
-
-
-def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
-    """What the position of a gang in its queue depends on, besides its request."""
-    line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.nominated, gang.estimate
-    way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
-    return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.assigned is None, way
-
-
-class CacheSync:
-    """What an admitter has been fed so far. The first changes it takes have to be complete."""
-
-    def __init__(self, admitter: Admitter) -> None:
-        self._admitter = admitter
-        self._gangs: dict[str, Gang] = {}
-        self._again: dict[str, None] = {}
-        self._queues: tuple[Queue, ...] | None = None
-        self._bounds: ResourceQuotas = {}
-
-    def take(self, seen: SnapshotChanges) -> None:
-        """Feed it what is new, what has changed and what is gone."""
-        if seen.queues != self._queues:
-            self._queues = seen.queues
-            self._admitter.put_queues(seen.queues)
-        if seen.bounds != self._bounds:
-            self._bounds = seen.bounds
-            self._admitter.put_resource_quotas(seen.bounds)
-        for name, node in seen.nodes.items():
+    def refresh(self) -> None:
+        """Bring the scheduler up to date, as ``cycle`` does first; the cost is that of what has changed."""
+        config, quotas, before = self._config, self._quotas, self._applied_config
+        moved, created = self._pods.moved(), self._pods.created_changes()
+        charged = self._pods.charged_changes()
+        anew, self._anew = self._anew, True  # an error leaves it set
+        recount = anew or config.counted != before.counted
+        matches_changed = self._namespaces.update(config.queues or ())
+        if anew or config.queues != before.queues:
+            self.scheduler.put_queues(config.queues or ())
+        if anew or quotas != self._applied_quotas:
+            self.scheduler.put_resource_quotas(quotas)
+        everything = recount or matches_changed or quotas.keys() != self._applied_quotas.keys()
+        uids = dict.fromkeys([*self._changed, *self._reverted])
+        if everything:
+            uids |= dict.fromkeys(self._jobs)
+        else:
+            of_pods = (key.rpartition("/")[2] for key in sorted(moved | created))
+            uids |= dict.fromkeys(uid for uid in of_pods if uid in self._jobs)
+        gangs: dict[str, Gang | None] = {}
+        for uid in uids:
+            job = self._jobs.get(uid)
+            request = self._changed.get(uid, job.request if job else None)
+            if request is None or request.status.phase not in LIVE:
+                request = None
+            if (request is None) is not (job is None):
+                namespace = (request or job.request).job.key.namespace  # type: ignore[union-attr]
+                charged |= {names.owned_by_key(namespace, uid)}
+            if request is None:
+                self._failed.pop(uid, None)
+                self._assumed.pop(uid, None)
+                if job is not None:
+                    del self._jobs[uid]
+                    self._exclusives.hold(uid, frozenset())
+                    gangs[uid] = None
+                continue
+            is_new = job is None or not job.request.is_same(request)
+            if is_new:
+                self._assumed.pop(uid, None)
+            key = names.owned_by_key(request.job.key.namespace, uid)
+            known = job.gang if job is not None and not recount and job.request.job is request.job else None
+            rebuild = known is None or is_new or key in moved or uid in self._failed
+            gang = self._built(request, key, known) if known is None or rebuild else known
+            gang = self._with_queue(self._with_quota(request, gang, key, refresh=is_new or key in created))
+            if job is not None and gang == job.gang:
+                gang = job.gang
+            if job is None or gang is not job.gang or is_new or uid in self._reverted or anew:
+                gangs[uid] = gang
+                ways = (gang, *gang.fallbacks)
+                columns = (one.name for way in ways for member in way.members for one in member.exclusives)
+                self._exclusives.hold(uid, frozenset(columns))
+            self._jobs[uid] = _Job(request, gang)
+        self._exclusives.settle()
+        for name, node in self._pods.nodes(self._exclusives.keys, whole=anew).items():
             if node is not None:
-                self._admitter.put_node(node)
+                self.scheduler.put_node(node)
             else:
-                self._admitter.remove_node(name)
-        self._admitter.put_unavailable(seen.unavailable)
-        self._admitter.put_orphans(seen.orphans)
-        for uid, gang in seen.gangs.items():
-            if gang is not None:
-                self._gangs[uid] = gang
-                self._again[uid] = None
-            elif self._gangs.pop(uid, None) is not None:
-                self._admitter.remove_gang(uid)
-        again, self._again = self._again, {}
-        for uid in again:
-            if uid in self._gangs:
-                self._admitter.put_gang(self._gangs[uid])
+                self.scheduler.remove_node(name)
+        self.scheduler.put_unavailable(self._pods.unavailable)
+        self._applied_config, self._applied_quotas = config, quotas
+        self.scheduler.put_orphans(self._count_orphans(charged, again=matches_changed or recount))
+        for uid, fed in gangs.items():
+            if fed is None:
+                self.scheduler.remove_gang(uid)
+                continue
+            self.scheduler.put_gang(fed)
+            if uid in self._assumed and fed.assigned is None:
+                self.scheduler.assume(uid, *self._assumed[uid])
+        self._changed.clear()
+        self._reverted.clear()
+        self._anew = False
 
-    def assume(self, uid: str, assigned: AssignedPods, fallback: int = 0) -> None:
-        """Assume an assignment that another admitter decided and that is not written yet."""
-        gang = self._gangs.get(uid)
-        if gang is not None and gang.assigned is None:
-            self._admitter.put_gang(gang.admitted(assigned, fallback))
+    def _built(self, request: AdmissionRequest, key: str, known: Gang | None) -> Gang:
+        """The gang of a job. One that cannot be counted, or made deciding fail, must not affect others."""
+        job, problem = self._failed.get(request.job.uid, (None, ""))
+        if job is not request.job:
+            self._failed.pop(request.job.uid, None)
+        try:
+            gang = build_gang(request, self._pods.bound(key), self._config, self._exclusives, known)
+        except Exception as error:
+            return gang_with_problem(request, f"it cannot be counted: {type(error).__name__}: {error}")
+        return gang if job is not request.job else replace(gang, members=(), fallbacks=(), problem=problem)
 
-    def again(self, uid: str) -> None:
-        """Its verdict on this gang was not carried out: feed it the gang anew."""
-        self._again[uid] = None
+    def _with_quota(self, request: AdmissionRequest, gang: Gang, key: str, *, refresh: bool) -> Gang:
+        """The gang with its usage of the ResourceQuotas of its namespace, if there are any."""
+        ways = gang, *gang.fallbacks
+        if gang.key.namespace not in self._quotas or gang.problem:
+            if all(way.charges is None for way in ways):
+                return gang
+            others = tuple(replace(way, charges=None) for way in gang.fallbacks)
+            return replace(gang, charges=None, created={}, fallbacks=others)
+        if not refresh and all(way.charges is not None for way in ways):
+            return gang
+        charges = [gang_quota_usage(fallback_job(request.job, way.fallback), self._config) for way in ways]
+        others = tuple(replace(way, charges=one) for way, one in zip(ways[1:], charges[1:], strict=True))
+        return replace(gang, charges=charges[0], created=self._pods.created(key), fallbacks=others)
+
+    def _with_queue(self, gang: Gang) -> Gang:
+        """The gang with why its queue does not take it, if so: its namespace, or its priority class."""
+        queue = gang.queue or DEFAULT_QUEUE
+        why, reason = self._namespaces.mismatch(queue, gang.key.namespace), PendingReason.NAMESPACE_MISMATCH
+        if not why and (why := refused_priority_class(self._config, queue, gang.priority_classes)):
+            reason = PendingReason.PRIORITY_CLASS_REFUSED
+        others = tuple(map(self._with_queue, gang.fallbacks))
+        same = all(one is two for one, two in zip(others, gang.fallbacks, strict=True))
+        if same and (why, reason) == (gang.inadmissible, gang.inadmissible_reason):
+            return gang
+        return replace(gang, inadmissible=why, inadmissible_reason=reason, fallbacks=others)
+
+    def _count_orphans(self, keys: Collection[str], *, again: bool) -> Mapping[str, Resources]:
+        """What pods on nodes request, by queue, whose job takes no part in admission (any more).
+
+        Labels prove nothing where users may create pods: a pod counts only in a queue that is open to its namespace.
+        """
+        before = {key: self._orphan_pods.get(key) for key in keys}
+        for key in keys:
+            has_gang = key.rpartition("/")[2] in self._jobs and "//" not in key
+            self._orphan_pods.pop(key, None)
+            if not has_gang and (charged := self._pods.charged(key)):
+                self._orphan_pods[key] = charged
+        if not again and all(self._orphan_pods.get(key) == charged for key, charged in before.items()):
+            return self._orphans
+        found: dict[str, list[Resources]] = {}
+        for key in sorted(self._orphan_pods):
+            for label, amounts in self._orphan_pods[key].items():
+                queue = self._config.queue_of(label) or DEFAULT_QUEUE
+                if not self._namespaces.mismatch(queue, key.partition("/")[0]):
+                    found.setdefault(queue, []).append(amounts)
+        self._orphans = {queue: add_resources(parts) for queue, parts in sorted(found.items())}
+        return self._orphans

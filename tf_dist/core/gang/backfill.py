@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain
 
-from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_classes import PodClass
 from tf_dist.core.gang.placement.pod_sets import Counts, PodsOnNode
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now
+from tf_dist.core.gang.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,11 +31,11 @@ class Reservation:
     ``reserved_quota``: and of the quota that is left.
     """
 
-    entry: WorkloadInfo
+    entry: Workload
     counts: Counts
     places: NodeAssignments
     start: float
-    after: WorkloadInfo | None
+    after: Workload | None
     hold: list[PodsOnNode] = field(default_factory=list)
     reserved_quota: Resources = field(default_factory=dict)
 
@@ -63,7 +64,7 @@ def releases_underway(cache: SchedulerCache) -> list[Release]:
 
 def make_reservation(
     cache: SchedulerCache,
-    entry: WorkloadInfo,
+    entry: Workload,
     counts: Counts,
     now: float,
     earlier: Sequence[Reservation] = (),
@@ -124,9 +125,7 @@ def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[Pod
             cache.quotas.give(queue, quota)
 
 
-def _hold_quota(
-    entry: WorkloadInfo, counts: Counts, steps: Sequence[Release], earlier: Sequence[Reservation]
-) -> Resources:
+def _hold_quota(entry: Workload, counts: Counts, steps: Sequence[Release], earlier: Sequence[Reservation]) -> Resources:
     """What a reservation needs of its quota beyond what becomes free in its queue."""
     free = add_resources(step.quota for step in steps if step.entry.queue == entry.queue)
     for one in earlier:
@@ -160,7 +159,7 @@ def _add(free: Amounts, pods: PodsOnNode, sign: int) -> None:
             there[column] = there.get(column, 0) + sign * value * pods.number
 
 
-def _hold(entry: WorkloadInfo, places: NodeAssignments, free: Amounts) -> list[PodsOnNode]:
+def _hold(entry: Workload, places: NodeAssignments, free: Amounts) -> list[PodsOnNode]:
     """The pods of a place for which what becomes free does not suffice."""
     hold = []
     for shape, node, count in placed_pods(entry, places):
@@ -173,7 +172,7 @@ def _hold(entry: WorkloadInfo, places: NodeAssignments, free: Amounts) -> list[P
     return hold
 
 
-def placed_pods(entry: WorkloadInfo, places: NodeAssignments) -> list[PodsOnNode]:
+def placed_pods(entry: Workload, places: NodeAssignments) -> list[PodsOnNode]:
     """The pods of a place, one shape on one node at a time."""
     wants = entry.request.wants if entry.request else ()
     together: Counter[tuple[PodClass, str]] = Counter()
@@ -205,7 +204,7 @@ class ReservationCache:
     def reserve(
         self,
         cache: SchedulerCache,
-        entry: WorkloadInfo,
+        entry: Workload,
         counts: Counts,
         now: float,
         before: Sequence[Reservation] = (),
@@ -225,7 +224,7 @@ class Reservations:
 
     def __init__(self, cache: SchedulerCache, now: float, known: ReservationCache) -> None:
         self.made: list[Reservation] = []
-        self._wanted: list[tuple[WorkloadInfo, Counts]] = []
+        self._wanted: list[tuple[Workload, Counts]] = []
         self._cache = cache
         self._now = now
         self._known = known
@@ -234,16 +233,16 @@ class Reservations:
         """Whether any has been made."""
         return bool(self.made)
 
-    def want(self, entry: WorkloadInfo, counts: Counts) -> None:
+    def want(self, entry: Workload, counts: Counts) -> None:
         """Reserve room for a gang, beside the reservations before it; made when it is first needed."""
         self._wanted.append((entry, counts))
 
-    def when_left(self, entry: WorkloadInfo, counts: Counts) -> bool:
+    def when_left(self, entry: Workload, counts: Counts) -> bool:
         """Whether a gang can start once terminating pods are gone; if so, the room is reserved for it."""
         self._make()
         return self._reserve(entry, counts, ended=False)
 
-    def find(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+    def find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
         """Where a gang can have so many pods without delaying a reservation; None: nowhere. Nothing is taken."""
         request, cache = entry.request, self._cache
         if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
@@ -269,7 +268,7 @@ class Reservations:
             known.kept_out.add(key)
         return found
 
-    def find_more(self, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+    def find_more(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
         """Where a running gang can have so many more pods without delaying a reservation; None: nowhere.
 
         They go where the gang is already, as far as there is room. Nothing is taken.
@@ -296,13 +295,13 @@ class Reservations:
             self._reserve(entry, counts, ended=True)
         self._wanted.clear()
 
-    def _reserve(self, entry: WorkloadInfo, counts: Counts, *, ended: bool) -> bool:
+    def _reserve(self, entry: Workload, counts: Counts, *, ended: bool) -> bool:
         reservation = self._known.reserve(self._cache, entry, counts, self._now, self.made, ended=ended)
         if reservation is not None:
             self.made.append(reservation)
         return reservation is not None
 
-    def _ends_before(self, entry: WorkloadInfo) -> bool:
+    def _ends_before(self, entry: Workload) -> bool:
         """Whether a gang that starts now ends before the first reservation can start."""
         estimate = entry.gang.estimate
         return estimate is not None and all(self._now + estimate <= one.start for one in self.made)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 
 from tf_dist.core.gang import usage
@@ -17,6 +16,7 @@ from tf_dist.core.gang.resources.resource_quota import ResourceQuotas as ByNames
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotaUsage
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Node, Queue, Resources, UnavailableNode
 from tf_dist.core.gang.usage import Usage
+from tf_dist.core.gang.workload import Workload
 
 _Key = tuple[float, int, float, str]
 
@@ -85,64 +85,6 @@ class ExpectedCompletions:
         return self._order[0][0] if self._order else inf
 
 
-@dataclass(slots=True, eq=False)
-class WorkloadInfo:
-    """A gang in the cache. ``request`` None: it cannot be read, ``problem`` says why.
-
-    ``released_pods``: the pods it gives up by the verdict on it, and ``released_resources``: their requests.
-    """
-
-    gang: Gang
-    request: GangRequest | None
-    problem: str = ""
-    uid: str = field(init=False)
-    held: Usage = field(default_factory=lambda: usage.NO_USAGE)
-    released_pods: Sequence[PodsOnNode] = ()
-    released_resources: Resources = field(default_factory=dict)
-    _nodes: dict[str, list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.uid = self.gang.uid
-
-    @property
-    def queue(self) -> str:
-        """The queue it is in."""
-        return self.gang.queue or DEFAULT_QUEUE
-
-    @property
-    def runs(self) -> bool:
-        """Whether it is admitted."""
-        return self.gang.assigned is not None
-
-    @property
-    def releasing(self) -> bool:
-        """Whether it is being preempted or shrunk and has not confirmed it."""
-        return bool(self.released_pods or self.released_resources)
-
-    @property
-    def since(self) -> float:
-        """Since when it may start: epoch seconds."""
-        return max(self.gang.created_at, self.gang.not_before)
-
-    @property
-    def moved(self) -> float:
-        """When it got or gave up room last: epoch seconds; -inf: it has no room."""
-        at = self.gang.assigned
-        return -inf if at is None else at.at if at.resized is None else at.resized
-
-    def update(self, gang: Gang, request: GangRequest | None, problem: str) -> None:
-        """Update the gang."""
-        self.gang, self.request, self.problem = gang, request, problem
-        self._nodes = {}
-
-    def nodes_by_index(self, type_: str) -> list[str]:
-        """The nodes of its granted pods, as ``usage.nodes_by_index`` has them. Not to be changed."""
-        found = self._nodes.get(type_)
-        if found is None:
-            found = self._nodes[type_] = usage.nodes_by_index(self.gang, type_)
-        return found
-
-
 Turn = tuple[int, float, float, str]
 """The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""
 
@@ -162,11 +104,11 @@ class SchedulerCache:
         self.quotas = Quotas(())
         self.bounds = ResourceQuotaUsage()
         self.queues: Mapping[str, Queue] = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)}
-        self.entries: dict[str, WorkloadInfo] = {}
-        self.running: dict[str, WorkloadInfo] = {}
-        self.departing: dict[str, WorkloadInfo] = {}
-        self.elastic: dict[str, WorkloadInfo] = {}
-        self.partial: dict[str, WorkloadInfo] = {}
+        self.entries: dict[str, Workload] = {}
+        self.running: dict[str, Workload] = {}
+        self.departing: dict[str, Workload] = {}
+        self.elastic: dict[str, Workload] = {}
+        self.partial: dict[str, Workload] = {}
         self.youngest: dict[str, list[Turn]] = {}
         self.largest: dict[str, list[Turn]] = {}
         self.ends = ExpectedCompletions()
@@ -243,7 +185,7 @@ class SchedulerCache:
         self._rules += 1
         self._changed()
 
-    def put(self, gang: Gang) -> WorkloadInfo:
+    def put(self, gang: Gang) -> Workload:
         """Add or update a gang. A preemption that it has not confirmed is dropped."""
         entry = self.entries.get(gang.uid)
         if entry is not None and entry.gang == gang and not entry.releasing:
@@ -252,7 +194,7 @@ class SchedulerCache:
         self.bounds.hold(gang)
         if entry is None:
             request, problem, held = self._counted(gang)
-            entry = self.entries[gang.uid] = WorkloadInfo(gang, request, problem)
+            entry = self.entries[gang.uid] = Workload(gang, request, problem)
             self._tally(entry, 1)
             self._enter(entry, held)
             return entry
@@ -274,10 +216,10 @@ class SchedulerCache:
         self._tally(entry, 1)
         return entry
 
-    def _tally(self, entry: WorkloadInfo, step: int) -> None:
+    def _tally(self, entry: Workload, step: int) -> None:
         if entry.gang.fallback_of:
             return  # the job counts once, in the queue of its document
-        counts = self.admitted if entry.runs else self.pending
+        counts = self.admitted if entry.admitted else self.pending
         queue = entry.queue
         number = counts.get(queue, 0) + step
         if number:
@@ -296,7 +238,7 @@ class SchedulerCache:
         if len(self._requests) > 2 * len(self.entries) + 64:
             self._requests.forget([entry.request for entry in self.entries.values() if entry.request])
 
-    def release(self, entry: WorkloadInfo, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
+    def release(self, entry: Workload, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
         """Have a gang give up these pods; their room is free once it has confirmed it."""
         self.state += 1
         entry.released_pods, entry.released_resources = released_pods, released_resources
@@ -317,7 +259,7 @@ class SchedulerCache:
         self.changes += 1
         self.state += 1
 
-    def _counted(self, gang: Gang, known: WorkloadInfo | None = None) -> tuple[GangRequest | None, str, Usage]:
+    def _counted(self, gang: Gang, known: Workload | None = None) -> tuple[GangRequest | None, str, Usage]:
         """Its request, or the problem with it, and its usage. ``known``: it has the same request as this one.
 
         Nothing is written into the cache before this is known, so that a gang that cannot be counted leaves no trace.
@@ -336,45 +278,45 @@ class SchedulerCache:
         except predicates.InvalidConstraints as error:
             return None, str(error)
 
-    def _enter(self, entry: WorkloadInfo, held: Usage) -> None:
+    def _enter(self, entry: Workload, held: Usage) -> None:
         entry.held = held
         if held is not usage.NO_USAGE:
-            self.state += bool(held.quota or entry.runs)
+            self.state += bool(held.quota or entry.admitted)
             self.quotas.take(entry.queue, held.quota)
             if self.assumed_pods is not None:
                 self.assumed_pods.grant(held.assumed, held.unassigned)
         self._list(entry)
 
-    def _list(self, entry: WorkloadInfo) -> None:
+    def _list(self, entry: Workload) -> None:
         """Enter it in the lists and orders that it belongs to."""
         gang = entry.gang
         if entry.held.terminating:
             self.departing[entry.uid] = entry
-        if entry.runs:
+        if entry.admitted:
             self.running[entry.uid] = entry
             for order, turn in self._turns(entry):
                 insort(order.setdefault(entry.queue, []), turn)
             self.ends.put(gang, entry.held.pods)
-            insort(self.moves, (entry.moved, entry.uid))
+            insort(self.moves, (entry.changed_at, entry.uid))
             elastic, partial = usage.resizable(gang, entry.request)
             if elastic:
                 self.elastic[entry.uid] = entry
             if partial:
                 self.partial[entry.uid] = entry
 
-    def _leave(self, entry: WorkloadInfo) -> None:
+    def _leave(self, entry: Workload) -> None:
         if entry.held is not usage.NO_USAGE:
-            self.state += bool(entry.held.quota or entry.runs)
+            self.state += bool(entry.held.quota or entry.admitted)
             self.quotas.give(entry.queue, entry.held.quota)
             if self.assumed_pods is not None:
                 self.assumed_pods.withdraw(entry.held.assumed, entry.held.unassigned)
         self._unlist(entry)
 
-    def _unlist(self, entry: WorkloadInfo) -> None:
-        if entry.runs:
+    def _unlist(self, entry: Workload) -> None:
+        if entry.admitted:
             del self.running[entry.uid]
             self.ends.remove(entry.uid)
-            del self.moves[bisect_left(self.moves, (entry.moved, entry.uid))]
+            del self.moves[bisect_left(self.moves, (entry.changed_at, entry.uid))]
             for order, turn in self._turns(entry):
                 stack = order[entry.queue]
                 del stack[bisect_left(stack, turn)]
@@ -386,7 +328,7 @@ class SchedulerCache:
         if entry.releasing:
             entry.released_pods, entry.released_resources = (), {}
 
-    def _turns(self, entry: WorkloadInfo) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
+    def _turns(self, entry: Workload) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
         """Update a gang in the orders of preemption."""
         at = entry.gang.assigned.at if entry.gang.assigned else 0.0
         priority, size = entry.gang.priority, -entry.held.pods

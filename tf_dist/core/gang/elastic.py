@@ -14,11 +14,12 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from tf_dist.core.gang import usage
-from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo, expected_end
+from tf_dist.core.gang.cache import SchedulerCache, expected_end
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
+from tf_dist.core.gang.workload import Workload
 
 # One more worker slows every worker down by this fraction: the more workers, the less another one brings.
 _SYNC_OVERHEAD = 0.03
@@ -33,7 +34,7 @@ _AT_LEAST = 300.0
 class _Growth:
     """Growth of one member of a gang. ``extra``: on which nodes the new ones are ("": anywhere)."""
 
-    entry: WorkloadInfo
+    entry: Workload
     want: PodSetRequest
     size: int
     remaining: float
@@ -64,7 +65,7 @@ def growth_allowed_at(cache: SchedulerCache, policy: AdmissionPolicy) -> float:
     return (cache.moves[-1][0] if cache.moves else -inf) + policy.grow_after
 
 
-def resize_cooldown_until(entry: WorkloadInfo, policy: AdmissionPolicy) -> float:
+def resize_cooldown_until(entry: Workload, policy: AdmissionPolicy) -> float:
     """When a gang may be resized again."""
     at = entry.gang.assigned
     return -inf if at is None or at.resized is None else at.resized + policy.steady
@@ -99,7 +100,7 @@ def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> li
     return _gangs([one for one in done if one.extra and _worth(one, policy)], now)
 
 
-def _growths(cache: SchedulerCache, entry: WorkloadInfo, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
+def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
     if (
         entry.releasing
         or now < resize_cooldown_until(entry, policy)
@@ -117,7 +118,7 @@ def _growths(cache: SchedulerCache, entry: WorkloadInfo, now: float, policy: Adm
             yield _Growth(entry, want, size, remaining, on)
 
 
-def with_more(entry: WorkloadInfo, counts: Counts, places: NodeAssignments, now: float) -> Gang:
+def with_more(entry: Workload, counts: Counts, places: NodeAssignments, now: float) -> Gang:
     """The gang with so many more pods of each member, at these places."""
     gang = entry.gang
     sizes = usage.assigned_counts(gang)
@@ -131,7 +132,7 @@ def with_more(entry: WorkloadInfo, counts: Counts, places: NodeAssignments, now:
     return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=chosen, resized=now))
 
 
-def _wants(entry: WorkloadInfo) -> tuple[PodSetRequest, ...]:
+def _wants(entry: Workload) -> tuple[PodSetRequest, ...]:
     return entry.request.wants if entry.request else ()
 
 

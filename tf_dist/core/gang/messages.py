@@ -20,13 +20,14 @@ from tf_dist.core.api.job import JobKey
 from tf_dist.core.api.pod_events import MAX_LISTED, counted, join_names
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.backfill import ReservationCache
-from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequest
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
-from tf_dist.core.gang.queue import EquivalentGangs, PendingQueues
+from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources, UnavailableNode
+from tf_dist.core.gang.workload import EquivalentGangs, Workload
 
 
 def time_of_day(time: float, now: float) -> str:
@@ -206,14 +207,14 @@ def explain_wait(
     cache: SchedulerCache,
     pending: PendingQueues,
     policy: AdmissionPolicy,
-    entry: WorkloadInfo,
+    entry: Workload,
     now: float,
     known: ReservationCache,
 ) -> Wait:
     """The verdict on a gang that has not been admitted; without its rank."""
     wait = _explain_wait(cache, pending, policy, entry, now, known)
     for one in (cache.entries[gang.uid] for gang in entry.gang.fallbacks if gang.uid in cache.entries):
-        if pending.asleep(one.uid):
+        if pending.in_backoff(one.uid):
             said = f"is tried from {time_of_day(one.gang.wakes_at, now)} on"
         else:
             said = f"waits, too: {_explain_wait(cache, pending, policy, one, now, known).message}"
@@ -228,7 +229,7 @@ def _explain_wait(
     cache: SchedulerCache,
     pending: PendingQueues,
     policy: AdmissionPolicy,
-    entry: WorkloadInfo,
+    entry: Workload,
     now: float,
     known: ReservationCache,
 ) -> Wait:
@@ -237,7 +238,7 @@ def _explain_wait(
         return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)
     if gang.inadmissible:
         return Wait(reason=gang.inadmissible_reason, message=gang.inadmissible)
-    if pending.asleep(entry.uid):
+    if pending.in_backoff(entry.uid):
         return Wait(reason=PendingReason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
     waited = now - entry.since
     counts = request.least if waited >= policy.shrink_after else request.full
@@ -264,7 +265,7 @@ def _explain_wait(
     return Wait(reason=reason, message=message, position=number + 1)
 
 
-def unsatisfiable(cache: SchedulerCache, entry: WorkloadInfo, request: GangRequest) -> Wait | None:
+def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) -> Wait | None:
     """Why a gang cannot start however many others end, not even at its minimum; None: it can.
 
     It depends on nothing but the gang, the nodes, the queues and the ResourceQuotas themselves
@@ -292,9 +293,7 @@ def unsatisfiable(cache: SchedulerCache, entry: WorkloadInfo, request: GangReque
     )
 
 
-def _blocked(
-    cache: SchedulerCache, entry: WorkloadInfo, request: GangRequest, counts: Counts
-) -> tuple[PendingReason, str]:
+def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, counts: Counts) -> tuple[PendingReason, str]:
     assumed_pods: AssumedPods | None = cache.assumed_pods
     if assumed_pods is not None:
         version, said = request.said.get(counts, (-1, ""))
@@ -314,7 +313,7 @@ def _counts(cache: SchedulerCache, group: EquivalentGangs) -> bool:
     return cache.assumed_pods is None or cache.assumed_pods.never(group.request) is None
 
 
-def _starts(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, now: float, known: ReservationCache) -> str:
+def _starts(cache: SchedulerCache, entry: Workload, counts: Counts, now: float, known: ReservationCache) -> str:
     # A gang that only waits for terminating pods has its reservation from the same cycle.
     reservation = known.reserve(cache, entry, counts, now, ended=False) if cache.departing else None
     reservation = reservation or known.reserve(cache, entry, counts, now, ended=True)

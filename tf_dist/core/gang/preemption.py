@@ -16,12 +16,13 @@ from typing import Final
 from tf_dist.core.api.assignment import Preempt, Resize, Verdict
 from tf_dist.core.gang import messages, usage
 from tf_dist.core.gang.backfill import placed_pods, releases_underway
-from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest, PodsOnNode, total_resources
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import AdmissionPolicy, PreemptionPolicy, Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now, retake
+from tf_dist.core.gang.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +30,7 @@ class PreemptionPlan:
     """``fewer``: by uid, how many pods of which type each gives up; ``whole``: the gangs that are requeued."""
 
     fewer: dict[str, dict[str, int]]
-    whole: list[WorkloadInfo]
+    whole: list[Workload]
 
     @property
     def cost(self) -> tuple[object, ...]:
@@ -39,14 +40,14 @@ class PreemptionPlan:
         return max((entry.gang.priority for entry in self.whole), default=-(2**63)), len(self.whole), pods, lost
 
 
-def may_preempt(cache: SchedulerCache, entry: WorkloadInfo) -> bool:
+def may_preempt(cache: SchedulerCache, entry: Workload) -> bool:
     """Whether there may be a gang to preempt: cheap, and never wrongly False."""
     return bool(cache.elastic) or _may_evict(cache, entry)
 
 
 def plan_preemption(
     cache: SchedulerCache,
-    entry: WorkloadInfo,
+    entry: Workload,
     counts: Counts,
     now: float,
     policy: AdmissionPolicy,
@@ -66,7 +67,7 @@ def plan_preemption(
 
 def _plan_within(
     cache: SchedulerCache,
-    entry: WorkloadInfo,
+    entry: Workload,
     counts: Counts,
     waited: float,
     policy: AdmissionPolicy,
@@ -94,7 +95,7 @@ def _plan_within(
 
 def _steps(
     cache: SchedulerCache,
-    entry: WorkloadInfo,
+    entry: Workload,
     counts: Counts,
     waited: float,
     policy: AdmissionPolicy,
@@ -113,7 +114,7 @@ def _steps(
             yield step if counted else step._replace(quota={})
 
 
-def _need(entry: WorkloadInfo, counts: Counts) -> Resources:
+def _need(entry: Workload, counts: Counts) -> Resources:
     return entry.request.need(counts) if entry.request else {}
 
 
@@ -121,7 +122,7 @@ def _need(entry: WorkloadInfo, counts: Counts) -> Resources:
 
 
 def _shrinking(
-    cache: SchedulerCache, entry: WorkloadInfo, waited: float, policy: AdmissionPolicy, spared: Container[str]
+    cache: SchedulerCache, entry: Workload, waited: float, policy: AdmissionPolicy, spared: Container[str]
 ) -> Iterator[Release]:
     """Surplus pods, one by one, of the gangs with most of it first.
 
@@ -143,14 +144,14 @@ def _shrinking(
     )
 
 
-def _open_to(cache: SchedulerCache, entry: WorkloadInfo, victim: WorkloadInfo) -> bool:
+def _open_to(cache: SchedulerCache, entry: Workload, victim: Workload) -> bool:
     """Whether the victim's queue lets other queues' gangs take anything from it, as Volcano's ``reclaimable`` says."""
     queue = cache.queues.get(victim.queue)
     return victim.queue == entry.queue or queue is None or queue.reclaimable
 
 
 def _surplus(
-    entries: list[WorkloadInfo], floor: Callable[[PodSetRequest], int], pod_nodes: dict[tuple[str, str], list[str]]
+    entries: list[Workload], floor: Callable[[PodSetRequest], int], pod_nodes: dict[tuple[str, str], list[str]]
 ) -> Iterator[Release]:
     order = []
     for entry in entries:
@@ -171,7 +172,7 @@ def _surplus(
 # -- whole gangs --
 
 
-def _may_evict(cache: SchedulerCache, entry: WorkloadInfo) -> bool:
+def _may_evict(cache: SchedulerCache, entry: Workload) -> bool:
     allowed = _allowed(cache, entry)
     if not entry.gang.preempts or allowed is PreemptionPolicy.NEVER:
         return False
@@ -180,14 +181,14 @@ def _may_evict(cache: SchedulerCache, entry: WorkloadInfo) -> bool:
     return bool(stack and stack[0][0] < entry.gang.priority) or (allowed is PreemptionPolicy.RECLAIM and others > 0)
 
 
-def _allowed(cache: SchedulerCache, entry: WorkloadInfo) -> PreemptionPolicy:
+def _allowed(cache: SchedulerCache, entry: Workload) -> PreemptionPolicy:
     queue = cache.queues.get(entry.queue)
     return queue.preemption if queue else PreemptionPolicy.NEVER
 
 
 def _evicting(
     cache: SchedulerCache,
-    entry: WorkloadInfo,
+    entry: Workload,
     counts: Counts,
     dropped: dict[str, list[Release]],
     spared: Container[str],
@@ -214,7 +215,7 @@ def _evicting(
         yield _whole(victim, dropped.get(uid, []))
 
 
-def _whole(victim: WorkloadInfo, dropped: list[Release]) -> Release:
+def _whole(victim: Workload, dropped: list[Release]) -> Release:
     """What is left of a gang that has given up some pods already."""
     pods: Sequence[PodsOnNode] = victim.held.remaining
     quota = victim.held.remaining_quota
@@ -231,7 +232,7 @@ _FEW: Final = 16
 
 
 def _needed(
-    cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release], places: NodeAssignments
+    cache: SchedulerCache, entry: Workload, counts: Counts, steps: list[Release], places: NodeAssignments
 ) -> list[Release]:
     """The steps that are needed at this placement: those that matter most are spared first."""
     need = _need(entry, counts)
@@ -269,12 +270,12 @@ def _needed(
     return [step for at, step in enumerate(steps) if at not in spared]
 
 
-def _reclaims(entry: WorkloadInfo, step: Release) -> bool:
+def _reclaims(entry: Workload, step: Release) -> bool:
     """Whether a gang of another queue is preempted."""
     return not step.type and step.entry.queue != entry.queue
 
 
-def _may_reclaim(cache: SchedulerCache, entry: WorkloadInfo, need: Resources, queues: Iterable[str]) -> bool:
+def _may_reclaim(cache: SchedulerCache, entry: Workload, need: Resources, queues: Iterable[str]) -> bool:
     """Whether the gang may preempt gangs of these other queues now.
 
     A gang that preempts within its queue to stay within the nominal quota must not be exempt for having preempted
@@ -283,7 +284,7 @@ def _may_reclaim(cache: SchedulerCache, entry: WorkloadInfo, need: Resources, qu
     return all(cache.quotas.entitled(entry.queue, need, queue) for queue in queues)
 
 
-def _each_needed(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, steps: list[Release]) -> list[Release]:
+def _each_needed(cache: SchedulerCache, entry: Workload, counts: Counts, steps: list[Release]) -> list[Release]:
     """The needed steps at any placement: the search is repeated for each, so only a few steps are tried."""
     for step in reversed(steps) if len(steps) <= _FEW else ():
         rest = [other for other in steps if other is not step]
@@ -295,7 +296,7 @@ def _each_needed(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts, ste
     return steps
 
 
-def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: WorkloadInfo) -> dict[str, Verdict]:
+def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Workload) -> dict[str, Verdict]:
     """Carry out a plan made for a gang: the verdicts on the others, by uid."""
     verdicts: dict[str, Verdict] = {}
     for uid, fewer in plan.fewer.items():
@@ -316,7 +317,7 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
     return verdicts
 
 
-def _released_pods(victim: WorkloadInfo, fewer: Mapping[str, int]) -> list[PodsOnNode]:
+def _released_pods(victim: Workload, fewer: Mapping[str, int]) -> list[PodsOnNode]:
     """Where the last pods of each type are."""
     pods = []
     for want in victim.request.wants if victim.request else ():

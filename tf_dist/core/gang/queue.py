@@ -11,161 +11,120 @@ start, none can. So a cycle looks at groups, however long the queue is.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from math import frexp, inf
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.cache import WorkloadInfo
-from tf_dist.core.gang.placement.pod_sets import GangRequest
 from tf_dist.core.gang.quota import Quotas, Share
 from tf_dist.core.gang.types import AdmissionPolicy, Gang
-
-
-class Rank(NamedTuple):
-    """A gang's rank in its queue; the smallest is first."""
-
-    nominated: int
-    urgency: int
-    patient: int
-    turn: float
-    created_at: float
-    key: JobKey
-    uid: str
-
-
-@dataclass(slots=True, eq=False)
-class EquivalentGangs:
-    """Gangs of a queue that can only start one after the other, in order. ``ranks`` is never empty.
-
-    ``no_preemption_at``: the state in which nothing could be preempted for its first gang. ``blocked_by``: the last
-    reason why none of them could start however many others end ("": they could; None: not looked at yet).
-    """
-
-    request: GangRequest
-    ranks: list[Rank]
-    no_preemption_at: object = None
-    blocked_by: str | None = None
-
-
-EquivalenceKey = tuple[object, ...]
+from tf_dist.core.gang.workload import EquivalentGangs, Rank, Workload
 
 
 @dataclass(slots=True, eq=False)
 class PendingQueue:
-    """The pending gangs of one queue, in order."""
+    """The pending gangs of one queue."""
 
     order: list[Rank] = field(default_factory=list)
-    groups: dict[EquivalenceKey, EquivalentGangs] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    queue: str
-    rank: Rank
-    kind: EquivalenceKey
+    """The gangs in order."""
+    groups: dict[tuple[object, ...], EquivalentGangs] = field(default_factory=dict)
+    """The same gangs, by what they have in common."""
 
 
 class PendingQueues:
-    """The pending gangs of all queues, except gangs in backoff (``not_before``), gangs that cannot be read, and gangs
-    whose namespace their queue does not take."""
+    """The pending gangs of all queues, except those in backoff, those that cannot be read, and those that their queue
+    does not take.
+    """
 
     def __init__(self, policy: AdmissionPolicy) -> None:
         self.policy = policy
+        self.queues: dict[str, PendingQueue] = {}
+        self._queued: dict[str, Workload] = {}
         self._now = 0.0
-        self.lines: dict[str, PendingQueue] = {}
-        self._waiting: dict[str, _Waiting] = {}
-        self._asleep: dict[str, WorkloadInfo] = {}
-        self._alarms: list[tuple[float, str]] = []
+        self._backoff: dict[str, Workload] = {}
+        self._backoff_ends: list[tuple[float, str]] = []
         self._starving: list[tuple[float, str]] = []
 
     @property
     def number(self) -> int:
         """How many gangs are queued."""
-        return len(self._waiting)
+        return len(self._queued)
 
-    def put(self, entry: WorkloadInfo) -> None:
+    def put(self, entry: Workload) -> None:
         """Add a pending gang."""
         self.remove(entry.uid)
         if entry.gang.wakes_at > self._now:
-            self._asleep[entry.uid] = entry
-            heappush(self._alarms, (entry.gang.wakes_at, entry.uid))
+            self._backoff[entry.uid] = entry
+            heappush(self._backoff_ends, (entry.gang.wakes_at, entry.uid))
         else:
-            self._line_up(entry, starving=False)
+            self._enqueue(entry, starving=False)
 
     def remove(self, uid: str) -> None:
         """Remove a gang; an unknown one is no error."""
-        self._asleep.pop(uid, None)
-        waiting = self._waiting.pop(uid, None)
-        if waiting is None:
+        self._backoff.pop(uid, None)
+        entry = self._queued.pop(uid, None)
+        if entry is None or entry.rank is None or entry.group is None:
             return
-        line = self.lines[waiting.queue]
-        _discard(line.order, waiting.rank)
-        group = line.groups[waiting.kind]
-        _discard(group.ranks, waiting.rank)
+        group, queue = entry.group, self.queues[entry.group.queue]
+        del queue.order[bisect_left(queue.order, entry.rank)]
+        del group.ranks[bisect_left(group.ranks, entry.rank)]
         if not group.ranks:
-            del line.groups[waiting.kind]
-        if not line.order:
-            del self.lines[waiting.queue]
+            del queue.groups[group.key]
+        if not queue.order:
+            del self.queues[group.queue]
+        entry.rank = entry.group = None
 
-    def wake(self, now: float, entries: dict[str, WorkloadInfo]) -> bool:
+    def wake(self, now: float) -> bool:
         """Enqueue gangs whose backoff has ended, and move starving ones ahead. Whether there were any."""
         self._now = now
         moved = False
-        while self._alarms and self._alarms[0][0] <= now:
-            at, uid = heappop(self._alarms)
-            entry = self._asleep.get(uid)
+        while self._backoff_ends and self._backoff_ends[0][0] <= now:
+            at, uid = heappop(self._backoff_ends)
+            entry = self._backoff.get(uid)
             if entry is not None and entry.gang.wakes_at == at:
-                del self._asleep[uid]
-                self._line_up(entry, starving=False)
+                del self._backoff[uid]
+                self._enqueue(entry, starving=False)
                 moved = True
         while self._starving and self._starving[0][0] <= now:
             at, uid = heappop(self._starving)
-            waiting = self._waiting.get(uid)
-            if waiting is not None and waiting.rank.patient and entries[uid].since + self.policy.starving == at:
+            entry = self._queued.get(uid)
+            if entry is not None and entry.rank and entry.rank.patient and entry.since + self.policy.starving == at:
                 self.remove(uid)
-                self._line_up(entries[uid], starving=True)
+                self._enqueue(entry, starving=True)
                 moved = True
         return moved
 
     def next_wake(self) -> float:
         """When ``wake`` has something to do next: epoch seconds, inf for never."""
-        asleep = self._alarms[0][0] if self._alarms else inf
-        starving = self._starving[0][0] if self._starving else inf
-        return min(asleep, starving)
+        return min(times[0][0] if times else inf for times in (self._backoff_ends, self._starving))
 
-    def asleep(self, uid: str) -> bool:
+    def in_backoff(self, uid: str) -> bool:
         """Whether the gang is in backoff."""
-        return uid in self._asleep
+        return uid in self._backoff
 
     def ahead(self, uid: str, counts: Callable[[EquivalentGangs], bool]) -> tuple[int, Iterator[Rank]]:
         """How many gangs are ahead of one, and which, the first one first; of the groups that count."""
-        waiting = self._waiting[uid]
-        line = self.lines[waiting.queue]
-        out = [group for group in line.groups.values() if not counts(group)]
-        number = bisect_left(line.order, waiting.rank)
-        before = number - sum(bisect_left(group.ranks, waiting.rank) for group in out)
-        absent = {id(group) for group in out}
-        ranks = (line.order[at] for at in range(number))
-        return before, (rank for rank in ranks if not absent or id(self.group(rank.uid)) not in absent)
+        entry = self._queued[uid]
+        assert entry.rank is not None
+        assert entry.group is not None
+        queue, rank = self.queues[entry.group.queue], entry.rank
+        absent = {group for group in queue.groups.values() if not counts(group)}
+        number = bisect_left(queue.order, rank)
+        before = number - sum(bisect_left(group.ranks, rank) for group in absent)
+        ranks = (queue.order[at] for at in range(number))
+        return before, (one for one in ranks if not absent or self._queued[one.uid].group not in absent)
 
-    def group(self, uid: str) -> EquivalentGangs:
-        """The group of a gang that is queued."""
-        waiting = self._waiting[uid]
-        return self.lines[waiting.queue].groups[waiting.kind]
-
-    def _line_up(self, entry: WorkloadInfo, *, starving: bool) -> None:
+    def _enqueue(self, entry: Workload, *, starving: bool) -> None:
         gang = entry.gang
         if entry.request is None or gang.inadmissible:
             return
-        rank = self._rank(entry, starving=starving)
-        bounded = gang.charges and (gang.key.namespace, gang.charges)
-        kind: EquivalenceKey = (
+        since = entry.since + (0.0 if starving else shortest_job_delay(gang, self.policy))
+        rank = Rank(-gang.nominated, -gang.priority, not starving, since, gang.created_at, gang.key, gang.uid)
+        key = (
             id(entry.request),
-            bounded,
+            gang.charges and (gang.key.namespace, gang.charges),
             bool(gang.fallback_of),
             gang.nominated,
             gang.priority,
@@ -173,21 +132,16 @@ class PendingQueues:
             gang.patience,
             _magnitude(gang.estimate),
         )
-        line = self.lines.setdefault(entry.queue, PendingQueue())
-        insort(line.order, rank)
-        group = line.groups.get(kind)
+        queue = self.queues.setdefault(entry.queue, PendingQueue())
+        insort(queue.order, rank)
+        group = queue.groups.get(key)
         if group is None:
-            line.groups[kind] = EquivalentGangs(entry.request, [rank])
-        else:
-            insort(group.ranks, rank)
-        self._waiting[entry.uid] = _Waiting(entry.queue, rank, kind)
+            group = queue.groups[key] = EquivalentGangs(entry.queue, key, entry.request, [])
+        insort(group.ranks, rank)
+        entry.rank, entry.group = rank, group
+        self._queued[entry.uid] = entry
         if not starving:
             heappush(self._starving, (entry.since + self.policy.starving, entry.uid))
-
-    def _rank(self, entry: WorkloadInfo, *, starving: bool) -> Rank:
-        gang = entry.gang
-        turn = entry.since + (0.0 if starving else shortest_job_delay(gang, self.policy))
-        return Rank(-gang.nominated, -gang.priority, not starving, turn, gang.created_at, gang.key, gang.uid)
 
 
 def shortest_job_delay(gang: Gang, policy: AdmissionPolicy) -> float:
@@ -202,12 +156,6 @@ def _magnitude(estimate: float | None) -> int | None:
         return None
     mantissa, exponent = frexp(max(1.0, min(estimate, 1e12)))
     return exponent - 1 if mantissa == 0.5 else exponent
-
-
-def _discard(ranks: list[Rank], rank: Rank) -> None:
-    at = bisect_left(ranks, rank)
-    if at < len(ranks) and ranks[at] == rank:
-        del ranks[at]
 
 
 class FairSharingIterator:
@@ -254,23 +202,24 @@ class FairSharingIterator:
 
 
 class QueueIterator:
-    """The groups of a queue, the one with the first gang first. ``owns``: a gang of it has a reservation already.
+    """The groups of a queue, the one with the first gang first.
 
     ``asleep``: whether nothing can have changed for the first gang of a group; the group is skipped then, except the
-    first one that is ``due`` for a reservation. A ``strict`` queue skips none, and ends at a blocked gang.
+    first one that is ``due`` for a reservation. A strict queue skips none, and ends at a blocked gang.
     """
 
     def __init__(
         self,
-        line: PendingQueue,
+        queue: PendingQueue,
         *,
         strict: bool,
         asleep: Callable[[EquivalentGangs], bool],
         due: Callable[[EquivalentGangs], bool],
     ) -> None:
-        self.strict = strict
-        self.owns = False
-        groups: Iterable[EquivalentGangs] = line.groups.values()
+        self.is_strict = strict
+        self.has_reservation = False
+        """Whether a gang of it has a reservation already."""
+        groups: Iterable[EquivalentGangs] = queue.groups.values()
         if not strict:
             awake, reserving = [], []
             for group in groups:
@@ -287,20 +236,20 @@ class QueueIterator:
         return bool(self._heap)
 
     @property
-    def next(self) -> Rank:
+    def head(self) -> Rank:
         """The next gang."""
         return self._heap[0][0]
 
     def pop(self) -> tuple[Rank, EquivalentGangs]:
-        """Take it out."""
+        """Take the head out."""
         return heappop(self._heap)
 
-    def again(self, group: EquivalentGangs) -> None:
+    def push(self, group: EquivalentGangs) -> None:
         """Put a group back whose first gang has started."""
         if group.ranks:
             heappush(self._heap, (group.ranks[0], group))
 
-    def stop(self, keep: Callable[[Rank], bool]) -> None:
-        """End the iteration, but for those to keep."""
-        self._heap = [(rank, group) for rank, group in self._heap if keep(rank)]
+    def stop(self, keep: Container[str]) -> None:
+        """End the iteration, except for these gangs."""
+        self._heap = [(rank, group) for rank, group in self._heap if rank.uid in keep]
         heapify(self._heap)

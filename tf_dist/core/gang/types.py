@@ -9,11 +9,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tf_dist.core.api.assignment import PendingReason
-from tf_dist.core.api.job import Document, JobKey
+from tf_dist.core.api.job import Document, Job, JobKey
 from tf_dist.core.api.names import Requirements
 
 if TYPE_CHECKING:
     from tf_dist.core.api.assignment import Placement, Sizes
+    from tf_dist.core.api.status import Status
 
 
 _NONE: Final = Decimal(0)
@@ -168,6 +169,21 @@ class TopologyRequest:
 
     label: str
     required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    """A job that takes part in admission: it is admitted or waits."""
+
+    job: Job
+    status: Status
+    """Its memory: its admission, and what has become of its replicas."""
+    created_at: float
+    """Epoch seconds."""
+
+    def is_same(self, other: AdmissionRequest) -> bool:
+        """Whether both were read from the same version of a job."""
+        return self.job is other.job and self.status is other.status and self.created_at == other.created_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,24 +386,6 @@ class AdmissionPolicy:
     def patience_of(self, gang: Gang) -> float:
         """The patience of a gang: its own, or the usual one."""
         return self.patience if gang.patience is None else gang.patience
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The input of one admission cycle. ``now``: epoch seconds.
-
-    ``nodes`` None: the driver may not list them, and quotas alone decide. ``bounds``: the ResourceQuotas by namespace.
-    ``orphans``: by queue, what pods without a gang request.
-    """
-
-    gangs: tuple[Gang, ...]
-    nodes: tuple[Node, ...] | None
-    now: float = 0.0
-    queues: tuple[Queue, ...] = ()
-    policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
-    bounds: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
-    unavailable: Mapping[str, UnavailableNode] = field(default_factory=dict)
-    orphans: Mapping[str, Resources] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

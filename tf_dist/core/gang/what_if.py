@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple, Self
 
-from tf_dist.core.gang.cache import SchedulerCache, WorkloadInfo
+from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, PodsOnNode
 from tf_dist.core.gang.types import Resources
+from tf_dist.core.gang.workload import Workload
 
 
 class Release(NamedTuple):
     """Release of pods of a gang, with their quota: one pod of a ``type``, or ("") all of them."""
 
-    entry: WorkloadInfo
+    entry: Workload
     pods: Sequence[PodsOnNode]
     quota: Resources
     type: str = ""
@@ -104,7 +105,7 @@ def is_overcommitted(snapshot: NodeSnapshot, pods: PodsOnNode) -> bool:
     return any(snapshot.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
 
 
-def find_now(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> NodeAssignments | None:
+def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssignments | None:
     """The placement of a gang if it were admitted now; None: it lacks room or quota."""
     request = entry.request
     if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
@@ -115,7 +116,7 @@ def find_now(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> Node
 
 
 def fewest_releases(
-    cache: SchedulerCache, supposing: WhatIf, entry: WorkloadInfo, counts: Counts
+    cache: SchedulerCache, supposing: WhatIf, entry: Workload, counts: Counts
 ) -> NodeAssignments | None:
     """Suppose as few steps as let the gang start, and return its placement; None: all of them do not suffice.
 
@@ -148,7 +149,7 @@ def fewest_releases(
     return found
 
 
-def _missing(cache: SchedulerCache, entry: WorkloadInfo, counts: Counts) -> int:
+def _missing(cache: SchedulerCache, entry: Workload, counts: Counts) -> int:
     """The number of pods without room, of the member where that is most."""
     if cache.assumed_pods is None or entry.request is None:
         return 0

@@ -1,4 +1,4 @@
-"""tf-dist's own admission: the driver's ``Admitter`` on the virtual clock."""
+"""tf-dist's own admission: the driver's ``Scheduler`` on the virtual clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from tf_dist.core.api.assignment import Admit, Placement, Preempt, Verdict, Wait
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.admission import Admitter
+from tf_dist.core.gang.scheduler import Scheduler
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, Node, PodSet
 from tf_dist.simulate.engine import JobRun, World
 from tf_dist.simulate.scenario import Layout, Scenario, SimJob
@@ -22,9 +22,9 @@ _PS, _WORKER = "ps", "worker"
 
 
 class TfDistAdmission:
-    """Feeds the admitter as a driver does: nodes, queues, and each job as a gang, whose pods no node counts yet.
+    """Feeds the scheduler as a driver does: nodes, queues, and each job as a gang, whose pods no node counts yet.
 
-    Preempted jobs go back to their queue. ``restart`` replaces the admitter by a new one, as a driver does that takes
+    Preempted jobs go back to their queue. ``restart`` replaces the scheduler by a new one, as a driver does that takes
     over.
     """
 
@@ -35,16 +35,16 @@ class TfDistAdmission:
         self._gangs: dict[str, Gang] = {}
         self._names = [f"node-{number:05}" for number in range(scenario.cluster.nodes)]
         self._numbers = {name: number for number, name in enumerate(self._names)}
-        self._admitter = self._new()
+        self._scheduler = self._new()
 
     def restart(self) -> None:
         """As after a crash: all that is known is what was written."""
-        self._admitter = self._new()
+        self._scheduler = self._new()
         for gang in self._gangs.values():
-            self._admitter.put_gang(gang)
+            self._scheduler.put_gang(gang)
 
     def arrived(self, run: JobRun, world: World) -> None:
-        """Give the admitter a new gang, which waits."""
+        """Give the scheduler a new gang, which waits."""
         job = run.job
         self._put(
             Gang(
@@ -62,7 +62,7 @@ class TfDistAdmission:
     def ended(self, run: JobRun, world: World) -> None:
         """A gang is gone."""
         del self._gangs[str(run.number)]
-        self._admitter.remove_gang(str(run.number))
+        self._scheduler.remove_gang(str(run.number))
 
     def act(self, world: World) -> float | None:
         """Decide and apply verdicts until there are no more: preempted jobs free their room at once.
@@ -70,9 +70,9 @@ class TfDistAdmission:
         Gangs that preempt each other in turn would do so for ever at the same instant: time advances in between.
         """
         for _ in range(_ROUNDS):
-            verdicts = self._admitter.decide(world.now, reasons=False)
+            verdicts = self._scheduler.cycle(world.now, reasons=False).verdicts
             if not sum(self._obey(uid, verdict, world) for uid, verdict in verdicts.items()):
-                wake = self._admitter.wake_at(world.now)
+                wake = self._scheduler.wake_at(world.now)
                 return None if wake == inf else max(wake, world.now + _TICK)
         return world.now + _TICK
 
@@ -86,7 +86,7 @@ class TfDistAdmission:
             return False
         elif gang.assigned is None:  # to be resized is the last word on a gang that was admitted in the same round
             world.resume(run, self._layout(verdict.placement))
-            self._put(self._admitter.gang(uid))
+            self._put(self._scheduler.gang(uid))
         else:
             world.resize(run, self._layout(verdict.placement))
             place = replace(gang.assigned, sizes=verdict.sizes, placement=verdict.placement, resized=world.now)
@@ -95,16 +95,16 @@ class TfDistAdmission:
 
     def _put(self, gang: Gang) -> None:
         self._gangs[gang.uid] = gang
-        self._admitter.put_gang(gang)
+        self._scheduler.put_gang(gang)
 
-    def _new(self) -> Admitter:
-        admitter = Admitter(self._policy)
+    def _new(self) -> Scheduler:
+        scheduler = Scheduler(self._policy)
         cluster = self._scenario.cluster
         room = {"cpu": Decimal(cluster.cpu)} | ({GPU: Decimal(cluster.gpus)} if cluster.gpus else {})
         for name in self._names:
-            admitter.put_node(Node(name=name, allocatable=room, free=room))
-        admitter.put_queues(self._scenario.queues)
-        return admitter
+            scheduler.put_node(Node(name=name, allocatable=room, free=room))
+        scheduler.put_queues(self._scenario.queues)
+        return scheduler
 
     def _members_of(self, job: SimJob) -> tuple[PodSet, ...]:
         key = (job.workers, job.least, job.most, job.gpus, job.cpu, job.ps, job.ps_cpu)

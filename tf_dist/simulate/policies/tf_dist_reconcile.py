@@ -18,9 +18,8 @@ from tf_dist.core.api.context import Action, Create, Delete, Observed, Update, W
 from tf_dist.core.api.pods import PodPhase, PodView, pod_view
 from tf_dist.core.api.status import Status
 from tf_dist.core.api.timestamps import format_time
-from tf_dist.core.gang.admission import Admitter, CacheSync
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder
-from tf_dist.core.gang.types import AdmissionConfig, AdmissionPolicy, PriorityClass
+from tf_dist.core.gang.admission import AdmissionChanges, Admitter
+from tf_dist.core.gang.types import AdmissionConfig, AdmissionPolicy, AdmissionRequest, PriorityClass
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.simulate.engine import JobRun, World
 from tf_dist.simulate.scenario import Cluster, Layout, Scenario, SimJob
@@ -114,7 +113,7 @@ _WORKER, _PS = "worker", "ps"
 class _Driven:
     """A job and all that is its own in the cluster: its stored status, its pods and its other objects."""
 
-    def __init__(self, run: JobRun, body: Body, created_at: float, snapshots: SnapshotBuilder) -> None:
+    def __init__(self, run: JobRun, body: Body, created_at: float, admitter: Admitter) -> None:
         self.run = run
         self.job = dialects.read(body)
         self.created_at = created_at
@@ -124,7 +123,7 @@ class _Driven:
         self._remembered: Status | None = None
         self._pods: dict[str, Body] = {}
         self._objects: dict[tuple[str, str], Body] = {}
-        self._snapshots = snapshots
+        self._admitter = admitter
         self._made = 0
 
     @property
@@ -172,14 +171,13 @@ class _Driven:
                     "data": {key: value for key, value in data.items() if value is not None},
                 }
             case Delete() if action.kind == "Pod":
-                self._snapshots.change(self._pods.pop(action.name), None)
+                self._admitter.update(AdmissionChanges(pods={self._pods.pop(action.name)["metadata"]["uid"]: None}))
             case Delete():
                 del self._objects[action.kind, action.name]
 
     def _put_pod(self, pod: Body) -> None:
-        name = pod["metadata"]["name"]
-        self._snapshots.change(self._pods.get(name), pod)
-        self._pods[name] = pod
+        self._admitter.update(AdmissionChanges(pods={pod["metadata"]["uid"]: pod}))
+        self._pods[pod["metadata"]["name"]] = pod
 
     def succeed(self, now: float) -> None:
         """Its work is done: its workers end well."""
@@ -202,20 +200,18 @@ class TfDistReconcile:
 
     def __init__(self, scenario: Scenario, policy: AdmissionPolicy | None = None) -> None:
         self._admitter = Admitter(policy or AdmissionPolicy(restart_cost=scenario.speed.restart))
-        self._feed = CacheSync(self._admitter)
-        self._snapshots = SnapshotBuilder()
         priorities = {priority_class(job.priority): PriorityClass(job.priority) for job in scenario.jobs}
-        self._rules = AdmissionConfig(queues=scenario.queues, priorities=priorities)
         self._numbers = {f"node-{number:05}": number for number in range(scenario.cluster.nodes)}
-        for name in self._numbers:
-            self._snapshots.put_node(name, node_document(name, scenario.cluster))
+        nodes = {name: node_document(name, scenario.cluster) for name in self._numbers}
+        config = AdmissionConfig(queues=scenario.queues, priorities=priorities)
+        self._admitter.update(AdmissionChanges(nodes=nodes, config=config))
         self._driven: dict[str, _Driven] = {}
         self._gone: list[str] = []
 
     def arrived(self, run: JobRun, world: World) -> None:
         """A job is submitted."""
         uid, created_at = str(run.number), _START + run.job.submit
-        driven = _Driven(run, job_document(run.job, uid, created_at), created_at, self._snapshots)
+        driven = _Driven(run, job_document(run.job, uid, created_at), created_at, self._admitter)
         self._driven[uid] = driven
         driven.settle(_START + world.now)
 
@@ -244,13 +240,10 @@ class TfDistReconcile:
         return world.now + _TICK
 
     def _decide(self, now: float) -> dict[str, Verdict]:
-        claims = {uid: AdmissionRequest(one.job, one.memory, one.created_at) for uid, one in self._driven.items()}
-        self._feed.take(self._snapshots.update(dict.fromkeys(self._gone) | claims, rules=self._rules))
+        jobs = {uid: AdmissionRequest(one.job, one.memory, one.created_at) for uid, one in self._driven.items()}
+        self._admitter.update(AdmissionChanges(jobs=dict.fromkeys(self._gone) | jobs))
         self._gone.clear()
-        verdicts = self._admitter.decide(now)
-        for uid in verdicts:
-            self._feed.again(uid)
-        return verdicts
+        return dict(self._admitter.cycle(now).verdicts)
 
     def _follow(self, asked: Iterable[_Driven], world: World) -> None:
         """Move the simulated jobs to where their pods are: first those that give up room."""

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import Doc, changed, volcano, warnings
+from tests.core.gang.stored import admitter_of
 from tests.core.world import World
 from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.api.job import Job
 from tf_dist.core.dialects import parse, read
-from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
-from tf_dist.core.gang.types import Gang, TopologyRequest
+from tf_dist.core.gang.types import AdmissionRequest, Gang, TopologyRequest
 from tf_dist.core.reconciler.reconcile import load_status
 
 SLA = "volcano.sh/sla-waiting-time"
@@ -106,7 +106,7 @@ def test_affinity_of_all_tasks_is_a_preferred_topology(said: str, topology: str,
 
 
 def gang_of(document: Doc) -> Gang:
-    (gang,) = build_snapshot([AdmissionRequest(read(document), load_status({}), 0.0)], [], []).gangs
+    (gang,) = admitter_of([AdmissionRequest(read(document), load_status({}), 0.0)]).scheduler.gangs
     return gang
 
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.builders import START, replicas, template, v1_job
-from tests.core.gang.gangs import Follower
 from tests.core.gang.placement.nodes import PATIENT
-from tests.core.gang.stored import node
+from tests.core.gang.stored import admitter_of, node, seen
 from tests.thorough import thorough
 from tf_dist.core.api.job import Job
 from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.api.status import Status
+from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.placement.anti_affinity import (
     HOSTNAME,
     Exclusions,
@@ -26,8 +26,7 @@ from tf_dist.core.gang.placement.anti_affinity import (
     exclusions,
     host_ports,
 )
-from tf_dist.core.gang.snapshot import AdmissionRequest, build_snapshot
-from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY
+from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, AdmissionRequest
 
 Spec = dict[str, Any]
 
@@ -192,9 +191,9 @@ CLAIMS = [AdmissionRequest(job(), Status(), START)]
 
 def taken(*pods: Spec) -> dict[str, int]:
     """What pods on a node leave of what the job's pods exclude each other by, in its words."""
-    made = build_snapshot(CLAIMS, [node("n")], pods)
-    [found] = made.nodes or ()
-    [worker] = made.gangs[0].members
+    made = seen(admitter_of(CLAIMS, [node("n")], pods))
+    found = made.nodes["n"]
+    [worker] = made.gangs[CLAIMS[0].job.uid].members
     return {
         one.text: EXCLUSIVE_CAPACITY - int(found.free.get(one.name, EXCLUSIVE_CAPACITY)) for one in worker.exclusives
     }
@@ -225,19 +224,21 @@ PODS = st.none() | st.builds(
 )
 @settings(PATIENT)
 def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any, bool]], dice: Any, often: int) -> None:
-    seen, pods, untold = Follower(), {}, []
+    nodes = [node("n"), node("m")]
+    admitter, pods, untold = admitter_of([], nodes), dict[str, Any](), set[str]()
+    [claim] = CLAIMS
     for number, (name, new, wanted) in enumerate(steps):
-        untold.append((pods.get(name), new))
-        pods[name] = new
+        pods[str(name)] = new
+        untold.add(str(name))
         if number % often == 0:
-            dice.shuffle(untold)
-            for old, now in untold:
-                seen.seen.change(old, now)
+            told = sorted(untold)
+            dice.shuffle(told)
+            jobs = {claim.job.uid: claim if wanted else None}
+            admitter.update(AdmissionChanges(jobs=jobs, pods={uid: pods[uid] for uid in told}))
+            admitter.refresh()
             untold.clear()
             there = [one for one in pods.values() if one is not None]
-            claims = CLAIMS if wanted else []
-            nodes = [node("n"), node("m")]
-            assert seen.snapshot(claims, nodes) == build_snapshot(claims, nodes, there)
+            assert seen(admitter) == seen(admitter_of(CLAIMS if wanted else [], nodes, there))
 
 
 def test_columns_are_used_again_and_are_never_many() -> None:

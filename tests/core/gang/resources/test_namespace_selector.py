@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.core.builders import v1_job
 from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
+from tests.core.gang.stored import admitter_of, seen
 from tf_dist.core.api.assignment import Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.api.names import requirements
 from tf_dist.core.api.status import Status
 from tf_dist.core.gang.resources.namespace_selector import NamespaceMatcher, namespace_mismatch
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
-from tf_dist.core.gang.types import AdmissionConfig, Queue, QueueingStrategy
+from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest, Queue, QueueingStrategy
 
 NAME = "kubernetes.io/metadata.name"
 SPEECH = {"team": "speech", "tier": "prod"}
@@ -98,7 +97,7 @@ def test_a_job_outside_waits_takes_no_room_and_holds_back_nobody() -> None:
     verdicts = world.decide(100_000)
     assert verdicts["a"] == Wait(reason="NamespaceMismatch", message=SHUT)
     assert reason(verdicts["b"]) == "Admit"
-    facts = world.admitter.queue_usages()["vision"]
+    facts = world.scheduler.queue_usages()["vision"]
     assert (facts.pending, facts.admitted) == (1, 1)
 
 
@@ -157,7 +156,7 @@ def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
     )
     claims = [claim("vision"), claim("speech"), claim("speech", "open"), claim("speech", "")]
     labels = {"vision": {"team": "vision"}, "speech": {"team": "speech"}}
-    found = build_snapshot(claims, None, (), rules=rules, namespaces=labels.get).gangs
+    found = list(seen(admitter_of(claims, None, config=rules, namespaces=labels.get)).gangs.values())
     assert [gang.inadmissible != "" for gang in found] == [False, True, False, False]
     assert found[1].inadmissible.startswith('queue "vision" is not open to namespace "speech": ')
 
@@ -165,24 +164,26 @@ def test_each_job_by_its_namespace_and_its_queue_alone() -> None:
 def test_the_queue_default_may_be_closed_once_it_is_defined() -> None:
     of = replace(only(matchLabels={"team": "vision"}), name="default")
     for queues, closed in (((of,), True), ((), False), (None, False)):
-        found = build_snapshot(
-            [claim("speech", "")], None, (), rules=AdmissionConfig(queues=queues), namespaces=lambda _: {}
+        admitter = admitter_of(
+            [claim("speech", "")], None, config=AdmissionConfig(queues=queues), namespaces=lambda _: {}
         )
-        assert (found.gangs[0].inadmissible != "") is closed
+        assert (admitter.scheduler.gangs[0].inadmissible != "") is closed
 
 
 def test_a_label_that_changes_reaches_the_jobs_of_that_namespace_and_no_others() -> None:
     rules = AdmissionConfig(queues=(only(matchLabels={"team": "vision"}),))
     claims = [claim("speech"), claim("sound")]
     labels: dict[str, dict[str, str]] = {"speech": {}, "sound": {}}
-    snapshots = SnapshotBuilder()
-    update = partial(snapshots.update, rules=rules, namespaces=labels.get)
-    before = update({claim.job.uid: claim for claim in claims}).gangs
-    assert [gang.inadmissible != "" for gang in before.values() if gang] == [True, True]
-    assert not update({}).gangs
+    admitter = admitter_of(claims, None, config=rules, namespaces=labels.get)
+    before = seen(admitter).gangs
+    assert [gang.inadmissible != "" for gang in before.values()] == [True, True]
+    admitter.refresh()
+    assert all(gang is before[uid] for uid, gang in seen(admitter).gangs.items())
     labels["speech"] = {"team": "vision"}
-    after = update({}).gangs
-    assert {uid: gang and gang.inadmissible for uid, gang in after.items()} == {"speech-vision": ""}
+    admitter.refresh()
+    after = seen(admitter).gangs
+    assert after["speech-vision"].inadmissible == ""
+    assert after["sound-vision"] is before["sound-vision"]
 
 
 def test_a_pair_is_judged_once_until_the_queue_or_the_labels_change() -> None:
@@ -194,17 +195,19 @@ def test_a_pair_is_judged_once_until_the_queue_or_the_labels_change() -> None:
             return super().keys()
 
     of = only(matchLabels={"team": "vision"})
-    doors, labels = NamespaceMatcher(), Counted(team="speech")
+    labels: dict[str, Mapping[str, str]] = {"speech": Counted(team="speech")}
+    matcher = NamespaceMatcher(labels.get)
     for _ in range(3):
-        doors.turn((of,), lambda _: labels)
+        matcher.update((of,))
         for _ in range(100):
-            assert doors.shut("vision", "speech", lambda _: labels)
+            assert matcher.mismatch("vision", "speech")
     assert Counted.looks == 1
-    assert not doors.shut("default", "speech", lambda _: labels)
-    assert doors.turn((only(matchLabels={"team": "speech"}),), lambda _: labels)
-    assert not doors.shut("vision", "speech", lambda _: labels)
+    assert not matcher.mismatch("default", "speech")
+    assert matcher.update((only(matchLabels={"team": "speech"}),))
+    assert not matcher.mismatch("vision", "speech")
     assert Counted.looks == 2
-    assert not doors.turn((only(matchLabels={"team": "speech"}),), lambda _: labels)
-    assert doors.turn((only(matchLabels={"team": "speech"}),), lambda _: {})
-    assert doors.shut("vision", "speech", lambda _: {})
+    assert not matcher.update((only(matchLabels={"team": "speech"}),))
+    labels["speech"] = {}
+    assert matcher.update((only(matchLabels={"team": "speech"}),))
+    assert matcher.mismatch("vision", "speech")
     assert Counted.looks == 2

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import START
-from tests.core.gang.gangs import Follower
-from tests.core.gang.stored import ADMITTED, job, node, pod
-from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
+from tests.core.gang.stored import ADMITTED, admitter_of, job, node, pod, seen
+from tf_dist.core.gang.admission import AdmissionChanges
+from tf_dist.core.gang.types import AdmissionRequest
 
 NODES = [node("n"), node("m"), node("l", unschedulable=True)]
 CLAIMS = [AdmissionRequest(job(), ADMITTED, START)]
@@ -28,40 +27,45 @@ PODS = st.none() | st.builds(
 
 @given(st.lists(st.tuples(st.integers(0, 4), PODS), max_size=30), st.randoms(use_true_random=False), st.integers(1, 9))
 def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any]], dice: random.Random, often: int) -> None:
-    seen, pods, untold = Follower(), {}, []
+    admitter, pods, untold = admitter_of(CLAIMS, NODES), dict[str, Any](), set[str]()
     for number, (name, new) in enumerate(steps):
-        untold.append((pods.get(name), new))
-        pods[name] = new
+        pods[str(name)] = new
+        untold.add(str(name))
         if number % often == 0:
-            dice.shuffle(untold)  # reflector and writers tell of changes from threads of their own
-            for old, now in untold:
-                seen.seen.change(old, now)
+            told = sorted(untold)
+            dice.shuffle(told)  # informers tell of changes from threads of their own
+            admitter.update(AdmissionChanges(pods={uid: pods[uid] for uid in told}))
+            admitter.refresh()
             untold.clear()
             there = [one for one in pods.values() if one is not None]
-            assert seen.snapshot(CLAIMS, NODES) == build_snapshot(CLAIMS, NODES, there)
+            assert seen(admitter) == seen(admitter_of(CLAIMS, NODES, there))
 
 
 def test_what_has_not_changed_is_the_very_same() -> None:
-    seen = Follower()
-    seen.seen.change(None, pod("n", owner="uid-mnist", index=0))
-    before = {one.name: one for one in seen.snapshot(CLAIMS, NODES).nodes or ()}
-    assert not seen.seen.update({}).nodes
-    seen.seen.change(None, pod("m"))
-    found = seen.seen.update({claim.job.uid: claim for claim in CLAIMS})
-    assert (set(found.nodes), set(found.gangs)) == ({"m"}, set())
-    assert found.nodes["m"] is not None
-    assert found.nodes["m"].free["cpu"] == before["m"].free["cpu"] - 1
-    seen.seen.change(None, pod("n", owner="uid-mnist", index=1))
-    assert set(seen.seen.update({}).gangs) == {"uid-mnist"}
+    admitter = admitter_of(CLAIMS, NODES, [pod("n", owner="uid-mnist", index=0)])
+    before = seen(admitter)
+    admitter.update(AdmissionChanges(pods={"other": pod("m")}, jobs={claim.job.uid: claim for claim in CLAIMS}))
+    admitter.refresh()
+    after = seen(admitter)
+    assert after.nodes["n"] is before.nodes["n"]
+    assert after.nodes["m"].free["cpu"] == before.nodes["m"].free["cpu"] - 1
+    assert after.gangs["uid-mnist"] is before.gangs["uid-mnist"]
+    admitter.update(AdmissionChanges(pods={"another": pod("n", owner="uid-mnist", index=1)}))
+    admitter.refresh()
+    assert seen(admitter).gangs["uid-mnist"].bound == {"worker": {"n": 2}}
+
+
+def test_a_whole_report_removes_what_it_lacks() -> None:
+    admitter = admitter_of(CLAIMS, NODES, [pod("n"), pod("m")])
+    admitter.update(AdmissionChanges(jobs={}, nodes={"n": node("n")}, pods={"1": pod("n")}, whole=True))
+    admitter.refresh()
+    assert seen(admitter) == seen(admitter_of([], [node("n")], [pod("n")]))
 
 
 def test_a_pod_without_a_node_counts_in_the_quota_of_its_namespace_though_its_job_has_not_changed() -> None:
-    seen = SnapshotBuilder()
     [claim] = CLAIMS
-    bounds: ResourceQuotas = {claim.job.key.namespace: ()}
-    first = seen.update({claim.job.uid: claim}, bounds=bounds).gangs[claim.job.uid]
-    seen.change(None, pod(None, owner="uid-mnist", index=0))
-    second = seen.update({}, bounds=bounds).gangs[claim.job.uid]
-    assert first
-    assert second
-    assert (sum(first.created.values()), sum(second.created.values())) == (0, 1)
+    admitter = admitter_of(CLAIMS, NODES, resource_quotas={claim.job.key.namespace: ()})
+    assert sum(seen(admitter).gangs["uid-mnist"].created.values()) == 0
+    admitter.update(AdmissionChanges(pods={"a": pod(None, owner="uid-mnist", index=0)}))
+    admitter.refresh()
+    assert sum(seen(admitter).gangs["uid-mnist"].created.values()) == 1

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
+from tests.core.gang.gangs import Snapshot, World, admit, gang, message, node, placed, queue, reason, workers
 from tests.core.gang.placement.nodes import PATIENT
 from tf_dist.core.api.assignment import Admit, Wait
-from tf_dist.core.gang.admission import Admitter, admit
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
+from tf_dist.core.gang.scheduler import Scheduler
 from tf_dist.core.gang.types import (
     Gang,
     GangQuotaUsage,
@@ -22,7 +22,6 @@ from tf_dist.core.gang.types import (
     QueueingStrategy,
     ResourceQuota,
     Scope,
-    Snapshot,
 )
 
 POD = PodQuotaUsage(amounts=(("pods", Decimal(1)),))
@@ -40,7 +39,7 @@ def bounded(name: str, count: int, **rest: Any) -> Gang:
 
 def world(*quotas: ResourceQuota, **rest: Any) -> World:
     made = World(NODES, **rest)
-    made.admitter.put_resource_quotas({"ml": quotas})
+    made.scheduler.put_resource_quotas({"ml": quotas})
     return made
 
 
@@ -97,7 +96,7 @@ def test_amounts_are_in_the_resources_own_unit(resource: str, value: Any, text: 
     bound = ResourceQuota(name="q", hard={resource: Decimal(0)}, used={})
     requests = GangQuotaUsage((PodQuotaUsage(amounts=((resource, Decimal(value)),)),))
     waiting = gang("a", workers(1), charges=requests)
-    verdict = admit(Snapshot(gangs=(waiting,), nodes=NODES, now=10, bounds={"ml": (bound,)}))["a"]
+    verdict = admit(Snapshot(gangs=(waiting,), nodes=NODES, now=10, resource_quotas={"ml": (bound,)}))["a"]
     assert message(verdict) == f"needs {text}, and ResourceQuota q allows no more than 0"
 
 
@@ -108,7 +107,7 @@ def test_what_can_never_be_within_it_is_told_so() -> None:
     assert isinstance(verdict, Wait)
     assert (verdict.reason, verdict.reason.unreachable) == ("NeverFits", True)
     assert verdict.message == "needs pods 3, and ResourceQuota q allows no more than 2"
-    made.admitter.put_resource_quotas({"ml": (quota(3, used=1),)})
+    made.scheduler.put_resource_quotas({"ml": (quota(3, used=1),)})
     assert {uid: reason(one) for uid, one in made.decide(1).items()} == {"a": "ResourceQuotaExceeded"}
 
 
@@ -133,15 +132,15 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
 ) -> None:
     """Each pod is created, seen by us, and counted by the API server at moments of their own."""
     hard = foreign + room
-    admitter = Admitter()
+    scheduler = Scheduler()
     for one in NODES:
-        admitter.put_node(one)
+        scheduler.put_node(one)
     gangs = {f"g{at}": bounded(f"g{at}", count, at=at) for at, (count, _) in enumerate(sizes)}
     counted = 0
     for one in gangs.values():
-        admitter.put_resource_quotas({"ml": (quota(hard, foreign + counted),)})
-        admitter.put_gang(one)
-        for uid, verdict in admitter.decide(one.created_at + 1).items():
+        scheduler.put_resource_quotas({"ml": (quota(hard, foreign + counted),)})
+        scheduler.put_gang(one)
+        for uid, verdict in scheduler.cycle(one.created_at + 1).verdicts.items():
             if isinstance(verdict, Admit):
                 gangs[uid] = placed(gangs[uid], verdict.placement)
         held = sum(other.members[0].count for other in gangs.values() if other.assigned)
@@ -150,7 +149,7 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
             if other.assigned is not None:
                 there = data.draw(st.integers(other.created.get("worker", 0), other.members[0].count))
                 gangs[uid] = replace(other, created={"worker": there})
-                admitter.put_gang(gangs[uid])
+                scheduler.put_gang(gangs[uid])
         created = sum(other.created.get("worker", 0) for other in gangs.values())
         # Where others have pods, what is counted may be behind what we see, for a moment: they are distinguished then.
         counted = created if foreign else data.draw(st.integers(counted, created))

@@ -15,8 +15,6 @@ Labels = Mapping[str, str]
 LabelsOf = Callable[[str], Labels | None]
 """The labels of a namespace; None: they are not known."""
 
-_Judged = tuple[tuple[Requirements | None, Labels | None], str]
-
 
 def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> str:
     """Why a queue takes no jobs from a namespace; "" if it does. ``labels`` None: of those only its name is known.
@@ -45,37 +43,34 @@ def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> s
 class NamespaceMatcher:
     """Cache of ``namespace_mismatch`` for the queues with a selector, as long as neither side changes."""
 
-    def __init__(self) -> None:
-        self._guarded: dict[str, Queue] = {}
-        self._judged: dict[tuple[str, str], _Judged] = {}
+    def __init__(self, labels_of: LabelsOf) -> None:
+        self._labels_of = labels_of
+        self._queues: dict[str, Queue] = {}  # those with a selector
+        # By queue and namespace: what it was found from, and the answer.
+        self._known: dict[tuple[str, str], tuple[tuple[Requirements | None, Labels | None], str]] = {}
 
-    def turn(self, queues: Iterable[Queue], labels_of: LabelsOf) -> bool:
-        """Update queues and the namespaces in use; whether any answer may have changed."""
-        guarded = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
-        selectors = {name: queue.namespace_selector for name, queue in guarded.items()}
-        turned = selectors != {name: queue.namespace_selector for name, queue in self._guarded.items()}
-        self._guarded = guarded
-        before, self._judged = self._judged, {}
-        for (queue, namespace), (seen, said) in before.items():
-            if queue in guarded:
-                seen_now = guarded[queue].namespace_selector, labels_of(namespace)
-                now = (
-                    (seen, said)
-                    if seen == seen_now
-                    else (seen_now, namespace_mismatch(guarded[queue], namespace, seen_now[1]))
-                )
-                self._judged[queue, namespace] = now
-                turned = turned or now[1] != said
-        return turned
+    def update(self, queues: Iterable[Queue]) -> bool:
+        """Take over the queues and the labels of known namespaces; whether any answer may have changed."""
+        before = {name: queue.namespace_selector for name, queue in self._queues.items()}
+        self._queues = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
+        changed = before != {name: queue.namespace_selector for name, queue in self._queues.items()}
+        asked, self._known = self._known, {}
+        for (queue, namespace), (seen, answer) in asked.items():
+            if queue in self._queues:
+                now = self._queues[queue].namespace_selector, self._labels_of(namespace)
+                kept = answer if seen == now else namespace_mismatch(self._queues[queue], namespace, now[1])
+                self._known[queue, namespace] = now, kept
+                changed = changed or kept != answer
+        return changed
 
-    def shut(self, queue: str, namespace: str, labels_of: LabelsOf) -> str:
+    def mismatch(self, queue: str, namespace: str) -> str:
         """Why the queue takes no jobs from the namespace, "" if it does."""
-        guarded = self._guarded.get(queue)
+        guarded = self._queues.get(queue)
         if guarded is None:
             return ""
-        found = self._judged.get((queue, namespace))
+        found = self._known.get((queue, namespace))
         if found is None:
-            labels = labels_of(namespace)
+            labels = self._labels_of(namespace)
             found = (guarded.namespace_selector, labels), namespace_mismatch(guarded, namespace, labels)
-            self._judged[queue, namespace] = found
+            self._known[queue, namespace] = found
         return found[1]

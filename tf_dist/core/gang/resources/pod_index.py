@@ -86,14 +86,6 @@ def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
     return (task, pod) < (attempts.tasks.get(type_, 0), attempts.pods.get(ReplicaId(type_, index), 0))
 
 
-def _made(label: str) -> Made:
-    parts = label.split(".")
-    if not parts[0].isdecimal():
-        return 0, 0, 0
-    job, task, pod = (int(part) if part.isdecimal() else 0 for part in (*parts, "", "")[:3])
-    return job, task, pod
-
-
 class _PodKinds:
     """How many pods of which kind are on which node; what makes a kind is kept once, while there are such pods."""
 
@@ -134,11 +126,12 @@ class PodIndex:
         self._touched: set[str] = set()  # nodes that may be others since they were read
         self._moved: set[str] = set()
         self._created: dict[str, dict[str, int]] = {}
-        self._came: set[str] = set()
+        self._created_changes: set[str] = set()
         # What the pods on nodes request, by job and by the queue that their label names.
         self._charged: dict[str, dict[str, dict[str, Decimal]]] = {}
-        self._recharged: set[str] = set()
+        self._charged_changes: set[str] = set()
         self._raw: dict[str, Mapping[str, Any]] = {}
+        self._pods: dict[str, Mapping[str, Any]] = {}
         self._nodes: dict[str, Node] = {}
         self._unavailable: dict[str, UnavailableNode] = {}
         # What pods of one list of containers request; the list is kept, so that its id stays its own.
@@ -146,20 +139,41 @@ class PodIndex:
 
     # Input
 
-    def change(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
-        """Apply a change of a pod: added (``old`` None), changed, or deleted (``new`` None); in any order."""
-        before, after = node_of_pod(old) if old else "", node_of_pod(new) if new else ""
-        there, stays = old is not None and _lives(old), new is not None and _lives(new)
-        if old and new and (before, there) == (after, stays) and _says_the_same(old, new):
-            return
-        if old and there:
-            self._create(old, -1)
-        if new and stays:
-            self._create(new, 1)
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything has changed that has not been read."""
+        return bool(self._touched or self._moved or self._created_changes or self._charged_changes)
+
+    @property
+    def pods(self) -> Mapping[str, Mapping[str, Any]]:
+        """The pods, by uid."""
+        return self._pods
+
+    @property
+    def node_names(self) -> Iterable[str]:
+        """All nodes, those that take no pods among them."""
+        return self._raw
+
+    def put_pod(self, uid: str, pod: Mapping[str, Any] | None) -> None:
+        """Add, update or (None) remove a pod."""
+        old = self._pods.pop(uid, None)
+        if pod is not None:
+            self._pods[uid] = pod
+        before, after = node_of_pod(old) if old else "", node_of_pod(pod) if pod else ""
+        lived, lives = old is not None and _lives(old), pod is not None and _lives(pod)
+        if old and pod and (before, lived) == (after, lives):
+            # Two versions of one pod mostly differ in their status only.
+            marks = [(one["metadata"].get("labels"), one["metadata"].get("ownerReferences")) for one in (old, pod)]
+            if old.get("spec") == pod.get("spec") and marks[0] == marks[1]:
+                return
+        if old and lived:
+            self._count_created(old, -1)
+        if pod and lives:
+            self._count_created(pod, 1)
         if old and before:
-            self._take(old, before, -1)
-        if new and after:
-            self._take(new, after, 1)
+            self._count_bound(old, before, -1)
+        if pod and after:
+            self._count_bound(pod, after, 1)
 
     def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
         """Add, update or (``raw`` None) remove a node."""
@@ -168,38 +182,48 @@ class PodIndex:
         else:
             self._raw.pop(name, None)
         self._touched.add(name)
-        self._put_unavailable(name, raw)
-
-    def _put_unavailable(self, name: str, raw: Mapping[str, Any] | None) -> None:
-        why = _why_unavailable(raw) if raw is not None else ""
-        found = UnavailableNode(_as_if_back(self._node(raw)), why) if raw is not None and why else None
+        found = None
+        if raw is not None and (why := _why_unavailable(raw)):
+            # As it would be if it took pods: with none on it, and without the taints of Kubernetes' own.
+            node = self._node(raw)
+            taints = (one for one in node.taints if not text(one.get("key")).startswith("node.kubernetes.io/"))
+            found = UnavailableNode(replace(node, free=node.allocatable, taints=tuple(taints)), why)
         if found != self._unavailable.get(name):
             others = {other: node for other, node in self._unavailable.items() if other != name}
             self._unavailable = {**others, name: found} if found is not None else others
 
-    def _create(self, pod: Mapping[str, Any], sign: int) -> None:
+    def _count_created(self, pod: Mapping[str, Any], sign: int) -> None:
         if key := names.owner_key(pod):
             types = self._created.setdefault(key, {})
             _count(types, pod["metadata"]["labels"].get(names.REPLICA_TYPE, ""), sign)
             if not types:
                 del self._created[key]
-            self._came.add(key)
+            self._created_changes.add(key)
 
-    def _take(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
+    def _count_bound(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
         requests = self._requests(mapping(pod.get("spec")))
         _add(self._used, node, requests, sign)
         self._touched.add(node)
-        queue = (pod["metadata"].get("labels") or {}).get(names.QUEUE)
-        if queue and (key := names.owner_key(pod) or names.orphan_key(pod)):
+        labels, job = pod["metadata"].get("labels") or {}, names.owner_key(pod)
+        queue = labels.get(names.QUEUE)
+        if queue and (key := job or names.orphan_key(pod)):
             _add(self._charged.setdefault(key, {}), queue, requests, sign)
             if not self._charged[key]:
                 del self._charged[key]
-            self._recharged.add(key)
+            self._charged_changes.add(key)
         kind = kind_of(pod)
         if kind is not None:
             self._kinds.count(node, kind, sign)
-        if job := names.owner_key(pod):
-            self._seat(job, pod["metadata"]["labels"], node, sign)
+        if job:
+            index = labels.get(names.REPLICA_INDEX, "")
+            parts = labels.get(names.ATTEMPT, "").split(".")
+            made = [int(part) if part.isdecimal() and parts[0].isdecimal() else 0 for part in (*parts, "", "")[:3]]
+            bound = self._bound.setdefault(job, BoundPods())
+            of = labels.get(names.REPLICA_TYPE, ""), int(index) if index.isdecimal() else -1, node
+            _count(bound.pods, ((made[0], made[1], made[2]), *of), sign)
+            if not bound.pods:
+                del self._bound[job]
+            self._moved.add(job)
 
     def _requests(self, spec: Mapping[str, Any]) -> Resources:
         if not _MORE.isdisjoint(spec) or "containers" not in spec:
@@ -212,15 +236,6 @@ class PodIndex:
             known = self._shapes[id(containers)] = (containers, pod_requests(spec))
         return known[1]
 
-    def _seat(self, key: str, labels: Mapping[str, str], node: str, sign: int) -> None:
-        type_, index = labels.get(names.REPLICA_TYPE, ""), labels.get(names.REPLICA_INDEX, "")
-        attempt = _made(labels.get(names.ATTEMPT, ""))
-        job = self._bound.setdefault(key, BoundPods())
-        _count(job.pods, (attempt, type_, int(index) if index.isdecimal() else -1, node), sign)
-        if not job.pods:
-            del self._bound[key]
-        self._moved.add(key)
-
     # Output
 
     def bound(self, key: str) -> BoundPods:
@@ -231,19 +246,19 @@ class PodIndex:
         """How many pods of a job have not ended, by type, bound to a node or not."""
         return {type_: count for type_, count in self._created.get(key, {}).items() if count > 0}
 
-    def came(self) -> frozenset[str]:
+    def created_changes(self) -> frozenset[str]:
         """The jobs for which ``created`` has changed since the last call."""
-        came, self._came = self._came, set()
-        return frozenset(came)
+        changes, self._created_changes = self._created_changes, set()
+        return frozenset(changes)
 
     def charged(self, key: str) -> Mapping[str, Resources]:
         """What the pods of a job, or of none any more (``names.orphan_key``), request on nodes, by queue."""
         return {queue: dict(amounts) for queue, amounts in self._charged.get(key, {}).items()}
 
-    def recharged(self) -> frozenset[str]:
+    def charged_changes(self) -> frozenset[str]:
         """The keys for which ``charged`` has changed since the last call."""
-        recharged, self._recharged = self._recharged, set()
-        return frozenset(recharged)
+        changes, self._charged_changes = self._charged_changes, set()
+        return frozenset(changes)
 
     def moved(self) -> frozenset[str]:
         """The jobs (``names.owned_by_key``) whose pods were bound to nodes, or left them, since the last call."""
@@ -305,24 +320,6 @@ class PodIndex:
             labels=labels,
             taints=tuple(mappings(mapping(raw.get("spec")).get("taints"))),
         )
-
-
-def _as_if_back(node: Node) -> Node:
-    """A node that takes no pods as it would be if it took them, with none on it.
-
-    The taints that Kubernetes puts on such a node (``node.kubernetes.io/unschedulable``, ``…/not-ready``) go with it.
-    """
-    taints = tuple(taint for taint in node.taints if not text(taint.get("key")).startswith("node.kubernetes.io/"))
-    return replace(node, free=node.allocatable, taints=taints)
-
-
-def _says_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether two pods differ in their status only, as two versions of one mostly do."""
-    return old.get("spec") == new.get("spec") and _marks(old) == _marks(new)
-
-
-def _marks(pod: Mapping[str, Any]) -> tuple[object, object]:
-    return pod["metadata"].get("labels"), pod["metadata"].get("ownerReferences")
 
 
 def _add(totals: dict[str, dict[str, Decimal]], key: str, amounts: Resources, sign: int) -> None:

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from tests.core.builders import START, replicas, template, v1_job, volcano_job
-from tests.core.gang.stored import ADMITTED, container, job, node, pod
+from tests.core.gang.stored import ADMITTED, admitter_of, container, job, node, pod, seen, verdicts
 from tests.core.world import World as Small
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, ReplicaSpec, Rule, RunPolicy
 from tf_dist.core.api.status import Admission, Counts, Phase, Status
-from tf_dist.core.gang.admission import Admitter, admit
+from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
-from tf_dist.core.gang.snapshot import AdmissionRequest, SnapshotBuilder, build_snapshot
 from tf_dist.core.gang.types import (
     NO_ADMISSION_CONFIG,
     AdmissionConfig,
+    AdmissionRequest,
     AssignedPods,
     Gang,
     PriorityClass,
@@ -151,8 +151,7 @@ def test_a_gang_asks_for_all_its_replicas() -> None:
 
 
 def free(*pods: Any) -> Decimal:
-    [found] = build_snapshot([], [node()], pods).nodes or ()
-    return found.free["cpu"]
+    return seen(admitter_of([], [node()], pods)).nodes["n"].free["cpu"]
 
 
 def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
@@ -163,12 +162,12 @@ def test_pods_on_a_node_take_their_room_until_they_have_ended() -> None:
 
 def test_nodes_that_take_no_pods_are_left_out() -> None:
     nodes = [node("a"), node("b", ready="Unknown"), node("c", unschedulable=True), {"metadata": {"name": "bare"}}]
-    assert [n.name for n in build_snapshot([], nodes, []).nodes or ()] == ["a", "bare"]
+    assert list(seen(admitter_of([], nodes)).nodes) == ["a", "bare"]
 
 
-def one(status: Status, *pods: Any, changed: Any = None, rules: AdmissionConfig = NO_ADMISSION_CONFIG) -> Gang:
-    made = build_snapshot([AdmissionRequest(changed or job(), status, START)], [node()], pods, now=START, rules=rules)
-    [found] = made.gangs
+def one(status: Status, *pods: Any, changed: Any = None, config: AdmissionConfig = NO_ADMISSION_CONFIG) -> Gang:
+    request = AdmissionRequest(changed or job(), status, START)
+    [found] = seen(admitter_of([request], [node()], pods, config=config)).gangs.values()
     return found
 
 
@@ -198,16 +197,6 @@ def test_a_replica_that_is_done_and_has_no_place_leaves_none() -> None:
     assert (found.problem, found.done, found.vacated) == ("", {"worker": 1}, {"worker": {}})
 
 
-@pytest.mark.parametrize(("whole", "told"), [(True, (["uid-mnist"], ["n"])), (False, ([], []))])
-def test_what_has_not_changed_is_told_again_to_who_begins(whole: bool, told: Any) -> None:
-    builder = SnapshotBuilder()
-    builder.put_node("n", node())
-    claim = AdmissionRequest(job(), ADMITTED, START)
-    builder.update({claim.job.uid: claim})
-    found = builder.update({claim.job.uid: claim}, whole=whole)
-    assert (list(found.gangs), list(found.nodes)) == told
-
-
 @pytest.mark.parametrize(("done", "free"), [(0, "m"), (1, "n")])
 def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_one_to_come(
     done: int, free: str
@@ -222,7 +211,7 @@ def test_the_place_of_a_replica_that_is_done_is_given_to_others_and_not_that_of_
     )
     claims = [AdmissionRequest(holder, status, START), AdmissionRequest(other, Status(), START)]
     whole = [{**node(name), "status": {"allocatable": {"cpu": "1", "pods": "9"}}} for name in ("m", "n")]
-    verdict = admit(build_snapshot(claims, whole, [], now=START))[other.uid]
+    verdict = verdicts(admitter_of(claims, whole), START)[other.uid]
     assert isinstance(verdict, Admit)
     assert verdict.placement == {"worker": {free: 1}}
 
@@ -239,7 +228,7 @@ def test_the_room_of_a_replica_that_is_done_is_free_once_its_pod_has_ended(stays
     claims = [AdmissionRequest(holder, status, START), AdmissionRequest(other, Status(), START)]
     there = [pod(owner=holder.uid), pod(owner=holder.uid, type_="ps")][not stays :]
     whole = [{**node(), "status": {"allocatable": {"cpu": "5", "pods": "9"}}}]
-    verdict = admit(build_snapshot(claims, whole, there, now=START))[other.uid]
+    verdict = verdicts(admitter_of(claims, whole, there), START)[other.uid]
     assert isinstance(verdict, Admit) is not stays
 
 
@@ -286,17 +275,11 @@ def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when
 
     def cores() -> tuple[Decimal, Decimal]:
         """What a queue counts of it, and what it leaves of a node that all its pods are on."""
-        found = build_snapshot(
-            [AdmissionRequest(world.job, world.memory, START)], [node("n1")], world.pods.values(), now=START
-        )
-        admitter = Admitter()
-        [there] = found.nodes or ()
-        admitter.put_node(there)
-        admitter.put_queues([Queue(name="default", quotas={"cpu": Quota(nominal=Decimal(8))})])
-        for gang in found.gangs:
-            admitter.put_gang(gang)
-        admitter.decide(START)
-        return admitter.queue_usages()["default"].used["cpu"], there.free["cpu"]
+        queues = (Queue(name="default", quotas={"cpu": Quota(nominal=Decimal(8))}),)
+        requests = [AdmissionRequest(world.job, world.memory, START)]
+        admitter = admitter_of(requests, [node("n1")], world.pods.values(), config=AdmissionConfig(queues=queues))
+        admitter.cycle(START)
+        return admitter.queue_usages()["default"].used["cpu"], seen(admitter).nodes["n1"].free["cpu"]
 
     assert cores() == (3, 5)
     world.end(world.pods["tf-dist-mnist-worker-1"], 1)
@@ -310,7 +293,7 @@ def test_the_room_of_a_pod_that_failed_for_good_is_others_and_its_own_again_when
 
 @pytest.mark.parametrize("phase", [Phase.COMPLETED, Phase.FAILED, Phase.ABORTED, Phase.COMPLETING])
 def test_a_job_that_is_not_live_asks_for_nothing(phase: Phase) -> None:
-    assert build_snapshot([AdmissionRequest(job(), Status(phase=phase), START)], [node()], []).gangs == ()
+    assert not seen(admitter_of([AdmissionRequest(job(), Status(phase=phase), START)], [node()])).gangs
 
 
 @pytest.mark.parametrize(
@@ -358,7 +341,7 @@ def test_priority_is_that_of_the_class_else_of_the_queue_else_the_general_one() 
 
     def asked(class_: str, queue: str = "") -> tuple[int, bool]:
         scheduling = replace(job().scheduling, priority_class=class_, queue=queue)
-        found = one(Status(), changed=replace(job(), scheduling=scheduling), rules=rules)
+        found = one(Status(), changed=replace(job(), scheduling=scheduling), config=rules)
         return found.priority, found.preempts
 
     assert asked("high") == (100, False)
@@ -375,18 +358,16 @@ def test_the_nodes_that_the_scheduler_refuses_are_left_out_for_all_its_pods() ->
 
 
 def test_a_priority_class_that_changes_reaches_gangs_that_have_not_changed() -> None:
-    seen = SnapshotBuilder()
-    claim = AdmissionRequest(job(), Status(), START)
-    seen.update({claim.job.uid: claim})
-    found = seen.update({}, rules=AdmissionConfig(priorities={"": PriorityClass(7)}))
-    assert [gang and gang.priority for gang in found.gangs.values()] == [7]
-    assert not seen.update({}, rules=AdmissionConfig(priorities={"": PriorityClass(7)})).gangs
+    admitter = admitter_of([AdmissionRequest(job(), Status(), START)])
+    admitter.update(AdmissionChanges(config=AdmissionConfig(priorities={"": PriorityClass(7)})))
+    admitter.refresh()
+    [found] = admitter.scheduler.gangs
+    assert found.priority == 7
+    admitter.update(AdmissionChanges(config=AdmissionConfig(priorities={"": PriorityClass(7)})))
+    admitter.refresh()
+    assert admitter.scheduler.gangs[0] is found
 
 
 def test_a_gang_to_which_others_give_way_remembers_it() -> None:
     assert one(Status(reason="Preempting")).nominated
     assert not one(Status(reason="WaitingForCapacity")).nominated
-
-
-def test_without_the_right_to_see_nodes_there_are_none() -> None:
-    assert build_snapshot([], None, []).nodes is None

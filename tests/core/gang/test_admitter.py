@@ -1,0 +1,117 @@
+"""The admitter as a controller uses it: what it assumes of its own verdicts, and decisions in parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.core.builders import START
+from tests.core.gang.gangs import World, gang, reason, workers
+from tests.core.gang.gangs import node as small_node
+from tests.core.gang.stored import admitter_of, job, node, pod
+from tests.core.gang.test_admission_properties import POLICY, QUEUES, some_gang, some_node
+from tf_dist.core.api.assignment import Admit, Verdict, Wait
+from tf_dist.core.api.job import JobKey
+from tf_dist.core.api.status import Admission, Phase, Status
+from tf_dist.core.gang.admission import AdmissionChanges
+from tf_dist.core.gang.types import AdmissionRequest
+
+
+def request(name: str, status: Status | None = None) -> AdmissionRequest:
+    """A job of three pods of one CPU; the node has eight."""
+    return AdmissionRequest(replace(job(), uid=name, key=JobKey("default", name)), status or Status(), START)
+
+
+def written(verdict: Verdict) -> Status:
+    assert isinstance(verdict, Admit)
+    return Status(phase=Phase.RUNNING, admission=Admission(START, verdict.placement, sizes=verdict.sizes))
+
+
+def test_assumes_an_admission_until_the_job_is_reported_anew() -> None:
+    admitter = admitter_of([request("a"), request("b"), request("c")], [node()])
+    found = admitter.cycle(START + 1).verdicts
+    assert {uid: reason(verdict) for uid, verdict in found.items()} == {
+        "a": "Admit",
+        "b": "Admit",
+        "c": "WaitingForCapacity",
+    }
+    admitter.update(AdmissionChanges(pods={"leaving": pod("n", phase="Failed", owner="a")}))
+    assert not admitter.cycle(START + 2).verdicts
+    admitter.update(AdmissionChanges(jobs={"a": request("a", written(found["a"])), "b": request("b")}))
+    assert reason(admitter.cycle(START + 3).verdicts["b"]) == "Admit", "what was assumed of b is forgotten"
+
+
+def test_an_admission_that_was_not_written_is_reverted() -> None:
+    admitter = admitter_of(
+        [request("a"), request("b")], [{**node(), "status": {"allocatable": {"cpu": "3", "pods": "9"}}}]
+    )
+    assert reason(admitter.cycle(START + 1).verdicts["a"]) == "Admit"
+    assert admitter.wake_at(START + 1) > START + 1
+    admitter.revert("a")
+    assert admitter.wake_at(START + 1) == START + 1
+    assert reason(admitter.cycle(START + 2).verdicts["a"]) == "Admit"
+    admitter.update(AdmissionChanges(jobs={"a": None}))
+    assert reason(admitter.cycle(START + 3).verdicts["b"]) == "Admit"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_keeps_what_is_assumed_when_it_plans_anew(whole: bool) -> None:
+    a, b = request("a"), request("b")
+    admitter = admitter_of([a], [{**node(), "status": {"allocatable": {"cpu": "3", "pods": "9"}}}])
+    admitter.cycle(START + 1)
+    admitter.reset()
+    nodes = {"n": {**node(), "status": {"allocatable": {"cpu": "3", "pods": "9"}}}}
+    admitter.update(AdmissionChanges(jobs={"a": a, "b": b} if whole else {"b": b}, nodes=nodes, whole=whole))
+    assert {uid: reason(verdict) for uid, verdict in admitter.cycle(START).verdicts.items()} == {
+        "b": "WaitingForCapacity"
+    }
+    assert isinstance(admitter.explain("a"), Admit)
+
+
+def test_a_job_that_makes_deciding_fail_is_left_out_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unhashable(str):
+        __hash__ = None  # type: ignore[assignment]
+
+    bad = replace(job(), uid="bad", key=JobKey("default", "bad"))
+    bad = replace(bad, annotations={"tf-dist.dev/topology": "zone", "tf-dist.dev/topology-required": "true"})
+    broken = node()
+    broken["metadata"]["labels"] = {"zone": Unhashable("a")}
+    admitter = admitter_of([AdmissionRequest(bad, Status(), START), request("good")], [broken])
+    found = admitter.cycle(START + 1)
+    assert {uid: reason(verdict) for uid, verdict in found.verdicts.items()} == {"bad": "Unreadable", "good": "Admit"}
+    assert [type(error) for error in found.failed.values()] == [TypeError]
+    assert not admitter.cycle(START + 2).failed
+    mended = replace(bad, annotations={})
+    admitter.update(AdmissionChanges(jobs={"bad": AdmissionRequest(mended, Status(), START)}))
+    assert reason(admitter.cycle(START + 3).verdicts["bad"]) == "Admit"
+
+
+def test_a_cycle_ends_at_its_limit_and_says_that_there_is_more() -> None:
+    world = World([small_node("n", gpu=4)])
+    world.put(*(gang(f"g{number}", workers(1), at=number) for number in range(6)))
+    parts = [world.scheduler.cycle(10, limit=2) for _ in range(3)]
+    assert [sorted(part.verdicts) for part in parts] == [["g0", "g1"], ["g2", "g3"], ["g4", "g5"]]
+    assert [part.more for part in parts] == [True, True, False]
+    assert all(isinstance(verdict, Wait) for verdict in parts[2].verdicts.values())
+    assert world.scheduler.wake_at(10) > 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cycle_in_parts_admits_what_a_whole_one_does(seed: int) -> None:
+    """With equal shares and no reservations the order of admissions is the same; the rest is decided with the last."""
+    dice = Random(seed)
+    nodes = [some_node(dice, f"n{number}") for number in range(4)]
+    gangs = [some_gang(dice, f"g{number}", 100.0) for number in range(30)]
+    whole, parts = World(nodes, QUEUES, POLICY), World(nodes, QUEUES, POLICY)
+    for world in (whole, parts):
+        world.put(*gangs)
+    expected = {uid: one for uid, one in whole.scheduler.cycle(101).verdicts.items() if isinstance(one, Admit)}
+    found: dict[str, Verdict] = {}
+    while True:
+        decisions = parts.scheduler.cycle(101, limit=1)
+        found |= decisions.verdicts
+        if not decisions.more:
+            break
+    assert {uid: one for uid, one in found.items() if isinstance(one, Admit)} == expected

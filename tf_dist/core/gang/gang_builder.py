@@ -1,0 +1,231 @@
+"""Gangs of jobs: what a job's document, its status and its pods mean for admission."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from math import inf
+from typing import Any, Final
+
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import (
+    PendingReason,
+    Placement,
+    chosen_job,
+    fallback_job,
+    grows_live,
+    replica_nodes,
+)
+from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, priority_class
+from tf_dist.core.api.lifecycle_policy import policy_may_restart
+from tf_dist.core.api.status import NO_PODS, Attempts, Phase, Status
+from tf_dist.core.api.timestamps import parse_duration
+from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
+from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.resources.pod_index import BoundPods
+from tf_dist.core.gang.resources.pod_requests import gang_exclusions, pod_sets
+from tf_dist.core.gang.types import (
+    DEFAULT_QUEUE,
+    AdmissionConfig,
+    AdmissionRequest,
+    AssignedPods,
+    Gang,
+    PriorityClass,
+    TopologyRequest,
+)
+
+_MAX_PROBLEM: Final = 500  # characters
+
+
+def build_gang(
+    request: AdmissionRequest,
+    bound: BoundPods,
+    config: AdmissionConfig,
+    exclusives: ExclusiveResources,
+    known: Gang | None = None,
+) -> Gang:
+    """A job as admission sees it, with its pods on nodes, and with its fallbacks while it waits.
+
+    ``known``: its gang so far, if neither its document nor ``config`` has changed. Fallbacks are tried once the job has
+    waited for its admission timeout. After a disruption the next fallback comes first, and those behind it are tried at
+    once.
+    """
+    job, status = request.job, request.status
+    if status.admission is not None or not job.fallbacks:
+        return _one_gang(replace(request, job=chosen_job(job, status)), bound, config, exclusives, known)
+    number = len(job.fallbacks) + 1
+    first = status.fallback_from % number
+    timeout = job.scheduling.admission_timeout
+    since = request.created_at if status.since is None else status.since
+    later = inf if timeout is None else since + timeout
+    gangs: list[Gang] = []
+    for nth in range(number):
+        which = (first + nth) % number
+        chosen = replace(request, job=fallback_job(job, which))
+        gang = _one_gang(chosen, BoundPods() if nth else bound, config, exclusives, fallback=which)
+        tried_from = 0.0 if which > first > 0 else later
+        if not nth:
+            gangs.append(gang)
+        elif tried_from < inf:
+            uid = f"{gang.uid}/{which}"
+            gangs.append(replace(gang, uid=uid, fallback_of=gang.uid, nominated=False, tried_from=tried_from))
+    return replace(gangs[0], fallbacks=tuple(gangs[1:]))
+
+
+def gang_with_problem(request: AdmissionRequest, problem: str) -> Gang:
+    """A job whose pods cannot be counted: it waits with its problem, or keeps what its pods use."""
+    admission = request.status.admission
+    return Gang(
+        key=request.job.key,
+        uid=request.job.uid,
+        created_at=request.created_at,
+        members=(),
+        assigned=AssignedPods(at=admission.at, sizes={}, placement={}) if admission is not None else None,
+        problem=problem[:_MAX_PROBLEM],
+    )
+
+
+def refused_priority_class(config: AdmissionConfig, queue: str, classes: Collection[str]) -> str:
+    """Why a queue does not take a job because of its priority classes; "" if it does."""
+    for name in classes:
+        if name.startswith("system-"):  # a prefix that Kubernetes keeps for its own classes
+            return f'priority class "{name}" is for components of the cluster, not for jobs; name another one, or none'
+    allowed = next((one.priority_classes for one in config.queues or () if one.name == queue), None)
+    refused = [name for name in classes if name not in allowed] if allowed is not None else []
+    if allowed is None or not refused:
+        return ""
+    listed = f"its priorityClasses: {', '.join(allowed)}" if allowed else "its priorityClasses are empty"
+    return f'queue "{queue}" does not take priority class "{refused[0]}" ({listed}); name another one, or none'
+
+
+def _one_gang(
+    request: AdmissionRequest,
+    bound: BoundPods,
+    config: AdmissionConfig,
+    exclusives: ExclusiveResources,
+    known: Gang | None = None,
+    fallback: int | None = None,
+) -> Gang:
+    fallback = request.status.fallback if fallback is None else fallback
+    progress, refused = _progress(request, bound), request.status.refused_nodes
+    if known is not None and known.fallback == fallback and not refused and known.pinned and not known.problem:
+        plain = not any(member.exclusives or REFUSED_NODES in member.constraints for member in known.members)
+        if plain and known.locality is None:
+            return replace(known, fallbacks=(), **progress)
+    return Gang(**_requested(request.job, config, exclusives, refused), fallback=fallback, **progress)
+
+
+def _requested(
+    job: Job, config: AdmissionConfig, exclusives: ExclusiveResources, refused: Collection[str]
+) -> dict[str, Any]:
+    """The fields of a gang that its document decides, with the nodes that were refused to its pods."""
+    apart, predictable = exclusives.exclusives(gang_exclusions(job))
+    defaults = config.container_defaults.get(job.key.namespace)
+    members = pod_sets(job, config.overheads, config.priorities, defaults)
+    if refused or any(apart):
+        more = {REFUSED_NODES: sorted(refused)} if refused else {}
+        members = tuple(
+            replace(member, exclusives=one, constraints={**member.constraints, **more})
+            for member, one in zip(members, apart, strict=True)
+        )
+    topology = job.annotations.get(names.TOPOLOGY, "") or job.scheduling.topology
+    required = job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
+    expected = parse_duration(job.annotations.get(names.EXPECTED_DURATION, "").strip())  # an invalid one is ignored
+    classes = (job.scheduling.priority_class, *(spec.pod_spec.get("priorityClassName") for spec in job.replica_specs))
+    priority = _priority(job, config)
+    return {
+        "key": job.key,
+        "uid": job.uid,
+        "members": members,
+        "queue": config.queue_of(job.scheduling.queue),
+        "priority_classes": tuple(dict.fromkeys(str(name) for name in classes if name)),
+        "priority": priority.value,
+        "preempts": priority.preempts,
+        "preemptable": job.scheduling.preemptable,
+        "patience": job.scheduling.patience,
+        "live": grows_live(job),
+        # Only nodes that are named are surely in one rack.
+        "pinned": predictable or (bool(topology) and required),
+        "locality": TopologyRequest(label=topology, required=required) if topology else None,
+        "estimate": expected or job.run_policy.active_deadline,
+    }
+
+
+def _priority(job: Job, config: AdmissionConfig) -> PriorityClass:
+    """The priority of a job: of its class, else its queue's default, else that of jobs without a class."""
+    name = priority_class(job)
+    known = config.priorities.get(name) if name else None
+    if known is not None:
+        return known
+    queue = config.queue_of(job.scheduling.queue) or DEFAULT_QUEUE
+    default = next((one.default_priority for one in config.queues or () if one.name == queue), 0)
+    return PriorityClass(default) if default else config.priorities.get("", PriorityClass(0))
+
+
+def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
+    """The other fields: those that its status and its pods decide."""
+    job, status, admission = request.job, request.status, request.status.admission
+    assigned = admission and AssignedPods(
+        at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
+    )
+    # While it waits, pods of earlier attempts only go. One that starts again with the nodes it has reuses them: one of
+    # its replicas may have been given up alone, as its pod was sent to a node that is gone.
+    requeued = status.attempts if status.phase is Phase.PENDING else None
+    # A replica that succeeded uses its node as long as a sidecar keeps its pod running.
+    on_nodes = {type_: bound.nodes(type_, requeued) for type_ in {replica.type for replica in status.succeeded}}
+    ended = frozenset(replica for replica in status.succeeded if replica.index not in on_nodes[replica.type])
+    bound_now: Placement = bound.placement()
+    if assigned is not None and bound_now == assigned.placement:
+        bound_now = assigned.placement  # one object for both: so it is with nearly all, and there may be thousands
+    return {
+        "created_at": request.created_at,
+        "nominated": assigned is None and status.reason == PendingReason.PREEMPTING,
+        "not_before": status.not_before,
+        "assigned": assigned,
+        "bound": bound_now,
+        "earlier": bound.earlier(requeued),
+        "pod_nodes": {spec.type: _replica_nodes(request, bound, spec, requeued) for spec in job.replica_specs}
+        if assigned
+        else {},
+        "done": dict(_done(job, status, ended)) if assigned else {},
+        "vacated": _vacated(job, ended, assigned.placement) if assigned else {},
+    }
+
+
+def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]:
+    """By type, the replicas that have ended for good: those that succeeded, and those that nothing restarts.
+
+    Should the job start again as a whole, they need nodes again; they wait if others use them by then.
+    """
+    done = Counter(replica.type for replica in ended)
+    for spec in job.replica_specs:
+        failed = status.counts.get(spec.type, NO_PODS).failed
+        if failed and not policy_may_restart(job, spec):
+            done[spec.type] += failed
+    return done
+
+
+def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dict[str, Counter[str]]:
+    """By type and node, the replicas that have succeeded."""
+    found: dict[str, Counter[str]] = {}
+    for type_ in {replica.type for replica in ended}:
+        nodes = replica_nodes(job, placement, type_)
+        done = (replica.index for replica in ended if replica.type == type_)
+        found[type_] = Counter(nodes[index] for index in done if index < len(nodes))
+    return found
+
+
+def _replica_nodes(
+    request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec, requeued: Attempts | None
+) -> tuple[str, ...]:
+    """The nodes of a type's replicas by index: where their pods are, else where they are to be.
+
+    The index of a pod is only a label: one beyond all that there can be is passed over.
+    """
+    admission = request.status.admission
+    meant = replica_nodes(request.job, admission.placement, spec.type) if admission else ()
+    found = bound.nodes(spec.type, requeued)
+    most = max(len(meant), spec.replicas, len(found))
+    count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
+    return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
