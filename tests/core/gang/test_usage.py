@@ -8,8 +8,7 @@ import pytest
 
 from tests.core.gang.gangs import gang, member, node, placed
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.pod_classes import PodClassRegistry
-from tf_dist.core.gang.placement.pod_sets import GangRequests, PodsOnNode
+from tf_dist.core.gang.placement.pod_sets import GangRequests, PodClassRegistry, PodsOnNode
 from tf_dist.core.gang.usage import assigned_counts, subtract_pods, usage_of
 
 _SHAPE = PodClassRegistry().shape(member("w", 1, cpu=1))
@@ -49,6 +48,6 @@ def test_pods_that_are_too_many_go_and_the_others_remain(
     there: dict[str, int], remaining: list[PodsOnNode], terminating: list[PodsOnNode]
 ) -> None:
     one = replace(placed(gang("a", member("w", 3, cpu=1)), {"w": {"n": 2}}), bound={"w": there} if there else {})
-    held = usage_of(one, GangRequests().of(one, NodeSnapshot([node("m", cpu=9), node("n", cpu=9)])))
+    held = usage_of(one, GangRequests(NodeSnapshot([node("m", cpu=9), node("n", cpu=9)]).shape).of(one))
     assert [(pods.node, pods.number) for pods in held.remaining] == [(pods.node, pods.number) for pods in remaining]
     assert [(pods.node, pods.number) for pods in held.terminating] == [(p.node, p.number) for p in terminating]

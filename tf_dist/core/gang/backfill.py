@@ -2,7 +2,7 @@
 
 As in EASY backfilling: running gangs are assumed to end by their estimates, one after the other, until the gang fits.
 Gangs behind it may start if they do not delay it: they end before it starts, or run where it will not. It is exact to
-the node: of its place only the part is held back that no gang vacates that ends before.
+the node: of its nodes only the capacity is held back that no gang releases that ends before.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from itertools import chain
 
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
-from tf_dist.core.gang.placement.pod_classes import PodClass
-from tf_dist.core.gang.placement.pod_sets import Counts, PodsOnNode
+from tf_dist.core.gang.placement.pod_sets import Counts, PodClass, PodsOnNode
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now
@@ -26,18 +25,20 @@ from tf_dist.core.gang.workload import Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservation:
-    """A reservation: ``entry`` starts with ``counts`` pods at ``start`` (inf: unknown) at ``places``, once ``after``
-    has ended (None: once terminating pods are gone). ``hold``: what of the free room is kept for it;
-    ``reserved_quota``: and of the quota that is left.
-    """
+    """When and where a gang will start."""
 
     entry: Workload
     counts: Counts
-    places: NodeAssignments
+    """Its pods, by member."""
+    nodes: NodeAssignments
     start: float
+    """Epoch seconds; inf: unknown."""
     after: Workload | None
+    """The gang that ends just before; None: it starts once terminating pods are gone."""
     hold: list[PodsOnNode] = field(default_factory=list)
+    """What of the free capacity is kept for it."""
     reserved_quota: Resources = field(default_factory=dict)
+    """What of the quota that is left is kept for it."""
 
     @property
     def need(self) -> Resources:
@@ -47,7 +48,18 @@ class Reservation:
     @property
     def pods(self) -> list[PodsOnNode]:
         """Where its pods will be."""
-        return placed_pods(self.entry, self.places)
+        return placed_pods(self.entry, self.nodes)
+
+
+def placed_pods(entry: Workload, nodes: NodeAssignments) -> list[PodsOnNode]:
+    """The pods of a gang on these nodes, one class on one node at a time."""
+    wants = entry.request.wants if entry.request else ()
+    together: Counter[tuple[PodClass, str]] = Counter()
+    for want, placed in zip(wants, nodes, strict=True):
+        for node, count in placed.items():
+            if want.shape is not None:
+                together[want.shape, node] += count
+    return [PodsOnNode(shape, node, count) for (shape, node), count in together.items()]
 
 
 def releases_underway(cache: SchedulerCache) -> list[Release]:
@@ -75,25 +87,62 @@ def make_reservation(
 
     Not ``ended``: only what is being released already counts, no expected end.
     """
-    going = releases_underway(cache)
+    underway = releases_underway(cache)
     running = (cache.running[uid] for uid in cache.ends) if ended else ()
     coming = (Release(one, one.held.remaining, one.held.remaining_quota) for one in running if not one.releasing)
-    with with_reserved_taken(cache, earlier), WhatIf(cache, chain(going, coming)) as supposing:
-        supposing.to(len(going))
-        places = fewest_releases(cache, supposing, entry, counts)
-        if places is None:
+    with with_reserved_taken(cache, earlier), WhatIf(cache, chain(underway, coming)) as supposing:
+        supposing.to(len(underway))
+        nodes = fewest_releases(cache, supposing, entry, counts)
+        if nodes is None:
             return None
         steps = supposing.steps
-    after = steps[-1].entry if len(steps) > len(going) else None
+    # Of its quota it needs what does not become free in its queue, less what earlier reservations count on.
+    released = add_resources(step.quota for step in steps if step.entry.queue == entry.queue)
+    for one in earlier:
+        if one.entry.queue == entry.queue:
+            released = subtract_resources(released, subtract_resources(one.need, one.reserved_quota))
+    need = entry.request.need(counts) if entry.request else {}
+    short = {resource: value - max(Decimal(0), released.get(resource, Decimal(0))) for resource, value in need.items()}
+    after = steps[-1].entry if len(steps) > len(underway) else None
     return Reservation(
         entry=entry,
         counts=counts,
-        places=places,
+        nodes=nodes,
         start=cache.ends.time(after.uid) if after else now,
         after=after,
-        hold=_hold(entry, places, _vacated(steps, places, earlier)),
-        reserved_quota=_hold_quota(entry, counts, steps, earlier),
+        hold=_held_back(entry, nodes, steps, earlier),
+        reserved_quota={resource: value for resource, value in short.items() if value > 0},
     )
+
+
+def _held_back(
+    entry: Workload, nodes: NodeAssignments, steps: Sequence[Release], earlier: Sequence[Reservation]
+) -> list[PodsOnNode]:
+    """The pods of a reservation for which what becomes free on their nodes does not suffice."""
+    free: dict[str, dict[int, int]] = {node: {} for placed in nodes for node in placed}
+
+    def add(pods: PodsOnNode, number: int) -> None:
+        there = free.get(pods.node)
+        if there is not None:
+            for column, value in pods.shape.requests:
+                there[column] = there.get(column, 0) + value * number
+
+    for step in steps:
+        for pods in step.pods:
+            add(pods, pods.number)
+    for one in earlier:  # less what earlier reservations count on
+        kept = Counter({(pods.shape, pods.node): pods.number for pods in one.hold})
+        for pods in one.pods:
+            add(pods, kept[pods.shape, pods.node] - pods.number)
+    hold = []
+    for pods in placed_pods(entry, nodes):
+        there = free[pods.node]
+        covered = min((max(0, there.get(column, 0)) // value for column, value in pods.shape.requests), default=None)
+        covered = pods.number if covered is None else min(covered, pods.number)
+        add(pods, -covered)
+        if pods.number > covered:
+            hold.append(pods._replace(number=pods.number - covered))
+    return hold
 
 
 def with_reserved_taken(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
@@ -113,9 +162,8 @@ def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[Pod
     mark = snapshot.mark() if snapshot is not None else 0
     for queue, quota, pods in taken:
         cache.quotas.take(queue, quota)
-        if snapshot is not None:
-            for shape, node, count in pods:
-                snapshot.take(shape, node, count)
+        for shape, node, count in pods if snapshot is not None else ():
+            snapshot.take(shape, node, count)  # type: ignore[union-attr]
     try:
         yield
     finally:
@@ -125,80 +173,20 @@ def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[Pod
             cache.quotas.give(queue, quota)
 
 
-def _hold_quota(entry: Workload, counts: Counts, steps: Sequence[Release], earlier: Sequence[Reservation]) -> Resources:
-    """What a reservation needs of its quota beyond what becomes free in its queue."""
-    free = add_resources(step.quota for step in steps if step.entry.queue == entry.queue)
-    for one in earlier:
-        if one.entry.queue == entry.queue:
-            free = subtract_resources(free, subtract_resources(one.need, one.reserved_quota))
-    need = entry.request.need(counts) if entry.request else {}
-    left = {resource: value - max(Decimal(0), free.get(resource, Decimal(0))) for resource, value in need.items()}
-    return {resource: value for resource, value in left.items() if value > 0}
-
-
-Amounts = dict[str, dict[int, int]]
-
-
-def _vacated(steps: Sequence[Release], places: NodeAssignments, earlier: Sequence[Reservation]) -> Amounts:
-    """What becomes free on the nodes of a place, less what earlier reservations count on."""
-    free: Amounts = {node: {} for placed in places for node in placed}
-    for step in steps:
-        for pods in step.pods:
-            _add(free, pods, 1)
-    for one in earlier:
-        kept = Counter({(pods.shape, pods.node): pods.number for pods in one.hold})
-        for shape, node, count in one.pods:
-            _add(free, PodsOnNode(shape, node, count - kept[shape, node]), -1)
-    return free
-
-
-def _add(free: Amounts, pods: PodsOnNode, sign: int) -> None:
-    there = free.get(pods.node)
-    if there is not None:
-        for column, value in pods.shape.requests:
-            there[column] = there.get(column, 0) + sign * value * pods.number
-
-
-def _hold(entry: Workload, places: NodeAssignments, free: Amounts) -> list[PodsOnNode]:
-    """The pods of a place for which what becomes free does not suffice."""
-    hold = []
-    for shape, node, count in placed_pods(entry, places):
-        there = free[node]
-        covered = min((max(0, there.get(column, 0)) // value for column, value in shape.requests), default=count)
-        covered = min(covered, count)
-        _add(free, PodsOnNode(shape, node, covered), -1)
-        if count > covered:
-            hold.append(PodsOnNode(shape, node, count - covered))
-    return hold
-
-
-def placed_pods(entry: Workload, places: NodeAssignments) -> list[PodsOnNode]:
-    """The pods of a place, one shape on one node at a time."""
-    wants = entry.request.wants if entry.request else ()
-    together: Counter[tuple[PodClass, str]] = Counter()
-    for want, placed in zip(wants, places, strict=True):
-        for node, count in placed.items():
-            if want.shape is not None:
-                together[want.shape, node] += count
-    return [PodsOnNode(shape, node, count) for (shape, node), count in together.items()]
-
-
 class ReservationCache:
-    """Cache of reservations, valid while no gang gets or gives up anything and no estimate is overrun.
-
-    ``made``: by the gang, its pods and the reservations before it; ``kept_out``: which gang finds nothing beside which.
-    """
+    """Cache of reservations, valid while no gang gets or gives up anything and no estimate is overrun."""
 
     def __init__(self) -> None:
-        self.made: dict[object, Reservation | None] = {}
         self.kept_out: set[object] = set()
+        """Which gang fits nowhere beside which reservations."""
+        self._made: dict[object, Reservation | None] = {}
         self._state: object = None
 
     def at(self, cache: SchedulerCache) -> ReservationCache:
         """The part that is valid now."""
         state = cache.state, cache.ends.version
         if state != self._state:
-            self.made, self.kept_out, self._state = {}, set(), state
+            self._made, self.kept_out, self._state = {}, set(), state
         return self
 
     def reserve(
@@ -212,11 +200,11 @@ class ReservationCache:
         ended: bool,
     ) -> Reservation | None:
         """``make_reservation``, cached."""
-        known = self.at(cache)
+        made = self.at(cache)._made
         key = entry, entry.request, entry.queue, counts, ended, *before
-        if key not in known.made:
-            known.made[key] = make_reservation(cache, entry, counts, now, before, ended=ended)
-        return known.made[key]
+        if key not in made:
+            made[key] = make_reservation(cache, entry, counts, now, before, ended=ended)
+        return made[key]
 
 
 class Reservations:
@@ -234,11 +222,11 @@ class Reservations:
         return bool(self.made)
 
     def want(self, entry: Workload, counts: Counts) -> None:
-        """Reserve room for a gang, beside the reservations before it; made when it is first needed."""
+        """Reserve capacity for a gang, beside the reservations before it; made when it is first needed."""
         self._wanted.append((entry, counts))
 
     def when_left(self, entry: Workload, counts: Counts) -> bool:
-        """Whether a gang can start once terminating pods are gone; if so, the room is reserved for it."""
+        """Whether a gang can start once terminating pods are gone; if so, that capacity is reserved for it."""
         self._make()
         return self._reserve(entry, counts, ended=False)
 
@@ -271,7 +259,7 @@ class Reservations:
     def find_more(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
         """Where a running gang can have so many more pods without delaying a reservation; None: nowhere.
 
-        They go where the gang is already, as far as there is room. Nothing is taken.
+        They go where the gang is already, as far as they fit. Nothing is taken.
         """
         request, cache = entry.request, self._cache
         if request is None or (cache.assumed_pods is not None and cache.assumed_pods.surely_lacks(request, counts)):
@@ -283,12 +271,10 @@ class Reservations:
             keep = Counter(node for want in request.wants for node in entry.nodes_by_index(want.type) if node)
             return cache.assumed_pods.fit(request, counts, keep) if cache.assumed_pods else [{} for _ in counts]
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
+    def taken(self) -> AbstractContextManager[None]:
         """Nodes and quota as they are once all reservations have started."""
         self._make()
-        with with_reserved_taken(self._cache, self.made):
-            yield
+        return with_reserved_taken(self._cache, self.made)
 
     def _make(self) -> None:
         for entry, counts in self._wanted:

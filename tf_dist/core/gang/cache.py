@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from tf_dist.core.gang import usage
-from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods
 from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, PodsOnNode
+from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.quota import Quotas
-from tf_dist.core.gang.resources.resource_quota import ResourceQuotas as ByNamespace
-from tf_dist.core.gang.resources.resource_quota import ResourceQuotaUsage
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, ResourceQuotaUsage
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Node, Queue, Resources, UnavailableNode
 from tf_dist.core.gang.usage import Usage
 from tf_dist.core.gang.workload import Workload
 
-_Key = tuple[float, int, float, str]
+PreemptionRank = tuple[int, float, float, str]
+"""The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""
 
 
 def expected_end(gang: Gang, now: float) -> float:
@@ -37,38 +37,36 @@ def expected_end(gang: Gang, now: float) -> float:
 class ExpectedCompletions:
     """Admitted gangs by expected end; those without an estimate last, of these the small ones first.
 
-    (To wait for a small gang is to reserve a node of which little is missing.) ``version`` grows when time alone has
-    changed it.
+    (To wait for a small gang is to reserve a node of which little is missing.)
     """
 
     def __init__(self) -> None:
-        self._order: list[_Key] = []
-        self._gangs: dict[str, Gang] = {}
-        self._keys: dict[str, _Key] = {}
-        self._now = 0.0
         self.version = 0
+        """Grows when time alone has changed it."""
+        self._order: list[tuple[float, int, float, str]] = []
+        self._gangs: dict[str, tuple[Gang, tuple[float, int, float, str]]] = {}
+        self._now = 0.0
 
     def put(self, gang: Gang, pods: int) -> None:
         """Add or update an admitted gang, with its number of pods."""
         self.remove(gang.uid)
         time = expected_end(gang, self._now)
         key = (time, pods if time == inf else 0, gang.assigned.at if gang.assigned else 0.0, gang.uid)
-        self._gangs[gang.uid], self._keys[gang.uid] = gang, key
+        self._gangs[gang.uid] = gang, key
         insort(self._order, key)
 
     def remove(self, uid: str) -> None:
         """Remove a gang; an unknown one is no error."""
-        if self._gangs.pop(uid, None) is not None:
-            del self._order[bisect_left(self._order, self._keys.pop(uid))]
+        known = self._gangs.pop(uid, None)
+        if known is not None:
+            del self._order[bisect_left(self._order, known[1])]
 
     def advance(self, now: float) -> None:
         """Move the clock to ``now``: gangs that should have ended are expected later."""
         self._now = now
         while self._order and self._order[0][0] <= now:
             _, pods, _, uid = self._order[0]
-            gang = self._gangs[uid]
-            self.remove(uid)
-            self.put(gang, pods)
+            self.put(self._gangs[uid][0], pods)
             self.version += 1
 
     def __iter__(self) -> Iterator[str]:
@@ -77,7 +75,7 @@ class ExpectedCompletions:
 
     def time(self, uid: str) -> float:
         """When a gang is expected to end."""
-        return self._keys[uid][0]
+        return self._gangs[uid][1][0]
 
     @property
     def first(self) -> float:
@@ -85,38 +83,39 @@ class ExpectedCompletions:
         return self._order[0][0] if self._order else inf
 
 
-Turn = tuple[int, float, float, str]
-"""The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""
-
-
 class SchedulerCache:
-    """All gangs, with the nodes (None: they cannot be listed) and the quotas that they use.
-
-    ``running``: admitted gangs; ``departing``: those with terminating pods; ``elastic``: admitted ones that could be
-    smaller or larger; ``changes`` grows with every change, ``state`` with those of what gangs hold or may hold.
-    ``youngest`` and ``largest``: per queue the admitted gangs, in the order of preemption; ``ends``: by expected end;
-    ``moves``: when each of them got or gave up room last, in order. ``pending`` and ``admitted``: how many gangs of
-    each queue are.
-    """
+    """All gangs, with the nodes and the quotas that they use."""
 
     def __init__(self) -> None:
         self.assumed_pods: AssumedPods | None = None
+        """The nodes; None: they cannot be listed."""
         self.quotas = Quotas(())
-        self.bounds = ResourceQuotaUsage()
+        self.resource_quotas = ResourceQuotaUsage()
         self.queues: Mapping[str, Queue] = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)}
         self.entries: dict[str, Workload] = {}
         self.running: dict[str, Workload] = {}
+        """Admitted gangs."""
         self.departing: dict[str, Workload] = {}
+        """Gangs that release pods, or have terminating ones."""
         self.elastic: dict[str, Workload] = {}
+        """Admitted gangs that could be smaller or larger."""
         self.partial: dict[str, Workload] = {}
-        self.youngest: dict[str, list[Turn]] = {}
-        self.largest: dict[str, list[Turn]] = {}
+        """Admitted gangs that have started with less than their smallest size."""
+        self.youngest: dict[str, list[PreemptionRank]] = {}
+        """By queue the admitted gangs, in the order of preemption."""
+        self.largest: dict[str, list[PreemptionRank]] = {}
+        """The same, the largest first."""
         self.ends = ExpectedCompletions()
         self.moves: list[tuple[float, str]] = []
+        """When each admitted gang got or gave up pods last, in order."""
         self.pending: Counter[str] = Counter()
+        """How many gangs of each queue wait."""
         self.admitted: Counter[str] = Counter()
+        """How many gangs of each queue are admitted."""
         self.changes = 0
+        """Grows with every change."""
         self.state = 0
+        """Grows with changes of what gangs use or may use."""
         self._requests = GangRequests()
         self._orphans: Mapping[str, Resources] = {}
         self._rules = 0
@@ -125,6 +124,8 @@ class SchedulerCache:
     def limits(self) -> tuple[int, int]:
         """A value that changes whenever a gang could have more or less with all others gone."""
         return self._rules, self.assumed_pods.layout if self.assumed_pods is not None else -1
+
+    # -- nodes, queues and quotas --
 
     def put_node(self, node: Node) -> None:
         """Add or update a node."""
@@ -149,10 +150,17 @@ class SchedulerCache:
             self._changed()
 
     def track_nodes(self) -> AssumedPods:
-        """Track nodes from now on, even if there are none yet."""
+        """Track nodes from now on, even if there are none yet: requests depend on the nodes that they are made for."""
         if self.assumed_pods is None:
             self.assumed_pods = AssumedPods()
-            self._read_again()
+            self._requests = GangRequests(self.assumed_pods.snapshot.shape)
+            for entry in self.entries.values():
+                request, problem, held = self._counted(entry.gang)
+                entry.update(entry.gang, request, problem)
+                self._unlist(entry)
+                self.quotas.give(entry.queue, entry.held.quota)
+                self._enter(entry, held)
+            self._changed()
         return self.assumed_pods
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
@@ -179,11 +187,17 @@ class SchedulerCache:
         self._orphans = orphans
         self._changed()
 
-    def put_resource_quotas(self, quotas: ByNamespace) -> None:
+    def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
         """Replace all ResourceQuotas."""
-        self.bounds.put(quotas)
+        self.resource_quotas.put(quotas)
         self._rules += 1
         self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.state += 1
+
+    # -- gangs --
 
     def put(self, gang: Gang) -> Workload:
         """Add or update a gang. A preemption that it has not confirmed is dropped."""
@@ -191,7 +205,7 @@ class SchedulerCache:
         if entry is not None and entry.gang == gang and not entry.releasing:
             return entry
         self.changes += 1
-        self.bounds.hold(gang)
+        self.resource_quotas.hold(gang)
         if entry is None:
             request, problem, held = self._counted(gang)
             entry = self.entries[gang.uid] = Workload(gang, request, problem)
@@ -216,67 +230,46 @@ class SchedulerCache:
         self._tally(entry, 1)
         return entry
 
-    def _tally(self, entry: Workload, step: int) -> None:
-        if entry.gang.fallback_of:
-            return  # the job counts once, in the queue of its document
-        counts = self.admitted if entry.admitted else self.pending
-        queue = entry.queue
-        number = counts.get(queue, 0) + step
-        if number:
-            counts[queue] = number
-        else:
-            counts.pop(queue, None)
-
     def remove(self, uid: str) -> None:
-        """Remove a gang with all it held. An unknown one is no error."""
+        """Remove a gang with all that it used. An unknown one is no error."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._tally(entry, -1)
             self._leave(entry)
-            self.bounds.drop(entry.gang)
+            self.resource_quotas.drop(entry.gang)
             self.changes += 1
         if len(self._requests) > 2 * len(self.entries) + 64:
             self._requests.forget([entry.request for entry in self.entries.values() if entry.request])
 
     def release(self, entry: Workload, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
-        """Have a gang give up these pods; their room is free once it has confirmed it."""
+        """Have a gang give up these pods; their capacity is free once it has confirmed it."""
         self.state += 1
         entry.released_pods, entry.released_resources = released_pods, released_resources
         self.departing[entry.uid] = entry
-
-    def _read_again(self) -> None:
-        """Read all gangs again: requests depend on the nodes they are made for."""
-        self._requests = GangRequests()
-        for entry in self.entries.values():
-            request, problem, held = self._counted(entry.gang)
-            entry.update(entry.gang, request, problem)
-            self._unlist(entry)
-            self.quotas.give(entry.queue, entry.held.quota)
-            self._enter(entry, held)
-        self._changed()
-
-    def _changed(self) -> None:
-        self.changes += 1
-        self.state += 1
 
     def _counted(self, gang: Gang, known: Workload | None = None) -> tuple[GangRequest | None, str, Usage]:
         """Its request, or the problem with it, and its usage. ``known``: it has the same request as this one.
 
         Nothing is written into the cache before this is known, so that a gang that cannot be counted leaves no trace.
         """
+        request, problem = (known.request, known.problem) if known is not None else (None, gang.problem)
         try:
-            request, problem = (known.request, known.problem) if known is not None else self._ask(gang)
+            if known is None and not problem:
+                try:
+                    request = self._requests.of(gang)
+                except InvalidConstraints as error:
+                    problem = str(error)
             return request, problem, usage.usage_of(gang, request)
         except Exception as error:
             return None, f"it cannot be counted: {type(error).__name__}: {error}", usage.NO_USAGE
 
-    def _ask(self, gang: Gang) -> tuple[GangRequest | None, str]:
-        if gang.problem:
-            return None, gang.problem
-        try:
-            return self._requests.of(gang, self.assumed_pods.snapshot if self.assumed_pods else None), ""
-        except predicates.InvalidConstraints as error:
-            return None, str(error)
+    def _tally(self, entry: Workload, step: int) -> None:
+        if entry.gang.fallback_of:
+            return  # the job counts once, in the queue of its document
+        counts = self.admitted if entry.admitted else self.pending
+        counts[entry.queue] += step
+        if not counts[entry.queue]:
+            del counts[entry.queue]
 
     def _enter(self, entry: Workload, held: Usage) -> None:
         entry.held = held
@@ -284,58 +277,54 @@ class SchedulerCache:
             self.state += bool(held.quota or entry.admitted)
             self.quotas.take(entry.queue, held.quota)
             if self.assumed_pods is not None:
-                self.assumed_pods.grant(held.assumed, held.unassigned)
+                self.assumed_pods.assume(held.assumed, held.unassigned)
         self._list(entry)
-
-    def _list(self, entry: Workload) -> None:
-        """Enter it in the lists and orders that it belongs to."""
-        gang = entry.gang
-        if entry.held.terminating:
-            self.departing[entry.uid] = entry
-        if entry.admitted:
-            self.running[entry.uid] = entry
-            for order, turn in self._turns(entry):
-                insort(order.setdefault(entry.queue, []), turn)
-            self.ends.put(gang, entry.held.pods)
-            insort(self.moves, (entry.changed_at, entry.uid))
-            elastic, partial = usage.resizable(gang, entry.request)
-            if elastic:
-                self.elastic[entry.uid] = entry
-            if partial:
-                self.partial[entry.uid] = entry
 
     def _leave(self, entry: Workload) -> None:
         if entry.held is not usage.NO_USAGE:
             self.state += bool(entry.held.quota or entry.admitted)
             self.quotas.give(entry.queue, entry.held.quota)
             if self.assumed_pods is not None:
-                self.assumed_pods.withdraw(entry.held.assumed, entry.held.unassigned)
+                self.assumed_pods.forget(entry.held.assumed, entry.held.unassigned)
         self._unlist(entry)
+
+    def _list(self, entry: Workload) -> None:
+        """Enter it in the lists and orders that it belongs to."""
+        if entry.held.terminating:
+            self.departing[entry.uid] = entry
+        if entry.admitted:
+            self.running[entry.uid] = entry
+            for order, rank in self._preemption_ranks(entry):
+                insort(order.setdefault(entry.queue, []), rank)
+            self.ends.put(entry.gang, entry.held.pods)
+            insort(self.moves, (entry.changed_at, entry.uid))
+            elastic, partial = usage.resizable(entry.gang, entry.request)
+            if elastic:
+                self.elastic[entry.uid] = entry
+            if partial:
+                self.partial[entry.uid] = entry
 
     def _unlist(self, entry: Workload) -> None:
         if entry.admitted:
             del self.running[entry.uid]
             self.ends.remove(entry.uid)
             del self.moves[bisect_left(self.moves, (entry.changed_at, entry.uid))]
-            for order, turn in self._turns(entry):
-                stack = order[entry.queue]
-                del stack[bisect_left(stack, turn)]
-                if not stack:
+            for order, rank in self._preemption_ranks(entry):
+                ranks = order[entry.queue]
+                del ranks[bisect_left(ranks, rank)]
+                if not ranks:
                     del order[entry.queue]
-        self.departing.pop(entry.uid, None)
-        self.elastic.pop(entry.uid, None)
-        self.partial.pop(entry.uid, None)
-        if entry.releasing:
-            entry.released_pods, entry.released_resources = (), {}
+        for listed in (self.departing, self.elastic, self.partial):
+            listed.pop(entry.uid, None)
+        entry.released_pods, entry.released_resources = (), {}
 
-    def _turns(self, entry: Workload) -> tuple[tuple[dict[str, list[Turn]], Turn], ...]:
-        """Update a gang in the orders of preemption."""
+    def _preemption_ranks(self, entry: Workload) -> tuple[tuple[dict[str, list[PreemptionRank]], PreemptionRank], ...]:
         at = entry.gang.assigned.at if entry.gang.assigned else 0.0
         priority, size = entry.gang.priority, -entry.held.pods
         return (self.youngest, (priority, -at, size, entry.uid)), (self.largest, (priority, size, -at, entry.uid))
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:
-    """What the cache is ordered by, besides what the gang holds."""
-    at = gang.assigned
-    return gang.queue, gang.priority, gang.estimate, at and (at.at, at.sizes, at.resized)
+    """What the cache is ordered by, besides what the gang uses."""
+    assigned = gang.assigned
+    return gang.queue, gang.priority, gang.estimate, assigned and (assigned.at, assigned.sizes, assigned.resized)

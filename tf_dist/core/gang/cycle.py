@@ -209,7 +209,7 @@ class SchedulingCycle:
         A ResourceQuota concerns no queue: a gang that waits for one blocks no other.
         """
         request = _request(entry)
-        if self._cache.bounds.beyond(entry.gang, request.least) is not None:
+        if self._cache.resource_quotas.beyond(entry.gang, request.least) is not None:
             return True
         if not self._cache.quotas.could_fit(entry.queue, request.need(request.least)):
             return True
@@ -245,7 +245,7 @@ class SchedulingCycle:
         return self._cache.assumed_pods is not None and self._cache.assumed_pods.lacks(_request(entry), counts)
 
     def _find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
-        if self._cache.bounds.beyond(entry.gang, counts, more=entry.admitted) is not None:
+        if self._cache.resource_quotas.beyond(entry.gang, counts, more=entry.admitted) is not None:
             return None
         return self._reservations.find_more(entry, counts) if entry.admitted else self._reservations.find(entry, counts)
 

@@ -1,8 +1,8 @@
 """Growing elastic gangs into capacity that no waiting gang needs.
 
 One more worker saves the more time the longer a gang still has to run and the fewer workers it has. Beyond what it
-wanted a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows down
-others. Gangs do not grow while others wait, nor soon after, nor twice at short intervals.
+asked for a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows
+down others. Gangs do not grow while others wait, nor soon after, nor twice at short intervals.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Final
 
 from tf_dist.core.gang import usage
 from tf_dist.core.gang.cache import SchedulerCache, expected_end
@@ -21,39 +22,45 @@ from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
 from tf_dist.core.gang.workload import Workload
 
-# One more worker slows every worker down by this fraction: the more workers, the less another one brings.
-_SYNC_OVERHEAD = 0.03
-# Growing must save so many times what a restart costs, if it needs one.
-_WORTH = 3.0
-# A gang without an estimate is assumed to run for as long again as it has, and at least for this (seconds): else gangs
-# that have just started would not grow, and they have most to gain by it.
-_AT_LEAST = 300.0
+_SYNC_OVERHEAD: Final = 0.03
+"""One more worker slows every worker down by this fraction: the more workers, the less another one brings."""
+_WORTH: Final = 3.0
+"""Growing must save so many times what a restart costs, if it needs one."""
+_AT_LEAST: Final = 300.0
+"""A gang without an estimate is assumed to run for as long again as it has, and at least for this (seconds): else gangs
+that have just started would not grow, and they have most to gain by it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Growth:
-    """Growth of one member of a gang. ``extra``: on which nodes the new ones are ("": anywhere)."""
+    """Growth of one member of a gang."""
 
     entry: Workload
     want: PodSetRequest
     size: int
+    """Its pods before."""
     remaining: float
+    """Seconds that the gang is expected to run."""
     nodes: Counter[str]
+    """The pods of the gang by node, new ones included."""
     extra: list[str] = field(default_factory=list)
+    """The nodes of the new pods; "": any."""
 
     @property
     def now(self) -> int:
         """How many pods it has by now."""
         return self.size + len(self.extra)
 
-    def saves(self, pods: int) -> float:
-        """Seconds that so many pods, instead of those it has, would save."""
-        return self.remaining * (1 - _speed(self.now) / _speed(pods))
+    @property
+    def rank(self) -> tuple[bool, float, str, str]:
+        """Sort key: members below what they asked for first, then those that gain most."""
+        saved = self.remaining * (1 - _speed(self.now) / _speed(self.now + 1))
+        return self.now >= self.want.count, -saved, self.entry.uid, self.want.type
 
     @property
-    def turn(self) -> tuple[bool, float, str, str]:
-        """Sort key: members below what they wanted first, then those that gain most."""
-        return self.now >= self.want.count, -self.saves(self.now + 1), self.entry.uid, self.want.type
+    def one_more(self) -> Counts:
+        """Counts with one pod of this member, and none of the others."""
+        return tuple(int(want is self.want) for want in _wants(self.entry))
 
 
 def _speed(pods: int) -> float:
@@ -61,74 +68,82 @@ def _speed(pods: int) -> float:
 
 
 def growth_allowed_at(cache: SchedulerCache, policy: AdmissionPolicy) -> float:
-    """When gangs may grow if none waits (epoch seconds): some time after the last one got or gave up room."""
+    """When gangs may grow if none waits (epoch seconds): some time after the last one got or gave up pods."""
     return (cache.moves[-1][0] if cache.moves else -inf) + policy.grow_after
 
 
 def resize_cooldown_until(entry: Workload, policy: AdmissionPolicy) -> float:
     """When a gang may be resized again."""
-    at = entry.gang.assigned
-    return -inf if at is None or at.resized is None else at.resized + policy.steady
+    assigned = entry.gang.assigned
+    return -inf if assigned is None or assigned.resized is None else assigned.resized + policy.steady
 
 
 def grow_gangs(cache: SchedulerCache, now: float, policy: AdmissionPolicy) -> list[Gang]:
     """The gangs that grow now, with their new size; nothing is taken yet."""
-    heap = [(one.turn, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
+    heap = [(one.rank, one) for entry in cache.elastic.values() for one in _growths(cache, entry, now, policy)]
     heapify(heap)
     done: list[_Growth] = []
     mark = cache.assumed_pods.snapshot.mark() if cache.assumed_pods else 0
     while heap:
         _, one = heappop(heap)
-        node = _another(cache, one)
+        node = _take_one_more(cache, one)
         if node is None:
             done.append(one)
             continue
         one.extra.append(node)
-        cache.bounds.suppose(one.entry.gang, _one_more(one))
+        cache.resource_quotas.suppose(one.entry.gang, one.one_more)
         one.nodes[node] += 1
         cache.quotas.take(one.entry.queue, one.want.member.requests)
         if one.now < one.want.most:
-            heappush(heap, (one.turn, one))
+            heappush(heap, (one.rank, one))
         else:
             done.append(one)
     if cache.assumed_pods:
         cache.assumed_pods.snapshot.rollback(mark)
-    cache.bounds.forget()
+    cache.resource_quotas.forget()
+    grown: dict[str, list[_Growth]] = {}
     for one in done:
         for _ in one.extra:
             cache.quotas.give(one.entry.queue, one.want.member.requests)
-    return _gangs([one for one in done if one.extra and _worth(one, policy)], now)
+        saved = one.remaining * (1 - _speed(one.size) / _speed(one.now)) if one.extra else 0.0
+        if one.extra and (one.entry.gang.live or saved > _WORTH * policy.restart_cost):
+            grown.setdefault(one.entry.uid, []).append(one)
+    gangs = []
+    for _, growths in sorted(grown.items()):
+        entry = growths[0].entry
+        more = {one.want.type: one.extra for one in growths}
+        counts = tuple(len(more.get(want.type, ())) for want in _wants(entry))
+        nodes = [dict(Counter(filter(None, more.get(want.type, ())))) for want in _wants(entry)]
+        gangs.append(with_more(entry, counts, nodes, now))
+    return gangs
 
 
 def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: AdmissionPolicy) -> Iterator[_Growth]:
-    if (
-        entry.releasing
-        or now < resize_cooldown_until(entry, policy)
-        or entry.gang.assigned is None
-        or entry.gang.inadmissible
-        or entry.uid in cache.partial
-    ):
+    gang = entry.gang
+    if gang.assigned is None or gang.inadmissible or entry.releasing or entry.uid in cache.partial:
         return
-    known = expected_end(entry.gang, now)
-    remaining = max(_AT_LEAST, now - entry.gang.assigned.at) if known == inf else max(1.0, known - now)
+    if now < resize_cooldown_until(entry, policy):
+        return
+    known = expected_end(gang, now)
+    remaining = max(_AT_LEAST, now - gang.assigned.at) if known == inf else max(1.0, known - now)
     on = Counter(node for want in _wants(entry) for node in entry.nodes_by_index(want.type) if node)
     for want in _wants(entry):
-        size = usage.assigned_count(entry.gang, want.member)
+        size = usage.assigned_count(gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
 
 
-def with_more(entry: Workload, counts: Counts, places: NodeAssignments, now: float) -> Gang:
-    """The gang with so many more pods of each member, at these places."""
+def with_more(entry: Workload, counts: Counts, nodes: NodeAssignments, now: float) -> Gang:
+    """The gang with so many more pods of each member, on these nodes."""
     gang = entry.gang
     sizes = usage.assigned_counts(gang)
-    placement = {type_: Counter(nodes) for type_, nodes in usage.assigned_placement(gang, sizes).items()}
-    for want, count, nodes in zip(_wants(entry), counts, places, strict=True):
+    placement = {type_: Counter(pods) for type_, pods in usage.assigned_placement(gang, sizes).items()}
+    for want, count, pods in zip(_wants(entry), counts, nodes, strict=True):
         sizes[want.type] += count
-        if gang.pinned and nodes:
-            placement.setdefault(want.type, Counter()).update(nodes)
+        if gang.pinned and pods:
+            placement.setdefault(want.type, Counter()).update(pods)
     at = gang.assigned.at if gang.assigned else now
-    chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items()}
+    chosen = {type_: dict(sorted(pods.items())) for type_, pods in placement.items()}
     return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=chosen, resized=now))
 
 
@@ -136,11 +151,11 @@ def _wants(entry: Workload) -> tuple[PodSetRequest, ...]:
     return entry.request.wants if entry.request else ()
 
 
-def _another(cache: SchedulerCache, one: _Growth) -> str | None:
-    """Take room for one more pod; its node, None if there is no room."""
+def _take_one_more(cache: SchedulerCache, one: _Growth) -> str | None:
+    """Take capacity for one more pod; its node, None if it fits nowhere."""
     if not cache.quotas.fits(one.entry.queue, one.want.member.requests):
         return None
-    if cache.bounds.beyond(one.entry.gang, _one_more(one), more=True) is not None:
+    if cache.resource_quotas.beyond(one.entry.gang, one.one_more, more=True) is not None:
         return None
     if cache.assumed_pods is None or one.want.shape is None:
         return ""
@@ -149,39 +164,8 @@ def _another(cache: SchedulerCache, one: _Growth) -> str | None:
         if node in snapshot and snapshot.capacity(shape).counts[snapshot.table.row[node]] >= 1:
             snapshot.take(shape, node, 1)
             return node
-    bound = one.entry.gang.locality is not None and one.entry.gang.locality.required
-    if one.now >= one.want.count or bound:
+    locality = one.entry.gang.locality
+    if one.now >= one.want.count or (locality is not None and locality.required):
         return None
     found = place_gang(snapshot, [(shape, 1)], keep=one.nodes)
     return None if isinstance(found, int) else next(iter(found[0]))
-
-
-def _one_more(one: _Growth) -> tuple[int, ...]:
-    """Counts with one pod of this member, and none of the others."""
-    return tuple(int(want is one.want) for want in _wants(one.entry))
-
-
-def _worth(one: _Growth, policy: AdmissionPolicy) -> bool:
-    """Whether growing saves enough to be worth a restart, if it needs one."""
-    saved = one.remaining * (1 - _speed(one.size) / _speed(one.now))
-    return one.entry.gang.live or saved > _WORTH * policy.restart_cost
-
-
-def _gangs(growths: list[_Growth], now: float) -> list[Gang]:
-    by_uid: dict[str, list[_Growth]] = {}
-    for one in growths:
-        by_uid.setdefault(one.entry.uid, []).append(one)
-    return [_gang(by_uid[uid], now) for uid in sorted(by_uid)]
-
-
-def _gang(growths: list[_Growth], now: float) -> Gang:
-    gang = growths[0].entry.gang
-    sizes = usage.assigned_counts(gang)
-    placement = {type_: dict(nodes) for type_, nodes in usage.assigned_placement(gang, sizes).items()}
-    for one in growths:
-        sizes[one.want.type] = one.now
-        nodes = placement.setdefault(one.want.type, {})
-        for node in filter(None, one.extra) if gang.pinned else ():
-            nodes[node] = nodes.get(node, 0) + 1
-    at = gang.assigned.at if gang.assigned else now
-    return replace(gang, assigned=AssignedPods(at=at, sizes=sizes, placement=placement, resized=now))

@@ -245,7 +245,7 @@ def _explain_wait(
     blocked_by = unsatisfiable(cache, entry, request)
     if blocked_by is not None:
         return blocked_by
-    beyond = cache.bounds.beyond(gang, counts)
+    beyond = cache.resource_quotas.beyond(gang, counts)
     if beyond is not None:
         return Wait(reason=PendingReason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(counts))
@@ -274,7 +274,7 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
     lack = cache.quotas.lack(entry.queue, {})
     if lack is not None:
         return Wait(reason=lack.reason, message=str(lack))
-    beyond = cache.bounds.never(entry.gang, request.least)
+    beyond = cache.resource_quotas.never(entry.gang, request.least)
     if beyond is not None:
         return Wait(reason=PendingReason.NEVER_FITS, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(request.least))

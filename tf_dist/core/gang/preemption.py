@@ -1,6 +1,6 @@
 """Preemption: which gangs shrink or are requeued for one that waits, with as little lost as possible.
 
-Surplus goes first: what gangs have beyond what they wanted, then what they have beyond their minimum. Whole gangs
+Surplus goes first: what gangs have beyond what they asked for, then what they have beyond their minimum. Whole gangs
 follow, those of the lowest priority first, of these the youngest. As few are taken as let the gang start, and none that
 turns out not to be needed. Nothing is preempted if that would not make the gang fit.
 """
@@ -8,7 +8,7 @@ turns out not to be needed. Nothing is preempted if that would not make the gang
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from typing import Final
@@ -24,13 +24,18 @@ from tf_dist.core.gang.types import AdmissionPolicy, PreemptionPolicy, Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now, retake
 from tf_dist.core.gang.workload import Workload
 
+_FEW: Final = 16
+"""So many steps are tried one by one for whether they are needed."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptionPlan:
-    """``fewer``: by uid, how many pods of which type each gives up; ``whole``: the gangs that are requeued."""
+    """Who gives up what for a gang."""
 
     fewer: dict[str, dict[str, int]]
+    """By uid, how many pods of which type each gives up."""
     whole: list[Workload]
+    """The gangs that are requeued."""
 
     @property
     def cost(self) -> tuple[object, ...]:
@@ -57,128 +62,21 @@ def plan_preemption(
 
     ``spared``: uids of gangs that are not preempted.
     """
-    waited = now - entry.since
-    found = _plan_within(cache, entry, counts, waited, policy, spared, largest=False)
+    planner = _Planner(cache, entry, counts, now - entry.since, policy, spared)
+    found = planner.plan(cache.youngest)
     if found is None or not 1 < len(found.whole) <= _FEW:
         return found
-    other = _plan_within(cache, entry, counts, waited, policy, spared, largest=True)
+    other = planner.plan(cache.largest)
     return found if other is None else min(found, other, key=lambda plan: plan.cost)
-
-
-def _plan_within(
-    cache: SchedulerCache,
-    entry: Workload,
-    counts: Counts,
-    waited: float,
-    policy: AdmissionPolicy,
-    spared: Container[str],
-    *,
-    largest: bool,
-) -> PreemptionPlan | None:
-    going = releases_underway(cache)
-    with WhatIf(cache, iter(going)) as gone:
-        gone.to(len(going))
-        with WhatIf(cache, _steps(cache, entry, counts, waited, policy, spared, largest=largest)) as supposing:
-            places = fewest_releases(cache, supposing, entry, counts)
-            if places is None:
-                return None
-            steps = _needed(cache, entry, counts, supposing.steps, places)
-        steps = _each_needed(cache, entry, counts, steps)
-    fewer: dict[str, dict[str, int]] = {}
-    whole = {step.entry.uid: step.entry for step in steps if not step.type}
-    for step in steps:
-        if step.type and step.entry.uid not in whole:
-            types = fewer.setdefault(step.entry.uid, {})
-            types[step.type] = types.get(step.type, 0) + 1
-    return PreemptionPlan(fewer, list(whole.values()))
-
-
-def _steps(
-    cache: SchedulerCache,
-    entry: Workload,
-    counts: Counts,
-    waited: float,
-    policy: AdmissionPolicy,
-    spared: Container[str],
-    *,
-    largest: bool,
-) -> Iterator[Release]:
-    # Where the quota suffices as it is, released quota need not be counted.
-    counted = len(cache.youngest) > 1 or not cache.quotas.fits(entry.queue, _need(entry, counts))
-    dropped: dict[str, list[Release]] = {}
-    for step in _shrinking(cache, entry, waited, policy, spared):
-        dropped.setdefault(step.entry.uid, []).append(step)
-        yield step
-    if _may_evict(cache, entry):
-        for step in _evicting(cache, entry, counts, dropped, spared, largest=largest):
-            yield step if counted else step._replace(quota={})
-
-
-def _need(entry: Workload, counts: Counts) -> Resources:
-    return entry.request.need(counts) if entry.request else {}
-
-
-# -- fewer pods --
-
-
-def _shrinking(
-    cache: SchedulerCache, entry: Workload, waited: float, policy: AdmissionPolicy, spared: Container[str]
-) -> Iterator[Release]:
-    """Surplus pods, one by one, of the gangs with most of it first.
-
-    What a gang has beyond what it wanted is taken for any gang that waits; what it has beyond its minimum for one of
-    its priority that has waited long; and either at once for one of a higher priority.
-    """
-    others = [
-        one
-        for _, one in sorted(cache.elastic.items())
-        if not (one.releasing or one.uid in spared) and one.gang.preemptable and _open_to(cache, entry, one)
-    ]
-    higher = [one for one in others if entry.gang.preempts and one.gang.priority < entry.gang.priority]
-    overgrown = others if waited >= policy.shrink_after else higher
-    squeezed = [one for one in others if one.gang.priority <= entry.gang.priority]
-    pod_nodes: dict[tuple[str, str], list[str]] = {}
-    yield from _surplus(overgrown, lambda want: want.count, pod_nodes)
-    yield from _surplus(
-        squeezed if waited >= policy.shrink_below_spec_after else higher, lambda want: want.least, pod_nodes
-    )
-
-
-def _open_to(cache: SchedulerCache, entry: Workload, victim: Workload) -> bool:
-    """Whether the victim's queue lets other queues' gangs take anything from it, as Volcano's ``reclaimable`` says."""
-    queue = cache.queues.get(victim.queue)
-    return victim.queue == entry.queue or queue is None or queue.reclaimable
-
-
-def _surplus(
-    entries: list[Workload], floor: Callable[[PodSetRequest], int], pod_nodes: dict[tuple[str, str], list[str]]
-) -> Iterator[Release]:
-    order = []
-    for entry in entries:
-        for want in entry.request.wants if entry.request else ():
-            left = pod_nodes.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
-            if len(left) > floor(want):
-                pod_nodes[entry.uid, want.type] = left
-                at = entry.gang.assigned.at if entry.gang.assigned else 0.0
-                turn = entry.gang.priority, floor(want) - len(left), -at, entry.uid, want.type
-                order.append((turn, entry, want, left))
-    for _, entry, want, left in sorted(order, key=lambda one: one[0]):
-        while len(left) > floor(want):
-            node = left.pop()
-            pods = [PodsOnNode(want.shape, node, 1)] if node and want.shape is not None else []
-            yield Release(entry, pods, want.member.requests, want.type)
-
-
-# -- whole gangs --
 
 
 def _may_evict(cache: SchedulerCache, entry: Workload) -> bool:
     allowed = _allowed(cache, entry)
     if not entry.gang.preempts or allowed is PreemptionPolicy.NEVER:
         return False
-    stack = cache.youngest.get(entry.queue)
-    others = len(cache.youngest) - (stack is not None)
-    return bool(stack and stack[0][0] < entry.gang.priority) or (allowed is PreemptionPolicy.RECLAIM and others > 0)
+    ranks = cache.youngest.get(entry.queue)
+    others = len(cache.youngest) - (ranks is not None)
+    return bool(ranks and ranks[0][0] < entry.gang.priority) or (allowed is PreemptionPolicy.RECLAIM and others > 0)
 
 
 def _allowed(cache: SchedulerCache, entry: Workload) -> PreemptionPolicy:
@@ -186,114 +84,172 @@ def _allowed(cache: SchedulerCache, entry: Workload) -> PreemptionPolicy:
     return queue.preemption if queue else PreemptionPolicy.NEVER
 
 
-def _evicting(
-    cache: SchedulerCache,
-    entry: Workload,
-    counts: Counts,
-    dropped: dict[str, list[Release]],
-    spared: Container[str],
-    *,
-    largest: bool,
-) -> Iterator[Release]:
-    """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota."""
-    need = _need(entry, counts)
-    order = cache.largest if largest else cache.youngest
-    stacks = [order.get(entry.queue, [])]
-    if _allowed(cache, entry) is PreemptionPolicy.RECLAIM:
-        stacks += [stack for queue, stack in sorted(order.items()) if queue != entry.queue]
-    for priority, _, _, uid in merge(*stacks):
-        victim = cache.running[uid]
-        if victim.releasing or uid in spared or not victim.gang.preemptable:
-            continue
-        if victim.queue == entry.queue:
-            if priority >= entry.gang.priority:
-                if len(stacks) == 1:
-                    return
+@dataclass(frozen=True, slots=True, eq=False)
+class _Planner:
+    cache: SchedulerCache
+    entry: Workload
+    counts: Counts
+    waited: float
+    policy: AdmissionPolicy
+    spared: Container[str]
+
+    @property
+    def need(self) -> Resources:
+        return self.entry.request.need(self.counts) if self.entry.request else {}
+
+    def plan(self, order: dict[str, list[tuple[int, float, float, str]]]) -> PreemptionPlan | None:
+        """Whole gangs go in this ``order``, which the cache keeps by queue."""
+        underway = releases_underway(self.cache)
+        with WhatIf(self.cache, iter(underway)) as released:
+            released.to(len(underway))
+            with WhatIf(self.cache, self._steps(order)) as supposing:
+                nodes = fewest_releases(self.cache, supposing, self.entry, self.counts)
+                if nodes is None:
+                    return None
+                steps = self._needed_on(nodes, supposing.steps)
+            steps = self._needed_anywhere(steps)
+        fewer: dict[str, dict[str, int]] = {}
+        whole = {step.entry.uid: step.entry for step in steps if not step.type}
+        for step in steps:
+            if step.type and step.entry.uid not in whole:
+                types = fewer.setdefault(step.entry.uid, {})
+                types[step.type] = types.get(step.type, 0) + 1
+        return PreemptionPlan(fewer, list(whole.values()))
+
+    def _steps(self, order: dict[str, list[tuple[int, float, float, str]]]) -> Iterator[Release]:
+        # Where the quota suffices as it is, released quota need not be counted.
+        counted = len(self.cache.youngest) > 1 or not self.cache.quotas.fits(self.entry.queue, self.need)
+        dropped: dict[str, list[Release]] = {}
+        for step in self._shrinking():
+            dropped.setdefault(step.entry.uid, []).append(step)
+            yield step
+        for victim in self._victims(order) if _may_evict(self.cache, self.entry) else ():
+            pods: Sequence[PodsOnNode] = victim.held.remaining
+            quota = victim.held.remaining_quota
+            if victim.uid in dropped:  # what is left of it
+                steps = dropped[victim.uid]
+                pods = usage.subtract_pods(pods, [pods for step in steps for pods in step.pods])
+                quota = subtract_resources(quota, add_resources(step.quota for step in steps))
+            yield Release(victim, pods, quota if counted else {})
+
+    def _shrinking(self) -> Iterator[Release]:
+        """Surplus pods, one by one, of the gangs with most of it first.
+
+        What a gang has beyond what it asked for is taken for any gang that waits; what it has beyond its minimum for
+        one of its priority that has waited long; and either at once for one of a higher priority.
+        """
+        others = [
+            one
+            for uid, one in sorted(self.cache.elastic.items())
+            if not (one.releasing or uid in self.spared) and one.gang.preemptable and self._is_open(one)
+        ]
+        gang, policy = self.entry.gang, self.policy
+        higher = [one for one in others if gang.preempts and one.gang.priority < gang.priority]
+        squeezed = [one for one in others if one.gang.priority <= gang.priority]
+        left: dict[tuple[str, str], list[str]] = {}
+        yield from _surplus(others if self.waited >= policy.shrink_after else higher, lambda want: want.count, left)
+        long = self.waited >= policy.shrink_below_spec_after
+        yield from _surplus(squeezed if long else higher, lambda want: want.least, left)
+
+    def _is_open(self, victim: Workload) -> bool:
+        """Whether the victim's queue lets other queues' gangs take from it, as Volcano's ``reclaimable`` says."""
+        queue = self.cache.queues.get(victim.queue)
+        return victim.queue == self.entry.queue or queue is None or queue.reclaimable
+
+    def _victims(self, order: dict[str, list[tuple[int, float, float, str]]]) -> Iterator[Workload]:
+        """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota."""
+        ranks = [order.get(self.entry.queue, [])]
+        if _allowed(self.cache, self.entry) is PreemptionPolicy.RECLAIM:
+            ranks += [others for queue, others in sorted(order.items()) if queue != self.entry.queue]
+        for priority, _, _, uid in merge(*ranks):
+            victim = self.cache.running[uid]
+            if victim.releasing or uid in self.spared or not victim.gang.preemptable:
                 continue
-        elif not (_open_to(cache, entry, victim) and cache.quotas.reclaims(entry.queue, need, victim.queue)):
-            continue
-        yield _whole(victim, dropped.get(uid, []))
+            if victim.queue == self.entry.queue:
+                if priority >= self.entry.gang.priority:
+                    if len(ranks) == 1:
+                        return
+                    continue
+            elif not self._is_open(victim) or not self.cache.quotas.reclaims(self.entry.queue, self.need, victim.queue):
+                continue
+            yield victim
+
+    # -- no preemption without need --
+
+    def _needed_on(self, nodes: NodeAssignments, steps: list[Release]) -> list[Release]:
+        """The steps that are needed on these nodes: those that matter most are spared first."""
+        cache, need = self.cache, self.need
+        pods = placed_pods(self.entry, nodes)
+        named = {one.node for one in pods}
+        mark = 0
+        if cache.assumed_pods is not None:
+            mark = cache.assumed_pods.snapshot.mark()
+            for shape, node, count in pods:
+                cache.assumed_pods.snapshot.take(shape, node, count)
+        spared: set[int] = set()
+        evicted: set[str] = set()
+        reclaimed = Counter(step.entry.queue for step in steps if self._reclaims(step))
+        for at in range(len(steps) - 1, -1, -1):
+            step = steps[at]
+            if step.entry.uid in evicted:
+                continue  # it goes as a whole, and so do these pods
+            cache.quotas.take(step.entry.queue, step.quota)
+            others = reclaimed - Counter([step.entry.queue]) if self._reclaims(step) else reclaimed
+            if cache.quotas.fits(self.entry.queue, need) and self._may_reclaim(others) and retake(cache, step, named):
+                spared.add(at)
+                reclaimed = others
+                continue
+            cache.quotas.give(step.entry.queue, step.quota)
+            if not step.type:
+                evicted.add(step.entry.uid)
+        if cache.assumed_pods is not None:
+            cache.assumed_pods.snapshot.rollback(mark)
+        for at in spared:
+            cache.quotas.give(steps[at].entry.queue, steps[at].quota)
+        return [step for at, step in enumerate(steps) if at not in spared]
+
+    def _needed_anywhere(self, steps: list[Release]) -> list[Release]:
+        """The needed steps on any nodes: the search is repeated for each, so only a few steps are tried."""
+        for step in reversed(steps) if len(steps) <= _FEW else ():
+            rest = [other for other in steps if other is not step]
+            with WhatIf(self.cache, iter(rest)) as fewer:
+                fewer.to(len(rest))
+                others = {step.entry.queue for step in rest if self._reclaims(step)}
+                if self._may_reclaim(others) and find_now(self.cache, self.entry, self.counts) is not None:
+                    steps = rest
+        return steps
+
+    def _reclaims(self, step: Release) -> bool:
+        """Whether a gang of another queue is preempted."""
+        return not step.type and step.entry.queue != self.entry.queue
+
+    def _may_reclaim(self, queues: Iterable[str]) -> bool:
+        """Whether the gang may preempt gangs of these other queues now.
+
+        A gang that preempts within its queue to stay within the nominal quota must not be exempt for having preempted
+        others: beyond the nominal quota it would be the next to be preempted, by those others.
+        """
+        return all(self.cache.quotas.entitled(self.entry.queue, self.need, queue) for queue in queues)
 
 
-def _whole(victim: Workload, dropped: list[Release]) -> Release:
-    """What is left of a gang that has given up some pods already."""
-    pods: Sequence[PodsOnNode] = victim.held.remaining
-    quota = victim.held.remaining_quota
-    if dropped:
-        pods = usage.subtract_pods(pods, [pods for step in dropped for pods in step.pods])
-        quota = subtract_resources(quota, add_resources(step.quota for step in dropped))
-    return Release(victim, pods, quota)
-
-
-# -- no preemption without need --
-
-# So many steps are tried one by one for whether they are needed.
-_FEW: Final = 16
-
-
-def _needed(
-    cache: SchedulerCache, entry: Workload, counts: Counts, steps: list[Release], places: NodeAssignments
-) -> list[Release]:
-    """The steps that are needed at this placement: those that matter most are spared first."""
-    need = _need(entry, counts)
-    pods = placed_pods(entry, places)
-    nodes = {one.node for one in pods}
-    mark = 0
-    if cache.assumed_pods is not None:
-        mark = cache.assumed_pods.snapshot.mark()
-        for shape, node, count in pods:
-            cache.assumed_pods.snapshot.take(shape, node, count)
-    spared: set[int] = set()
-    evicted: set[str] = set()
-    reclaimed = Counter(step.entry.queue for step in steps if _reclaims(entry, step))
-    for at in range(len(steps) - 1, -1, -1):
-        step = steps[at]
-        if step.entry.uid in evicted:
-            continue  # it goes as a whole, and so do these pods
-        cache.quotas.take(step.entry.queue, step.quota)
-        others = reclaimed - Counter([step.entry.queue]) if _reclaims(entry, step) else reclaimed
-        if (
-            cache.quotas.fits(entry.queue, need)
-            and _may_reclaim(cache, entry, need, others)
-            and retake(cache, step, nodes)
-        ):
-            spared.add(at)
-            reclaimed = others
-            continue
-        cache.quotas.give(step.entry.queue, step.quota)
-        if not step.type:
-            evicted.add(step.entry.uid)
-    if cache.assumed_pods is not None:
-        cache.assumed_pods.snapshot.rollback(mark)
-    for at in spared:
-        cache.quotas.give(steps[at].entry.queue, steps[at].quota)
-    return [step for at, step in enumerate(steps) if at not in spared]
-
-
-def _reclaims(entry: Workload, step: Release) -> bool:
-    """Whether a gang of another queue is preempted."""
-    return not step.type and step.entry.queue != entry.queue
-
-
-def _may_reclaim(cache: SchedulerCache, entry: Workload, need: Resources, queues: Iterable[str]) -> bool:
-    """Whether the gang may preempt gangs of these other queues now.
-
-    A gang that preempts within its queue to stay within the nominal quota must not be exempt for having preempted
-    others: beyond the nominal quota it would be the next to be preempted, by those others.
-    """
-    return all(cache.quotas.entitled(entry.queue, need, queue) for queue in queues)
-
-
-def _each_needed(cache: SchedulerCache, entry: Workload, counts: Counts, steps: list[Release]) -> list[Release]:
-    """The needed steps at any placement: the search is repeated for each, so only a few steps are tried."""
-    for step in reversed(steps) if len(steps) <= _FEW else ():
-        rest = [other for other in steps if other is not step]
-        with WhatIf(cache, iter(rest)) as fewer:
-            fewer.to(len(rest))
-            others = {step.entry.queue for step in rest if _reclaims(entry, step)}
-            if _may_reclaim(cache, entry, _need(entry, counts), others) and find_now(cache, entry, counts) is not None:
-                steps = rest
-    return steps
+def _surplus(
+    entries: list[Workload], floor: Callable[[PodSetRequest], int], left: dict[tuple[str, str], list[str]]
+) -> Iterator[Release]:
+    """Pods beyond the floor; ``left``: the nodes of those that have not been taken yet."""
+    order = []
+    for entry in entries:
+        for want in entry.request.wants if entry.request else ():
+            nodes = left.get((entry.uid, want.type)) or list(entry.nodes_by_index(want.type))
+            if len(nodes) > floor(want):
+                left[entry.uid, want.type] = nodes
+                at = entry.gang.assigned.at if entry.gang.assigned else 0.0
+                rank = entry.gang.priority, floor(want) - len(nodes), -at, entry.uid, want.type
+                order.append((rank, entry, want, nodes))
+    for _, entry, want, nodes in sorted(order, key=lambda one: one[0]):
+        while len(nodes) > floor(want):
+            node = nodes.pop()
+            pods = [PodsOnNode(want.shape, node, 1)] if node and want.shape is not None else []
+            yield Release(entry, pods, want.member.requests, want.type)
 
 
 def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Workload) -> dict[str, Verdict]:
@@ -308,20 +264,15 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
             placement=usage.assigned_placement(victim.gang, sizes),
             message=messages.shrink_text(before, sizes, messages.gang_text(entry.gang, victim.gang.key)),
         )
-        goes = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
-        cache.release(victim, _released_pods(victim, fewer), goes)
+        pods: list[PodsOnNode] = []
+        for want in victim.request.wants if victim.request else ():
+            last = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
+            if want.shape is not None:
+                pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(last.items()) if node]
+        gone = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)
+        cache.release(victim, pods, gone)
     for victim in plan.whole:
         why = messages.preempted_text(victim.gang, entry.gang)
         verdicts[victim.uid] = Preempt(by=entry.gang.key, message=why, queue=entry.gang.queue)
         cache.release(victim, victim.held.remaining, victim.held.remaining_quota)
     return verdicts
-
-
-def _released_pods(victim: Workload, fewer: Mapping[str, int]) -> list[PodsOnNode]:
-    """Where the last pods of each type are."""
-    pods = []
-    for want in victim.request.wants if victim.request else ():
-        pod_nodes = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
-        if want.shape is not None:
-            pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(pod_nodes.items()) if node]
-    return pods

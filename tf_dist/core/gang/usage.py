@@ -8,24 +8,25 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tf_dist.core.api.assignment import Placement, Sizes
-from tf_dist.core.gang.placement.pod_classes import PodClass
-from tf_dist.core.gang.placement.pod_sets import GangRequest, PodSetRequest, PodsOnNode, total_resources
+from tf_dist.core.gang.placement.pod_sets import GangRequest, PodClass, PodSetRequest, PodsOnNode, total_resources
 from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.types import Gang, PodSet, Resources
 
 
 @dataclass(slots=True)
 class Usage:
-    """Usage of a gang. ``assumed``: granted pods that no node counts yet, on their assigned nodes; ``unassigned``:
-    those that may be anywhere. ``terminating``: pods that nodes count and that go; ``remaining``: all others.
-    ``quota``: the requests of all pods, ``terminating_quota`` and ``remaining_quota`` of those.
-    """
+    """Usage of a gang."""
 
     assumed: tuple[PodsOnNode, ...] = ()
+    """Assigned pods that no node counts yet, on their nodes."""
     unassigned: tuple[tuple[PodClass, int], ...] = ()
+    """Assigned pods that may be anywhere."""
     terminating: tuple[PodsOnNode, ...] = ()
+    """Pods that nodes count and that go."""
     remaining: tuple[PodsOnNode, ...] = ()
+    """All others."""
     quota: Resources = field(default_factory=dict)
+    """The requests of all pods."""
     terminating_quota: Resources = field(default_factory=dict)
     remaining_quota: Resources = field(default_factory=dict)
 
@@ -49,10 +50,10 @@ def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
         else total_resources(zip((member.requests for member in gang.members), wanted, strict=True))
     )
     if gang.bound:
-        terminating = total_resources((member.requests, _excess(gang, member)) for member in gang.members)
-        held = Usage(
-            quota=add_resources((remaining, terminating)), terminating_quota=terminating, remaining_quota=remaining
-        )
+        bound = (sum(gang.bound.get(member.type, {}).values()) for member in gang.members)
+        excess = (max(0, there - count) for there, count in zip(bound, wanted, strict=True))
+        gone = total_resources(zip((member.requests for member in gang.members), excess, strict=True))
+        held = Usage(quota=add_resources((remaining, gone)), terminating_quota=gone, remaining_quota=remaining)
     else:
         held = Usage(quota=remaining, remaining_quota=remaining)
     for want in request.wants if request else ():
@@ -62,24 +63,28 @@ def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
 
 
 def assigned_count(gang: Gang, member: PodSet) -> int:
-    """How many pods of a member are granted; 0 while it waits."""
+    """How many pods of a member are assigned; 0 while it waits."""
     return gang.assigned.sizes.get(member.type, member.count) if gang.assigned else 0
+
+
+def assigned_counts(gang: Gang) -> dict[str, int]:
+    """How many pods of each type are assigned."""
+    return {member.type: assigned_count(gang, member) for member in gang.members}
 
 
 def _wanted(gang: Gang, member: PodSet) -> int:
     return max(0, assigned_count(gang, member) - gang.done.get(member.type, 0)) if gang.assigned else 0
 
 
-def _excess(gang: Gang, member: PodSet) -> int:
-    return max(0, sum(gang.bound.get(member.type, {}).values()) - _wanted(gang, member))
+def _placed(gang: Gang, type_: str) -> Mapping[str, int]:
+    return gang.assigned.placement.get(type_, {}) if gang.assigned else {}
 
 
 def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
     bound, outgoing = _present(gang, want.type)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
     to_come, assumed = max(0, wanted - there), list[PodsOnNode]()
-    placed: Mapping[str, int] = gang.assigned.placement.get(want.type, {}) if gang.assigned else {}
-    vacated = gang.vacated.get(want.type) or {}
+    placed, vacated = _placed(gang, want.type), gang.vacated.get(want.type) or {}
     for node in sorted(placed):
         spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
         if spare > 0:
@@ -107,14 +112,13 @@ def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
 def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """The pods of a type on their nodes, and those of earlier attempts that only go, both per node.
 
-    Where a pod of the place is to come to a node on which there is one of an earlier attempt, it takes its room over:
-    attempts never overlap. So such a pod counts as one of the place.
+    Where an assigned pod is to come to a node on which there is a pod of an earlier attempt, it takes that over:
+    attempts never overlap. So such a pod counts as an assigned one.
     """
     bound, earlier = gang.bound.get(type_) or {}, gang.earlier.get(type_)
     if not earlier:
         return bound, {}
-    placed: Mapping[str, int] = gang.assigned.placement.get(type_, {}) if gang.assigned else {}
-    vacated = gang.vacated.get(type_) or {}
+    placed, vacated = _placed(gang, type_), gang.vacated.get(type_) or {}
     outgoing = {}
     for node, count in earlier.items():
         to_come = placed.get(node, 0) - vacated.get(node, 0) - (bound.get(node, 0) - count)
@@ -125,39 +129,32 @@ def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, in
 def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[str]:
     """The nodes of a type's pods by replica index. Where that is not known, those of other types (its
     parameter servers) first, then the node with the most of them."""
-    pod_nodes = list(gang.pod_nodes.get(type_, ()))
+    known = list(gang.pod_nodes.get(type_, ()))
     left = Counter(there)
-    left.subtract(seat for seat in pod_nodes if seat)
-    others = {
-        node
-        for other, nodes in (gang.assigned.placement if gang.assigned else {}).items()
-        if other != type_
-        for node in nodes
-    }
+    left.subtract(node for node in known if node)
+    placement = gang.assigned.placement if gang.assigned else {}
+    others = {node for other, nodes in placement.items() if other != type_ for node in nodes}
     order = sorted(left, key=lambda node: (node not in others, -left[node], node))
     spare = [node for node in order for _ in range(left[node])]
     spare.reverse()
-    filled = [seat or (spare.pop() if spare else "") for seat in pod_nodes]
-    return filled + spare[::-1]
+    return [node or (spare.pop() if spare else "") for node in known] + spare[::-1]
 
 
-def last_nodes(seating: list[str], count: int) -> Counter[str]:
+def last_nodes(nodes: list[str], count: int) -> Counter[str]:
     """The nodes of the last pods."""
-    return Counter(seating[len(seating) - count :] if count else ())
+    return Counter(nodes[len(nodes) - count :] if count else ())
 
 
 def nodes_by_index(gang: Gang, type_: str) -> list[str]:
-    """The nodes of a gang's granted pods, by replica index; "" where unknown.
+    """The nodes of a gang's assigned pods, by replica index; "" where unknown.
 
     Pods go from the end: a gang made smaller gives up those of the highest indexes.
     """
-    given = gang.assigned.placement.get(type_, {}) if gang.assigned else {}
-    bound, _ = _present(gang, type_)
-    where = {node: max(given.get(node, 0), bound.get(node, 0)) for node in {**given, **bound}}
-    member = next(member for member in gang.members if member.type == type_)
-    pod_nodes = _nodes_by_index(gang, type_, where)
-    granted = assigned_count(gang, member)
-    return (pod_nodes + [""] * (granted - len(pod_nodes)))[:granted]
+    placed, (bound, _) = _placed(gang, type_), _present(gang, type_)
+    where = {node: max(placed.get(node, 0), bound.get(node, 0)) for node in {**placed, **bound}}
+    count = assigned_count(gang, next(member for member in gang.members if member.type == type_))
+    nodes = _nodes_by_index(gang, type_, where)
+    return (nodes + [""] * (count - len(nodes)))[:count]
 
 
 def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> list[PodsOnNode]:
@@ -171,23 +168,15 @@ def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> l
 
 def resizable(gang: Gang, request: GangRequest | None) -> tuple[bool, bool]:
     """Whether it may have fewer or more pods than it has; and whether it has started with less than its smallest size,
-    so that the rest waits for room.
+    so that the rest waits for capacity.
     """
-    elastic = partial = False
-    for want in request.wants if request is not None else ():
-        granted = assigned_count(gang, want.member)
-        elastic = elastic or granted > want.least or granted < want.most
-        partial = partial or granted < want.least
-    return elastic, partial
-
-
-def assigned_counts(gang: Gang) -> dict[str, int]:
-    """How many pods per type are granted."""
-    return {member.type: assigned_count(gang, member) for member in gang.members}
+    counts = [(assigned_count(gang, want.member), want) for want in (request.wants if request is not None else ())]
+    elastic = any(count > want.least or count < want.most for count, want in counts)
+    return elastic, any(count < want.least for count, want in counts)
 
 
 def assigned_placement(gang: Gang, sizes: Sizes) -> Placement:
-    """Its placement, reduced to ``assigned_counts``: the highest indexes go."""
+    """Its placement, reduced to these sizes: the highest indexes go."""
     kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
     return {
         type_: {node: counts[node] for node in sorted(counts) if node} for type_, counts in kept.items() if any(counts)

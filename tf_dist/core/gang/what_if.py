@@ -7,7 +7,6 @@ from typing import NamedTuple, Self
 
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
-from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, PodsOnNode
 from tf_dist.core.gang.types import Resources
 from tf_dist.core.gang.workload import Workload
@@ -29,7 +28,7 @@ class WhatIf:
         self._cache = cache
         self._more = steps
         self._marks: list[int] = []
-        self.known: list[Release] = []
+        self._known: list[Release] = []
 
     @property
     def count(self) -> int:
@@ -39,29 +38,30 @@ class WhatIf:
     @property
     def steps(self) -> list[Release]:
         """The steps supposed as done."""
-        return self.known[: self.count]
+        return self._known[: self.count]
 
     def to(self, count: int) -> int:
         """Suppose ``count`` steps as done; returns how many are, if there are fewer."""
+        nodes = self._cache.assumed_pods
         if count < self.count:
-            for step in reversed(self.known[count : self.count]):
+            for step in reversed(self._known[count : self.count]):
                 self._cache.quotas.take(step.entry.queue, step.quota)
-            if self._cache.assumed_pods is not None:
-                self._cache.assumed_pods.snapshot.rollback(self._marks[count])
+            if nodes is not None:
+                nodes.snapshot.rollback(self._marks[count])
             del self._marks[count:]
-        while self.count < count and self._next():
-            pass
+        while self.count < count:
+            if self.count == len(self._known):
+                more = next(self._more, None)
+                if more is None:
+                    break
+                self._known.append(more)
+            step = self._known[self.count]
+            self._cache.quotas.give(step.entry.queue, step.quota)
+            self._marks.append(nodes.snapshot.mark() if nodes is not None else 0)
+            for shape, node, number in step.pods if nodes is not None else ():
+                if node in nodes.snapshot:  # type: ignore[union-attr]
+                    nodes.snapshot.give(shape, node, number)  # type: ignore[union-attr]
         return self.count
-
-    def _next(self) -> bool:
-        if self.count == len(self.known):
-            step = next(self._more, None)
-            if step is None:
-                return False
-            self.known.append(step)
-        step = self.known[self.count]
-        self._marks.append(apply_release(self._cache, step))
-        return True
 
     def __enter__(self) -> Self:
         return self
@@ -70,21 +70,8 @@ class WhatIf:
         self.to(0)
 
 
-def apply_release(cache: SchedulerCache, step: Release) -> int:
-    """Suppose one step as done; returns the mark to roll back to."""
-    cache.quotas.give(step.entry.queue, step.quota)
-    if cache.assumed_pods is None:
-        return 0
-    snapshot = cache.assumed_pods.snapshot
-    mark = snapshot.mark()
-    for shape, node, count in step.pods:
-        if node in snapshot:
-            snapshot.give(shape, node, count)
-    return mark
-
-
 def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
-    """Take the room of a step again if ``nodes`` have enough of it; whether they had, else nothing is changed."""
+    """Take what a step released again if ``nodes`` have enough of it; whether they had, else nothing is changed."""
     if cache.assumed_pods is None:
         return True
     snapshot = cache.assumed_pods.snapshot
@@ -92,21 +79,16 @@ def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
     mark = snapshot.mark()
     for shape, node, count in here:
         snapshot.take(shape, node, count)
-    if any(is_overcommitted(snapshot, pods) for pods in here):
+    table = snapshot.table
+    if any(table.cells[column][table.row[node]] < 0 for shape, node, _ in here for column, _ in shape.requests):
         snapshot.rollback(mark)
         return False
     snapshot.commit(mark)
     return True
 
 
-def is_overcommitted(snapshot: NodeSnapshot, pods: PodsOnNode) -> bool:
-    """Whether the pods' node is overcommitted in a resource that they request."""
-    row = snapshot.table.row[pods.node]
-    return any(snapshot.table.cells[column][row] < 0 for column, _ in pods.shape.requests)
-
-
 def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssignments | None:
-    """The placement of a gang if it were admitted now; None: it lacks room or quota."""
+    """The nodes of a gang if it were admitted now; None: it lacks capacity or quota."""
     request = entry.request
     if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
         return None
@@ -118,10 +100,10 @@ def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssi
 def fewest_releases(
     cache: SchedulerCache, supposing: WhatIf, entry: Workload, counts: Counts
 ) -> NodeAssignments | None:
-    """Suppose as few steps as let the gang start, and return its placement; None: all of them do not suffice.
+    """Suppose as few steps as let the gang start, and return its nodes; None: all of them do not suffice.
 
-    How many that are is guessed from what the last steps brought, and then looked for by halving: where more room ever
-    lets fewer gangs in, it may be one of several answers.
+    How many that are is guessed from what the last steps brought, and then looked for by halving: where more capacity
+    ever lets fewer gangs in, it may be one of several answers.
     """
     found = find_now(cache, entry, counts)
     high, more = supposing.count, 1
@@ -150,7 +132,7 @@ def fewest_releases(
 
 
 def _missing(cache: SchedulerCache, entry: Workload, counts: Counts) -> int:
-    """The number of pods without room, of the member where that is most."""
+    """The number of pods that do not fit, of the member where that is most."""
     if cache.assumed_pods is None or entry.request is None:
         return 0
     snapshot = cache.assumed_pods.snapshot

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.pod_sets import PodClass
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, ExclusiveResource, Node, PodSet, exclusive_resource
 
 GPU = "nvidia.com/gpu"

@@ -33,7 +33,7 @@ from tests.core.gang.placement.nodes import (
 from tests.thorough import examples
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.node_table import ALL_NODES, pods_per_node
-from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.pod_sets import PodClass
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, PodSet

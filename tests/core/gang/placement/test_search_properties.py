@@ -29,7 +29,7 @@ from tests.core.gang.placement.nodes import (
 )
 from tests.thorough import thorough
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.pod_sets import PodClass
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import Node, PodSet, TopologyRequest
 

@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.pod_classes import PodClass
-from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodsOnNode
+from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodClass, PodsOnNode
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import Node, Resources, UnavailableNode
@@ -88,7 +87,7 @@ class AssumedPods:
 
     # -- what is granted --
 
-    def grant(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
+    def assume(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
         """Room for pods that are to come, some of them to nodes that are not known."""
         for shape, node, count in coming:
             claims = self._claims.setdefault(node, {})
@@ -100,7 +99,7 @@ class AssumedPods:
             self._lift()
             self._anywhere[shape] += count
 
-    def withdraw(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
+    def forget(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
         """They are there, or will not come."""
         for shape, node, count in coming:
             claims = self._claims[node]

@@ -10,7 +10,7 @@ import numpy as np
 from tf_dist.core.api.job import Document
 from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.node_table import ALL_NODES, Ints, Mask, NodeMask, Rows
-from tf_dist.core.gang.placement.pod_classes import PodClass
+from tf_dist.core.gang.placement.pod_sets import PodClass
 from tf_dist.core.gang.types import Node
 
 # So many sets of constraints are remembered; jobs that name their hosts each bring a new one.

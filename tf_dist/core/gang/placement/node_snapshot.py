@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_dist.core.gang.placement.node_filter import NodeFilters, TopologyDomains
 from tf_dist.core.gang.placement.node_table import NodeMask, NodeTable, PodCapacity, pods_per_node
-from tf_dist.core.gang.placement.pod_classes import PodClass, PodClassRegistry, Requests, from_units
+from tf_dist.core.gang.placement.pod_sets import PodClass, PodClassRegistry, Requests, from_units
 from tf_dist.core.gang.types import Node, PodSet
 
 # Counts are kept for so many classes; the one not asked for longest is forgotten.

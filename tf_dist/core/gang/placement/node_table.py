@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_dist.core.gang.placement.pod_classes import (
+from tf_dist.core.gang.placement.pod_sets import (
     CPU,
     UNLIMITED,
     PodClassRegistry,

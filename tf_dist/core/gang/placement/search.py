@@ -22,7 +22,7 @@ import numpy as np
 from tf_dist.core.gang.placement.node_filter import TopologyDomains
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.node_table import ALL_NODES, Ints, Mask, NodeMask, Rows
-from tf_dist.core.gang.placement.pod_classes import PodClass, PodGroups, group_by_class
+from tf_dist.core.gang.placement.pod_sets import PodClass, PodGroups, group_by_class
 from tf_dist.core.gang.types import TopologyRequest
 
 Found = dict[PodClass, dict[int, int]]
