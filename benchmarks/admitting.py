@@ -25,9 +25,6 @@ from benchmarks.control_plane import (
 from benchmarks.measure import Measured, Row, Target, benchmark, in_turn, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import LeaseRef
-from tf_dist.core.api import names
 from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
 from tf_dist.core.api.context import Observed
 from tf_dist.core.dialects import read
@@ -36,7 +33,6 @@ JOBS = 2000
 OFFERED = 50  # jobs a second: a third of what two processors create with all else that they do
 OFFERS = 500
 _BARE = "the same writes by 16 threads, no admission"
-_DRIVER = LeaseRef(SPACE, "tf-dist-of-the-benchmark")
 _CORDONED = ", ".join(f"{SPACE}-{number} (cordoned)" for number in (0, 1, 10))
 _WAITS = Wait(
     reason=PendingReason.NODES_UNAVAILABLE,
@@ -70,13 +66,9 @@ def _following(cluster: Cluster) -> Iterator[_Seen]:
 
 @contextmanager
 def _scene() -> Iterator[tuple[Cluster, _Seen, Controller]]:
-    """A cluster, a controller that decides for all, and a driver that lives and does nothing."""
+    """A cluster and a controller of all of it."""
     with ExitStack() as stack:
         cluster = stack.enter_context(prepared())
-        elector = LeaderElector(cluster, _DRIVER, shared=False)
-        stack.callback(elector.stop)
-        elector.start()
-        until(elector.valid)
         controller = stack.enter_context(Controller())
         until(controller.leads)
         seen = stack.enter_context(_following(cluster))
@@ -88,7 +80,6 @@ def _scene() -> Iterator[tuple[Cluster, _Seen, Controller]]:
 
 def _create(cluster: Cluster, number: int) -> Object:
     job = job_of(number, workers=2, scheduler=NO_SCHEDULER)
-    job["metadata"]["annotations"][names.DRIVER] = str(_DRIVER)
     return cluster.create(TFJOBS, SPACE, job)
 
 
@@ -183,7 +174,7 @@ def _write_alike(events: int) -> tuple[float, float]:
 
 
 def _observed(verdict: Verdict) -> Observed:
-    return Observed(now=0.0, verdict=verdict, driver=str(_DRIVER), verdict_only=True)
+    return Observed(now=0.0, verdict=verdict)
 
 
 @benchmark(

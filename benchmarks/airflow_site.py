@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.jobs import tfjob
-from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.cluster.api import ALL_LINES, NODES, PODS, TFJOBS, LogOptions, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api import names
 from tf_dist.local.embedded import write_private_json
 
 _LINES = tuple(f"step={step} loss={1 / (step + 1):.4f}\n".encode() for step in range(10))
@@ -87,7 +85,6 @@ class Counting(MemoryCluster):
         """Submit a job of one worker that a triggerer is to drive."""
         document = tfjob(name, workers=1)
         del document["spec"]["tfReplicaSpecs"]["PS"]
-        document["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER}
         self.create(TFJOBS, "default", document)
 
     def pod(self, name: str) -> None:

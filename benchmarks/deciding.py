@@ -19,10 +19,10 @@ from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api import names
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.messages import queue_position_text

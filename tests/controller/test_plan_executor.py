@@ -57,7 +57,9 @@ class Bench:
         self.left: Callable[[], float] = lambda: math.inf
         cluster: Cluster = disturbed(self.memory, self._asked)
         context = ControllerContext(cluster=cluster, clock=self.world.clock, recorder=self.results)
-        self.informers = InformerSet(context, on_job=lambda *_: None, on_owned=lambda *_: None, on_capacity_freed=lambda: None)
+        self.informers = InformerSet(
+            context, on_job=lambda *_: None, on_owned=lambda *_: None, on_capacity_freed=lambda: None
+        )
         self.job = self.world.submit(tfjob())
         self.uid = str(self.job["metadata"]["uid"])
         self.applier = PlanExecutor(
@@ -407,7 +409,9 @@ def scene() -> Iterator[Scene]:
         with scene.proxy, RestCluster(scene.proxy.url, token=server.token, retries=3, sleep=lambda _: None) as client:
             settings = ControllerSettings(volcano_jobs=False)
             clock = world.clock
-            world.controller = Controller(client, clock=clock, monotonic=clock, leadership=scene.leadership, settings=settings)
+            world.controller = Controller(
+                client, clock=clock, monotonic=clock, leadership=scene.leadership, settings=settings
+            )
             yield scene
     finally:
         server.stop()

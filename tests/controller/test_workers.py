@@ -40,7 +40,9 @@ def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception
             left[0] -= 1
             raise error
 
-    world.controller = Controller(disturbed(world.memory, fail), clock=world.clock, monotonic=world.clock, recorder=failures)
+    world.controller = Controller(
+        disturbed(world.memory, fail), clock=world.clock, monotonic=world.clock, recorder=failures
+    )
     world.submit(tfjob())
     world.settle()
     assert failures.counted == [counted] * 2

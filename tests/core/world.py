@@ -39,7 +39,6 @@ class World:
         self.pods: dict[str, dict[str, Any]] = {}
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.verdict: Verdict | None = Admit()
-        self.verdict_only = False  # as another driver than the job's own looks at it
         self.job_gone = False
         self.schedules = True
         self.closed_nodes: frozenset[str] = frozenset()  # to pods of any type
@@ -61,7 +60,6 @@ class World:
                 verdict=self.verdict,
                 closed_nodes={spec.type: self.closed_nodes for spec in self.job.replica_specs},
                 last_status=self.remembered,
-                verdict_only=self.verdict_only,
                 departed=tuple(self.gone),
             ),
             self.memory if self.gathers else replace(self.memory, reported=None),

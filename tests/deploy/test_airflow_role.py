@@ -13,7 +13,6 @@ from tests.cluster.support import exists
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
-from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.shared.subscription import Subscription
@@ -48,7 +47,6 @@ def informer(config_of: Callable[[str, str], str], drivers: str) -> Iterator[Sha
 
 def joined(informer: SharedJobInformer, told: Callable[[], None], *, drive: bool) -> Subscription:
     body = document("true", name="a")
-    body["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER}
     informer.cluster.create(TFJOBS, informer.namespace, body)
     return informer.join(JobRef(TFJOBS, informer.namespace, "a"), told, drive=drive)
 

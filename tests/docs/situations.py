@@ -188,7 +188,9 @@ def _blind(world: World) -> None:
             raise Forbidden("nodes is forbidden")
 
     settings = ControllerSettings(namespace="default")
-    world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock, settings=settings)
+    world.controller = Controller(
+        disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock, settings=settings
+    )
 
 
 def quota_alone(world: World) -> None:

@@ -411,6 +411,7 @@ class Controller:
         """
         if not self._leadership.kinds():
             return 0
+        self.informers.prepare()
         self._begin_term()
         self.informers.refresh()
         self._term = self._begun

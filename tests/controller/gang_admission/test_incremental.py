@@ -1,18 +1,17 @@
-"""What a driver decides change by change is what it would decide had it just begun."""
+"""What a controller decides change by change is what it would decide had it just begun."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import given, note
 from hypothesis import strategies as st
-from tf_dist.controller.gang_admission.verdicts import GangAdmission
 
 from tests.cluster.support import node
-from tests.controller.harness import ME, OTHER, Hands, World, container, disturbed, queue, queued, replica, running
+from tests.controller.harness import Hands, World, container, disturbed, queue, queued, replica, running
 from tests.thorough import thorough
 from tf_dist.cluster.api import (
     NAMESPACES,
@@ -26,13 +25,12 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.apiserver.scheduler import Scheduler
+from tf_dist.controller.admission import GangAdmission
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.informer_set import InformerSet
-from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.leases.leadership import Standalone
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
-from tf_dist.controller.settings import ControllerContext, ControllerSettings
+from tf_dist.controller.settings import ControllerContext
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.gang.quota import QueueUsage
@@ -42,7 +40,6 @@ NUMBERS = st.integers(0, 5)
 VISION = {"matchLabels": {"team": "vision"}}
 JOBS = st.fixed_dictionaries(
     {
-        "of": st.sampled_from([ME, ME, ME, OTHER, OTHER, ""]),
         "queue": st.sampled_from(["", "", "a", "b", "nowhere"]),
         "priority": st.sampled_from(["", "", "urgent"]),
         "workers": st.integers(1, 3),
@@ -73,8 +70,6 @@ STEPS = st.one_of(
     st.tuples(st.just("quota"), st.sampled_from([None, "3", "5"])),
     st.tuples(st.just("label"), st.sampled_from(["vision", "speech"])),
     st.tuples(st.just("class"), st.sampled_from([None, 0, 10])),
-    st.tuples(st.just("dies")),
-    st.tuples(st.just("lives")),
     st.tuples(st.just("wait"), st.sampled_from([1, 40, 301, 4000])),
     st.tuples(st.just("won anew")),
     st.tuples(st.just("fails"), st.integers(0, 5)),
@@ -83,20 +78,7 @@ STEPS = st.one_of(
 
 
 class Defect(Exception):
-    """Something that no driver foresees."""
-
-
-class Arbiter(Standalone):
-    """Decides for all, or never."""
-
-    def __init__(self, *, decides: bool) -> None:
-        self._decides = decides
-
-    def decides(self) -> bool:
-        return self._decides
-
-    def for_all(self) -> bool:
-        return self._decides
+    """Something that nobody foresees."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +98,9 @@ class Said:
 
 
 class Stage(World):
-    """A driver that decides for all, another one whose jobs it decides about, and all that may happen to them."""
+    """A controller, and all that may happen to its jobs."""
 
-    def __init__(self, *, takes_over: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(cpu="4")
         self.scheduler = Scheduler(self.memory)
         self.troubled = False
@@ -126,18 +108,12 @@ class Stage(World):
         self.defect: int | None = None
         self.memory.create(QUEUES, None, queue("a", "3"))
         self.memory.create(QUEUES, None, queue("b", "6", namespaceSelector=VISION))
-        self.leadership = Hands(ME, takes_over=takes_over)
-        self.controller = self._driver(self.leadership, decides=True)
-        self.other = self._driver(Hands(OTHER, takes_over=False), decides=False)
-
-    def _driver(self, leadership: Hands, *, decides: bool) -> Driver:
-        return Controller(
-            disturbed(self.memory, self._before if decides else lambda *_, **__: None),
-            clock=self._read if decides else self.clock,
+        self.leadership = Hands()
+        self.controller = Controller(
+            disturbed(self.memory, self._before),
+            clock=self._read,
             monotonic=self.clock,
-            leadership=leadership,
-            admission_leader=Arbiter(decides=decides),
-            settings=ControllerSettings(admissions=LeaseRef("default", "admissions") if decides else None),
+            leadership=self.leadership,  # type: ignore[arg-type]  # it has all that is asked
         )
 
     def _before(self, verb: str, *_: object, **__: object) -> None:
@@ -146,7 +122,7 @@ class Stage(World):
             raise Unavailable("the server does not answer")
 
     def _read(self) -> float:
-        """The wall clock of the driver that decides; it may break down in the middle of anything."""
+        """The wall clock of the controller; it may break down in the middle of anything."""
         if self.defect is not None:
             self.defect -= 1
             if self.defect < 0:
@@ -186,8 +162,6 @@ class Stage(World):
             self.memory.patch(NAMESPACES, None, "default", {"metadata": {"labels": {"team": details[0]}}})
         elif what == "class":
             self._class(*details)
-        elif what in ("dies", "lives"):
-            self.leadership.dead = frozenset({OTHER} if what == "dies" else ())
         elif what == "wait":
             self.clock.now += details[0]
         elif what == "won anew":
@@ -202,7 +176,7 @@ class Stage(World):
         one = container() | ({"ports": [{"containerPort": 80, "hostPort": fields["port"]}]} if fields["port"] else {})
         worker = replica(fields["workers"]) | {"template": {"spec": {"containers": [one]}}}
         job["spec"]["tfReplicaSpecs"] = {"Worker": worker}
-        annotations = {names.DRIVER: fields["of"], names.MIN_WORKERS: fields["least"] and str(fields["least"])}
+        annotations = {names.MIN_WORKERS: fields["least"] and str(fields["least"])}
         job["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value}
         self._put(TFJOBS, "default", job)
 
@@ -254,15 +228,13 @@ class Stage(World):
     # What follows
 
     def rest(self) -> None:
-        """Both drivers act until there is nothing left to do; what failed is tried again."""
+        """The controller acts until there is nothing left to do; what failed is tried again."""
         idle = 0
         for _ in range(80):
             try:
-                taken = self.controller.step(self.controller._queue.take())
+                taken = self.controller.step(())
             except (Unavailable, Defect):
                 taken = 1
-            if OTHER not in self.leadership.dead:
-                taken += self.other.step()
             self.bury()
             idle = 0 if taken else idle + 1  # what a pass has changed is seen in the next
             if idle > 1 and not self.troubled:
@@ -273,13 +245,13 @@ class Stage(World):
         raise AssertionError(self.describe())
 
     def said(self) -> Said:
-        """What the driver says now."""
+        """What the controller says now."""
         self.controller._admission.want()
-        assert self.controller.step(self.controller._queue.take()) == 0
+        assert self.controller.step(()) == 0
         return Said.of(self.controller._job_index, self.controller._admission)
 
     def said_anew(self) -> Said:
-        """What one says that has just begun, and knows of the other driver what this one knows."""
+        """What one says that has just begun."""
         context = ControllerContext(cluster=self.memory, clock=self.clock)
         informers = InformerSet(context, on_job=lambda *_: None, on_owned=lambda *_: None, on_capacity_freed=list)
         informers.refresh()
@@ -287,22 +259,15 @@ class Stage(World):
         for ref, stored in informers.jobs():
             job_index.read(ref, stored)
         admission = GangAdmission(context, informers)
-        admission.decide(lambda: _counted(job_index.changes(), self.controller._takeover.counts), lambda *_: True)
+        while admission.pause() <= 0:
+            admission.decide(job_index.changes)
         return Said.of(job_index, admission)
 
 
-def _counted(found: JobChanges, counts: Callable[[JobEntry], bool]) -> JobChanges:
-    return replace(found, jobs={uid: one if one and counts(one) else None for uid, one in found.jobs.items()})
-
-
-@given(
-    st.booleans(), st.lists(JOBS, min_size=3, max_size=6), st.lists(STEPS, min_size=8, max_size=30), st.integers(1, 3)
-)
+@given(st.lists(JOBS, min_size=3, max_size=6), st.lists(STEPS, min_size=8, max_size=30), st.integers(1, 3))
 @thorough(50)
-def test_deciding_on_changes_comes_to_the_same_as_beginning_anew(
-    takes_over: bool, jobs: list[Any], steps: list[Any], often: int
-) -> None:
-    stage = Stage(takes_over=takes_over)
+def test_deciding_on_changes_comes_to_the_same_as_beginning_anew(jobs: list[Any], steps: list[Any], often: int) -> None:
+    stage = Stage()
     for number, job in enumerate(jobs):
         stage.happen("job", number, job)
     for number, step in enumerate(steps):

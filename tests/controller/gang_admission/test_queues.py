@@ -15,7 +15,6 @@ from tf_dist.cluster.api import NAMESPACES, PRIORITY_CLASSES, QUEUES, TFJOBS, Ob
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.settings import JobRef
 from tf_dist.errors import Forbidden, Unavailable
 

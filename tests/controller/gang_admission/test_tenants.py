@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.controller.gang_admission.test_queues import queue, queued
 from tests.controller.harness import World, disturbed, tfjob
 from tf_dist.cluster.api import NAMESPACES, PODS, QUEUES, TFJOBS

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.controller.harness import World, disturbed, tfjob
-from tf_dist.cluster.api import LEASES, TFJOBS, Object
-from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerSettings
+from tests.controller.harness import World, tfjob
+from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.core.api import names
 from tf_dist.core.api.status import STALLED
-from tf_dist.errors import Unavailable
 
 Change = Callable[[Object], object]
 

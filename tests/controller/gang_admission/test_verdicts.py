@@ -11,26 +11,24 @@ import pytest
 
 from tests.controller.harness import Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
-from tf_dist.cluster.api import LEASES, TFJOBS, Resource
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverContext, JobRef
-from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
-from tf_dist.controller.gang_admission.verdicts import GangAdmission
-from tf_dist.controller.informers.driver_informers import DriverInformers
+from tf_dist.cluster.api import TFJOBS, Resource
+from tf_dist.controller.admission import GangAdmission
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.leases.leadership import Standalone
-from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.settings import ControllerContext
 from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Wait
+from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import AdmissionRequest
-from tf_dist.errors import Unavailable
+
+SILENT: Any = {"on_job": lambda *_: None, "on_owned": lambda *_: None, "on_capacity_freed": list}
 
 
-def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> DriverContext:
-    return DriverContext(cluster=world.memory, clock=world.clock, monotonic=monotonic)
+def context(world: World, monotonic: Callable[[], float] = time.monotonic) -> ControllerContext:
+    return ControllerContext(cluster=world.memory, clock=world.clock, monotonic=monotonic)
 
 
 class Counted(MetricsRecorder):
@@ -49,11 +47,16 @@ class Unhashable(str):
     __hash__ = None  # type: ignore[assignment]
 
 
-class Altered(DriverInformers):
+class Altered(InformerSet):
     """Caches whose changes come altered, or not at all."""
 
     def __init__(self, world: World, alter: Callable[[AdmissionChanges], AdmissionChanges]) -> None:
-        super().__init__(DriverContext(cluster=world.memory), on_change=lambda *_: None, on_capacity_freed=list)
+        super().__init__(
+            ControllerContext(cluster=world.memory),
+            on_job=lambda *_: None,
+            on_owned=lambda *_: None,
+            on_capacity_freed=list,
+        )
         self._alter = alter
 
     def changes(self, jobs: Mapping[str, AdmissionRequest | None], *, whole: bool) -> AdmissionChanges:
@@ -84,12 +87,12 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
     world, clock, job_index = World(), Slow(), JobIndex()
     world.submit(tfjob("a"))
     world.submit(tfjob("b"))
-    informers = world.driver.informers
+    informers = world.controller.informers
     informers.refresh()
     known = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
     admission = GangAdmission(context(world, clock), informers)
     assert (admission.wanted, admission.pause()) == (True, 0.0)
-    assert admission.decide(clock.reading(job_index, seconds), lambda *_: True) == [entry.ref for entry in known]
+    assert admission.decide(clock.reading(job_index, seconds)) == [entry.ref for entry in known]
     assert (admission.wanted, admission.pause() > 3600) == (False, True)
     admission.want()
     assert (admission.wanted, admission.pause()) == (True, pytest.approx(rests))
@@ -97,79 +100,16 @@ def test_it_rests_four_times_as_long_as_it_takes_and_never_so_long_that_people_n
     assert admission.pause() == pytest.approx(0.0)
 
 
-def test_a_stream_of_changes_is_decided_about_twenty_times_a_second_and_a_few_at_once() -> None:
-    world, clock = World(), Slow()
-    world.driver.informers.refresh()
-    admission = GangAdmission(context(world, clock), world.driver.informers)
-
-    def decided_within(seconds: float) -> int:
-        end, count = clock.now + seconds, 0
-        while clock.now < end:
-            admission.want()
-            if admission.pause() <= 0:
-                admission.decide(JobIndex().changes, lambda *_: True)
-                count += 1
-            clock.now += 0.001
-        return count
-
-    assert decided_within(0.01) == 5
-    assert decided_within(10.0) == pytest.approx(200, rel=0.03)
-    clock.now += 0.6
-    assert decided_within(0.01) == 5
-
-
-def test_the_answer_of_the_server_to_intentions_is_not_rested_from() -> None:
-    world, clock, job_index = World(), Slow(), JobIndex()
-    world.submit(tfjob())
-    informers = world.driver.informers
-    informers.refresh()
-    [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
-
-    class Far(Standalone):
-        def record_pending(self, jobs: Mapping[str, JobRef]) -> frozenset[str]:
-            clock.now += 5.0
-            return super().record_pending(jobs)
-
-    admission = GangAdmission(context(world, clock), informers)
-    admission.open("epoch", Far())
-    assert admission.decide(job_index.changes, lambda *_: True) == [known.ref]
-    admission.want()
-    assert admission.pause() == 0.0
-
-
-def test_jobs_for_which_the_list_has_too_little_room_are_offered_again_though_nothing_changes() -> None:
-    world, clock, job_index = World(), Slow(), JobIndex()
-    world.submit(tfjob())
-    informers = world.driver.informers
-    informers.refresh()
-    [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
-
-    class Full(Standalone):
-        full = True
-
-        def room(self, waiting: int) -> int:
-            return 0 if self.full else super().room(waiting)
-
-    admission, pending = GangAdmission(context(world, clock), informers), Full()
-    admission.open("epoch", pending)
-    assert admission.decide(job_index.changes, lambda *_: True) == []
-    assert admission.pause() == pytest.approx(1.0)
-    clock.now, pending.full = clock.now + 1.0, False
-    assert admission.pause() == 0.0
-    assert admission.decide(job_index.changes, lambda *_: True) == [known.ref]
-    assert admission.pause() > 60
-
-
 def test_a_decision_that_fails_is_rested_from_too() -> None:
     world, clock = World(), Slow()
-    admission = GangAdmission(context(world, clock), world.driver.informers)
+    admission = GangAdmission(context(world, clock), world.controller.informers)
 
     def failing() -> JobChanges:
         clock.now += 0.01
         raise ZeroDivisionError("a defect")
 
     with pytest.raises(ZeroDivisionError):
-        admission.decide(failing, lambda *_: True)
+        admission.decide(failing)
     assert (admission.wanted, admission.pause()) == (True, pytest.approx(0.04))
 
 
@@ -177,7 +117,7 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
     """A change noted only after that wakes the loop: the decision that is under way does not know of it."""
     world, job_index = World(), JobIndex()
     world.submit(tfjob())
-    informers = world.driver.informers
+    informers = world.controller.informers
     informers.refresh()
     admission = GangAdmission(context(world), informers)
 
@@ -188,21 +128,21 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
         admission.want()
         return found
 
-    assert admission.decide(disturbed, lambda *_: True) == []
+    assert admission.decide(disturbed) == []
     assert admission.wanted
-    assert len(admission.decide(job_index.changes, lambda *_: True)) == 1
+    assert len(admission.decide(job_index.changes)) == 1
 
 
 def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     """A client wrote into the job between the decision and its pass; nothing that admission decides on has changed."""
     world = World()
     world.submit(tfjob())
-    informers, job_index = world.driver.informers, JobIndex()
+    informers, job_index = world.controller.informers, JobIndex()
     informers.refresh()
     admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
     before = job_index.read(ref, stored)
-    assert admission.decide(job_index.changes, lambda *_: True) == [ref]
+    assert admission.decide(job_index.changes) == [ref]
     assert isinstance(admission.verdict(before), Admit)
     assert not admission.outdated(before)
     body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
@@ -212,7 +152,7 @@ def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:
     assert after.admission_inputs == before.admission_inputs
     assert admission.outdated(after)
     assert admission.verdict(after) is None
-    assert admission.decide(job_index.changes, lambda *_: True) == [ref]
+    assert admission.decide(job_index.changes) == [ref]
     assert isinstance(admission.verdict(after), Admit)
 
 
@@ -220,16 +160,16 @@ def test_a_place_that_is_not_written_down_as_intended_is_told_to_nobody() -> Non
     """The verdict was taken back, and the admitter still counts with it until it decides again."""
     world = World()
     world.submit(tfjob())
-    informers, job_index = world.driver.informers, JobIndex()
+    informers, job_index = world.controller.informers, JobIndex()
     informers.refresh()
     admission = GangAdmission(context(world), informers)
     [(ref, stored)] = informers.jobs()
     known = job_index.read(ref, stored)
-    admission.decide(job_index.changes, lambda *_: True)
+    admission.decide(job_index.changes)
     assert isinstance(admission.verdict(known), Admit)
     admission.withdraw(known.uid)
     assert admission.verdict(known) is None
-    admission.decide(job_index.changes, lambda *_: True)
+    admission.decide(job_index.changes)
     assert isinstance(admission.verdict(known), Admit)
 
 
@@ -252,7 +192,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     def decide() -> dict[str, Any]:
         informers.refresh()
         known = {ref.name: job_index.read(ref, stored) for ref, stored in informers.jobs()}
-        admission.decide(job_index.changes, lambda *_: True)
+        admission.decide(job_index.changes)
         return {name: admission.verdict(entry) for name, entry in known.items()}
 
     world.submit(tfjob("first"))
@@ -288,9 +228,9 @@ def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None
     [(ref, stored)] = informers.jobs()
     known = job_index.read(ref, stored)
     with pytest.raises(ZeroDivisionError):
-        admission.decide(job_index.changes, lambda *_: True)
+        admission.decide(job_index.changes)
     assert admission.wanted
-    assert admission.decide(job_index.changes, lambda *_: True) == [ref]
+    assert admission.decide(job_index.changes) == [ref]
     assert isinstance(admission.verdict(known), Admit)
 
 
@@ -303,7 +243,7 @@ def postpone(world: World, name: str, until: float) -> None:
 def test_whose_time_has_not_come_yet_has_no_place_though_the_clock_said_otherwise_before() -> None:
     """Room for two; the clock is 40 s ahead while the first of them comes, and is set back then."""
     world, steady = World(cpu="8"), Clock()
-    world.driver = Driver(world.memory, clock=world.clock, monotonic=steady)
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=steady)
     world.submit(tfjob("early"))
     postpone(world, "early", world.clock.now + 50)
     world.settle()
@@ -328,7 +268,7 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
             body = {**world.job(), "status": {"tfDist": {"phase": "Pending", "message": "hello"}}}
             world.memory.replace(TFJOBS, "default", "mnist", body, subresource="status")
 
-    world.driver = Driver(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
+    world.controller = Controller(disturbed(world.memory, write), clock=world.clock, monotonic=world.clock)
     world.submit(tfjob())
     world.step_until(lambda: written[0])
     world.clock.now += 31  # longer than the pause after a failure
@@ -339,7 +279,7 @@ def test_a_write_between_decision_and_pass_leaves_no_job_behind() -> None:
 def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() -> None:
     """Nothing else may happen that would wake the driver."""
     world = World(cpu="64", clock=RunningClock())
-    driver = Driver(world.memory, clock=world.clock, monotonic=world.clock)
+    driver = Controller(world.memory, clock=world.clock, monotonic=world.clock)
     driver.start()
     try:
         until(driver.synced, 60)
@@ -350,113 +290,36 @@ def test_a_job_that_comes_while_admission_rests_is_decided_about_afterwards() ->
         driver.stop()
 
 
-@pytest.fixture
-def narrow() -> tuple[World, GangAdmission, LeasePendingAdmissions]:
-    """Room for three gangs, and for one job in the list of what is intended."""
-    world = World(cpu="9")
-    intents = LeasePendingAdmissions(world.memory, LeaseRef("default", "admissions"), lambda *_: None, max_jobs=1)
-    admission = GangAdmission(context(world), world.driver.informers)
-    assert admission.open(1, intents)
-    return world, admission, intents
-
-
-def test_reports_wait_reasons_when_admissions_cannot_be_recorded() -> None:
-    """The Lease of pending admissions cannot be written once: the reasons of that decision must not get lost."""
-
-    def refuse(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
-        if (verb, resource) == ("replace", LEASES) and failing:
-            failing.pop()
-            raise Unavailable("try again")
-
-    world, failing, job_index = World(cpu="4"), [], JobIndex()
-    pending = LeasePendingAdmissions(
-        disturbed(world.memory, refuse), LeaseRef("default", "admissions"), lambda *_: None
-    )
-    admission = GangAdmission(context(world), world.driver.informers)
-    assert admission.open(1, pending)
-    world.submit(tfjob("fits"))
-    world.submit(tfjob("waits"))
-    world.driver.informers.refresh()
-    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
-    failing.append(True)
-    with pytest.raises(Unavailable):
-        admission.decide(job_index.changes, lambda *_: True)
-    assert admission.unreported_waits() == {known["waits"].ref}
-    assert admission.unreported_waits() == set()
-
-
 def decided(world: World, admission: GangAdmission, job_index: JobIndex) -> dict[str, JobEntry]:
     """Decide on what is stored; the jobs by name."""
-    world.driver.informers.refresh()
-    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
-    admission.decide(job_index.changes, lambda *_: True)
+    world.controller.informers.refresh()
+    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.controller.informers.jobs()}
+    admission.decide(job_index.changes)
     return known
 
 
-def arrive(world: World, name: str) -> None:
-    """What a job was told is written into it."""
-    status = {"tfDist": {"phase": "Pending", "admission": {"at": format_time(world.clock.now)}}}
-    world.memory.patch(TFJOBS, "default", name, {"status": status}, subresource="status")
-
-
-def test_a_place_is_told_only_once_it_is_written_down_and_then_makes_room_for_the_next(
-    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
-) -> None:
-    world, admission, intents = narrow
-    job_index = JobIndex()
-    for name in ("a", "b"):
-        world.submit(tfjob(name))
-        world.clock.now += 1
-    known = decided(world, admission, job_index)
-    assert intents.declared() == {known["a"].uid}
-    assert isinstance(admission.verdict(known["a"]), Admit)
-    assert admission.verdict(known["b"]) is None, "it is admitted, and that may not show yet"
-    assert admission.wanted, "the rest is to be written down soon"
-    arrive(world, "a")
-    known = decided(world, admission, job_index)
-    assert intents.declared() == {known["b"].uid}
-    assert isinstance(admission.verdict(known["b"]), Admit)
-    assert not admission.wanted
-
-
-def test_a_place_that_is_taken_back_makes_room_in_the_list(
-    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
-) -> None:
-    world, admission, intents = narrow
+def test_after_leadership_was_won_anew_nothing_of_before_is_written() -> None:
+    world, job_index = World(cpu="9"), JobIndex()
+    admission = GangAdmission(context(world), world.controller.informers)
     world.submit(tfjob("a"))
-    known = decided(world, admission, JobIndex())
-    admission.withdraw(known["a"].uid)
-    assert intents.declared() == frozenset()
+    known = decided(world, admission, job_index)
+    assert isinstance(admission.verdict(known["a"]), Admit)
+    admission.restart()
+    assert admission.verdict(known["a"]) is None
     assert admission.wanted
 
 
-def test_after_the_right_to_decide_was_won_anew_nothing_of_before_is_told(
-    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
-) -> None:
-    world, admission, intents = narrow
-    job_index = JobIndex()
-    world.submit(tfjob("a"))
-    known = decided(world, admission, job_index)
-    assert isinstance(admission.verdict(known["a"]), Admit)
-    assert not admission.open(1, intents)
-    assert isinstance(admission.verdict(known["a"]), Admit)
-    assert admission.open(2, intents)
-    assert admission.verdict(known["a"]) is None
-    assert (admission.wanted, intents.declared()) == (True, frozenset())
-
-
-def test_what_another_driver_is_to_tell_is_reserved_and_not_written_down(
-    narrow: tuple[World, GangAdmission, LeasePendingAdmissions],
-) -> None:
-    world, admission, intents = narrow
-    for name in ("a", "b", "c", "d"):
-        world.submit(tfjob(name))
-        world.clock.now += 1
-    world.driver.informers.refresh()
-    job_index = JobIndex()
-    known = {ref.name: job_index.read(ref, stored) for ref, stored in world.driver.informers.jobs()}
-    heard = admission.decide(job_index.changes, lambda entry, _: entry.ref.name == "b")
-    assert intents.declared() == {known["b"].uid}
-    assert heard == [known["b"].ref, known["d"].ref], "there is room for three"
-    assert admission.verdict(known["a"]) is None
-    assert isinstance(admission.verdict(known["d"]), Wait)
+def test_the_first_of_many_gangs_are_handed_out_before_the_last_is_decided_about() -> None:
+    world, job_index = World(cpu="300"), JobIndex()
+    world.controller.informers.refresh()
+    admission = GangAdmission(context(world), world.controller.informers)
+    for number in range(50):
+        world.submit(tfjob(f"job-{number:02}", workers=1))
+    world.controller.informers.refresh()
+    for ref, stored in world.controller.informers.jobs():
+        job_index.read(ref, stored)
+    handed: list[int] = []
+    while admission.pause() == 0.0:
+        handed.append(len(admission.decide(job_index.changes)))
+    assert sum(handed) == 50
+    assert 1 < handed[0] < 50

@@ -27,7 +27,6 @@ from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import GANG_SCHEDULER
@@ -480,7 +479,9 @@ def test_a_list_that_hangs_holds_up_neither_another_scheduler_nor_the_end() -> N
             asked.set()
             answered.wait(SECONDS)
 
-    schedulers = IntegrationInformers(ControllerContext(cluster=disturbed(world.memory, hang)), on_change=lambda _: None)
+    schedulers = IntegrationInformers(
+        ControllerContext(cluster=disturbed(world.memory, hang)), on_change=lambda _: None
+    )
     found: list[Any] = []
     looking = threading.Thread(target=lambda: found.append(schedulers.served(VOLCANO, {})), daemon=True)
     looking.start()
@@ -513,7 +514,9 @@ def test_of_many_jobs_that_ask_for_a_scheduler_one_looks_and_all_know() -> None:
         if verb == "list" and how.get("limit") == 1:
             probes.append(resource)
 
-    schedulers = IntegrationInformers(ControllerContext(cluster=disturbed(world.memory, count)), on_change=lambda _: None)
+    schedulers = IntegrationInformers(
+        ControllerContext(cluster=disturbed(world.memory, count)), on_change=lambda _: None
+    )
     together, found = threading.Barrier(8), list[Any]()
 
     def ask() -> None:

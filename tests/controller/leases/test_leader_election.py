@@ -68,7 +68,11 @@ class Stage:
 
     def put(self, ref: LeaseRef, holder: str = "", *, seconds: int = 15, renewed: float = 0.0) -> None:
         """A Lease as another process left it."""
-        held = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": format_micro_time(NOW + renewed)}
+        held = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": seconds,
+            "renewTime": format_micro_time(NOW + renewed),
+        }
         metadata = {"name": ref.name, "labels": dict(lease.LEASE_LABELS)}
         self.memory.create(LEASES, ref.namespace, {"metadata": metadata, "spec": held})
 
@@ -337,9 +341,7 @@ def test_a_namespace_is_left_to_the_clusters_controller(stage: Stage) -> None:
     one = stage.team()
     for now in range(0, 14, 2):
         one.at(now)
-        stage.memory.replace(
-            LEASES, *CLUSTER, lease.renewed_lease(stage.memory.get(LEASES, *CLUSTER), 15.0, NOW + now)
-        )
+        stage.memory.replace(LEASES, *CLUSTER, lease.renewed_lease(stage.memory.get(LEASES, *CLUSTER), 15.0, NOW + now))
     assert (one.valid, stage.holder(TEAM)) == (False, None)
     assert one.elector.other_since == 0.0
 

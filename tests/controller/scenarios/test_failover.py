@@ -81,7 +81,7 @@ class Scene:
         return len(self.real.list(PODS, self.namespace, labels=f"{names.JOB_NAME}={name}").items)
 
     def holder(self) -> str:
-        """"": there is no Lease, or nobody holds it."""
+        """ "": there is no Lease, or nobody holds it."""
         with suppress(NotFound):
             spec = self.real.get(LEASES, *leader_lease(TFJOBS, self.namespace)).get("spec") or {}
             return str(spec.get("holderIdentity") or "")

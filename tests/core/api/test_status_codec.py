@@ -31,9 +31,8 @@ from tests.core.gang.stored import ADMITTED, admitter_of, job, verdicts
 from tests.core.malformed import ANYTHING, BOMBS, bombs_at, disfigured, places, put
 from tests.thorough import thorough
 from tf_dist.cluster.client.indexer import parse_resource_version
-from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, _load_jobs
 from tf_dist.controller.informers import transforms
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef, acquired_lease, broken_lease
+from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef, acquired_lease
 from tf_dist.core.api import names
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.pods import pod_view
@@ -73,7 +72,6 @@ from tf_dist.core.dialects import read
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.core.gang.types import AdmissionRequest
-from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.errors import InvalidJob, InvalidQueue
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "status"
@@ -127,7 +125,6 @@ FULL: Final = Status(
         node="n3",
     ),
     gang="volcano",
-    driver="default/driver",
     last_error="quota",
     accepted=AcceptedSpec(generation=9, digest="abc", data="data", unknown="spec.y: unknown key"),
     refused=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
@@ -183,7 +180,7 @@ def test_a_newer_form_is_not_taken_for_a_known_one(version: object) -> None:
     with pytest.raises(NewerStatusFormat, match="newer tf-dist"):
         check_version(stored)
     assert is_newer({"metadata": {}, "status": stored})
-    assert partial_status(stored) == Status(reason="JobRunning", driver="default/driver")
+    assert partial_status(stored) == Status(reason="JobRunning")
 
 
 @pytest.mark.parametrize("stored", [{}, {"tfDist": {}}, {"tfDist": None}, {"tfDist": {"version": 0}}])
@@ -217,7 +214,6 @@ MEMORY: Final = {
     "lastSizes": {"worker": 2},
     "replicas": {"worker": {"running": 2}},
     "failure": {"event": "PodFailed", "replica": "worker-0", "code": 1, "at": "2027-01-15T08:00:00.000000Z"},
-    "driver": "default/x",
     "acceptedSpec": {"generation": 1, "digest": "x", "data": "{}"},
     "refusedSpec": {"generation": 2, "digest": "y", "message": "no"},
 }
@@ -225,7 +221,7 @@ CONDITIONS: Final = [{"type": "Running", "status": "True", "reason": "r", "messa
 JOB: Final = {
     "apiVersion": "kubeflow.org/v1",
     "kind": "TFJob",
-    "metadata": {**META, "annotations": {names.DRIVER: "default/y"}},
+    "metadata": META,
     "status": {"conditions": CONDITIONS, "state": {"phase": "Running"}, "tfDist": MEMORY},
 }
 PRUNED: Final = {
@@ -293,7 +289,7 @@ QUEUE: Final = {
 }
 CLASS: Final = {"metadata": {"name": "high"}, "value": 5, "preemptionPolicy": "Never", "globalDefault": True}
 LEASE: Final = {
-    "metadata": {**META, "labels": {names.DRIVER: "inline"}, "annotations": {ADMITTING_ANNOTATION: "[]"}},
+    "metadata": {**META, "labels": {names.LEADER: "controller"}},
     "spec": {"holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "2027-01-15T08:00:00Z"},
 }
 TFJOB: Final = {
@@ -360,7 +356,6 @@ READERS: Final[dict[str, tuple[Mapping[str, Any], Reader, tuple[type[Exception],
     "shown": (JOB, displayed_status, ()),
     "glimpse": (JOB, lambda stored: partial_status(with_restored_memory(stored["status"])), ()),
     "newer": (JOB, is_newer, ()),
-    "driver": (JOB, driver_of, ()),
     "job": (TFJOB, read, (InvalidJob,)),
     "gang": (
         TFJOB,
@@ -376,7 +371,6 @@ READERS: Final[dict[str, tuple[Mapping[str, Any], Reader, tuple[type[Exception],
     "same-room": (NODE, lambda node: transforms.same_but_version(transforms.node(node), transforms.node(NODE)), ()),
     "lease": (LEASE, LeaseRecord.of, ()),
     "lease-acquired": (LEASE, lambda lease: acquired_lease(lease, "me", 15, START), ()),
-    "lease-broken": (LEASE, lambda lease: broken_lease(lease, "me"), ()),
     "lease-seen": (LEASE, lambda lease: LeaseObservation().note(lease, 1.0), ()),
 }
 

@@ -133,7 +133,7 @@ def test_categories_are_a_contract() -> None:
         "suspended",
         "running",
         "succeeded",
-        "no-driver",
+        "no-leader",
         "managed-elsewhere",
         "deleting",
     ]

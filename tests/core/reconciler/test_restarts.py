@@ -116,13 +116,6 @@ def test_a_container_that_is_restarted_in_its_pod_is_an_event_once_and_counts(ga
     assert container_restarts(world) == ["ps-1 exited with code 1; its container was restarted in its pod (restart 2)"]
 
 
-def test_another_drivers_look_says_nothing_of_containers() -> None:
-    world = started(v1_job(replicas("PS", 1, rules=ON_FAILURE), replicas("Worker", 1, rules=ON_FAILURE)))
-    world.restart_container(world.pods["mnist-ps-0"], 137)
-    world.verdict_only = True
-    assert container_restarts(world) == []
-
-
 @pytest.mark.parametrize(
     ("policy", "kept"),
     [

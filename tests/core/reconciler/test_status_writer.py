@@ -251,7 +251,6 @@ def test_kubectl_explains_every_field_of_the_status(make: Any, definition: Any) 
         counts={"worker": Counts(running=1, ready=1, failed=1)},
         restarts={"worker": 1},
         disruptions={"worker": 1},
-        driver="d",
     )
     versions = definition()["spec"]["versions"]
     described = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]

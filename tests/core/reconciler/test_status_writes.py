@@ -22,7 +22,6 @@ from tf_dist.core.api.status_codec import (
     stored_status,
     with_embedded_memory,
 )
-from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.core.reconciler.reconcile import (
     COMPLETION_WRITE_INTERVAL,
     CREATION_WRITE_INTERVAL,
@@ -185,42 +184,14 @@ def test_what_was_gathered_and_not_written_is_known_while_the_driver_lives() -> 
     assert world.memory.attempts.label(ReplicaId("worker", 1)) == "1.0.1"
 
 
-def test_a_new_driver_is_written_at_once_and_before_anything_else() -> None:
-    job = v1_job()
-    first = reconcile(job, Observed(now=10.0, driver="default/one"))
-    write = first.actions[0]
-    assert isinstance(write, WriteStatus)
-    assert driver_of({"status": write.status}) == "default/one"
-    stored = load_status(write.status)
-    again = Observed(now=10.0, driver="default/one", stored_status=write.status)
-    assert not any(isinstance(action, WriteStatus) for action in reconcile(job, again).actions)
-    other = reconcile(job, replace(again, driver="default/two"))
-    assert isinstance(other.actions[0], WriteStatus)
-    assert load_status(other.actions[0].status).driver == "default/two"
-    assert load_status(other.actions[0].status).phase is stored.phase
-
-
-def test_a_finished_job_keeps_the_name_of_its_last_driver() -> None:
-    world = World(v1_job(success=(SuccessRule(type="worker"),)))
-    world.settle()
-    for pod in list(world.pods.values()):
-        world.run(pod)
-        world.end(pod, 0)
-    world.settle()
-    assert world.memory.finished
-    plan = reconcile(world.job, Observed(now=world.now, stored_status=world.status, driver="default/two"))
-    assert plan.actions == ()
-
-
 @pytest.mark.parametrize("kind", ["TFJob", "Job"])
 def test_the_memory_is_found_where_a_pruned_status_carries_it(kind: str) -> None:
-    written = reconcile(v1_job(), Observed(now=10.0, driver="a/b")).actions[0]
+    written = reconcile(v1_job(), Observed(now=10.0)).actions[0]
     assert isinstance(written, WriteStatus)
     both = with_embedded_memory(written.status, kind)
     pruned = {"status": {key: value for key, value in both.items() if key != FIELD}}
     assert has_embedded_memory(pruned["status"])
     assert load_status(stored_status(pruned)) == load_status(written.status)
-    assert driver_of(pruned) == "a/b"
     kept = {"status": {**both, FIELD: {"phase": "Running"}}}
     assert load_status(stored_status(kept)).phase is Phase.RUNNING
     assert {MEMORY_CONDITION, MEMORY_RESOURCE}.isdisjoint(json.dumps(stored_status(kept)).split('"'))

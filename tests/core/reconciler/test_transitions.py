@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.builders import FAILED, ON_FAILURE, START, replicas, v1_job, volcano_job, written_status
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
-from tf_dist.core.api.context import EmitEvent, Observed, ReconcileContext, WriteStatus
+from tf_dist.core.api.assignment import Preempt
+from tf_dist.core.api.context import Observed, ReconcileContext
 from tf_dist.core.api.job import Action, Event, ExitCodes, Job, JobKey, Rule, RunPolicy, Scheduling
 from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
 from tf_dist.core.dialects.kubeflow_v1 import TOLERANT
@@ -163,59 +163,9 @@ def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
     assert (world.memory.phase, world.memory.reason) == (phase, reason)
 
 
-def as_another_driver(world: World) -> Status:
-    """The status after a pass of a driver that is not the job's own, and has a verdict for it."""
-    world.verdict_only = True
-    try:
-        plan = world.look()
-    finally:
-        world.verdict_only = False
-    status = replace(plan.status, reported=world.memory.reported)
-    assert any(isinstance(action, WriteStatus) for action in plan.actions) is (status != world.memory)
-    assert all(isinstance(action, WriteStatus | EmitEvent) for action in plan.actions), "its objects are not ours"
-    return status
-
-
 def mnist() -> Job:
     policy = RunPolicy(active_deadline=LIMIT, max_restarts=0)
     return v1_job(replicas("Chief", 1, rules=ON_FAILURE), replicas("Worker", 1), policy=policy)
-
-
-@pytest.mark.parametrize("happens", [suspended, past_the_deadline, chief_done, worker_failed, container_restarted])
-def test_what_comes_before_a_verdict_is_for_the_job_s_own_driver_to_say(happens: Happens) -> None:
-    world = started(mnist())
-    happens(world)
-    preempted(world)
-    assert as_another_driver(world) == world.memory, "not even the verdict: the job may have ended"
-    world.settle()
-    assert world.memory.reason != "Preempted"
-
-
-def test_a_verdict_of_another_driver_moves_nothing_else_on() -> None:
-    world = started(mnist())
-    world.remove(world.pods["mnist-worker-0"])
-    world.verdict = None
-    assert as_another_driver(world) == world.memory, "whether it was replaced already, who replaces it knows"
-    world = started(mnist())
-    preempted(world)
-    assert (as_another_driver(world).reason, as_another_driver(world).admission) == ("Preempted", None)
-    waiting = World(mnist())
-    waiting.verdict = None
-    waiting.step()
-    waiting.verdict = Admit()
-    assert (as_another_driver(waiting).reason, as_another_driver(waiting).admission is not None) == ("Admitted", True)
-
-
-def test_a_waiting_job_is_admitted_though_its_own_driver_has_missed_something() -> None:
-    """A restored etcd knows neither its pods nor its place, and its driver still sees pods: it will find out."""
-    world = started(mnist())
-    world.status["tfDist"] |= {"admission": None, "phase": "Pending", "reason": "JobCreated"}
-    for pod in tuple(world.pods.values()):
-        world.remove(pod)
-    before = world.memory
-    assert before.observed_replicas
-    after = as_another_driver(world)
-    assert (after.reason, after.admission is not None, after.attempts) == ("Admitted", True, before.attempts)
 
 
 def test_a_gang_that_has_all_its_nodes_counts_its_pauses_anew() -> None:
@@ -229,22 +179,6 @@ def test_a_gang_that_has_all_its_nodes_counts_its_pauses_anew() -> None:
         world.bind(pod)
     world.settle()
     assert (world.memory.requeues, world.memory.not_before) == (0, 0.0)
-
-
-def test_another_driver_with_another_clock_does_not_say_that_pods_are_overdue() -> None:
-    """The job's own would say by its clock that they are not, and each write would lead to the next."""
-    world = started(mnist())
-    preempted(world)
-    world.step()
-    for pod in tuple(world.pods.values()):
-        world.delete(pod, pod["metadata"]["uid"])
-    world.verdict = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
-    world.step()
-    before = world.memory
-    world.now += 400
-    assert (as_another_driver(world).unconfirmed, as_another_driver(world).phase) == ("", before.phase)
-    world.step()
-    assert world.memory.unconfirmed
 
 
 def test_a_job_that_cannot_succeed_any_more_says_so_rather_than_that_its_budget_is_spent() -> None:

@@ -149,7 +149,6 @@ _MEMORY: Final = mapping(
         "attempts": anything("How often it, its tasks and its replicas were started."),
         "restarts": anything("Restarts after failures, by replica type."),
         "disruptions": anything("Restarts after disruptions, by replica type."),
-        "driver": anything("Who reconciles it."),
         "obstacle": anything("Why it cannot be reconciled now."),
         "acceptedSpec": anything("The spec in force: its generation, and its text in compressed form."),
         "refusedSpec": anything("The present spec if it is not in force, and why."),

@@ -147,8 +147,8 @@ class InformerSet:
 
     # Their life
 
-    def _prepare(self) -> None:
-        """ClusterError when it cannot be found out how far the rights reach."""
+    def prepare(self) -> None:
+        """Find out how far the rights reach, once; ClusterError when that cannot be."""
         if not self._informers:
             self.sees_nodes = self._may_see_nodes()
             self._informers = self._made()
@@ -178,7 +178,7 @@ class InformerSet:
     def start(self) -> None:
         """Follow the cluster in threads, one a kind, if they do not yet."""
         if not self.followed:
-            self._prepare()
+            self.prepare()
             self.followed = True
             self.schedulers.follow()
             for informer in self._informers.values():
@@ -194,7 +194,7 @@ class InformerSet:
 
     def refresh(self) -> None:
         """List everything now, unless it is followed anyway; ClusterError."""
-        self._prepare()
+        self.prepare()
         if not self.followed:
             for informer in self._all():
                 informer.refresh()
