@@ -32,7 +32,7 @@ from tests.core.malformed import ANYTHING, BOMBS, bombs_at, disfigured, places, 
 from tests.thorough import thorough
 from tf_dist.cluster.client.indexer import parse_resource_version
 from tf_dist.controller.informers import transforms
-from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, LeaseRef, acquired_lease
+from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, acquired_lease
 from tf_dist.core.api import names
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.api.pods import pod_view
@@ -404,8 +404,6 @@ VALUES: Final[dict[str, tuple[Reader, tuple[type[Exception], ...]]]] = {
     "ranges": (lambda text: list(parse_ranges(str(text)[:200_000])) if isinstance(text, str) else None, (ValueError,)),
     "duration": (lambda text: parse_duration(text) if isinstance(text, str) else None, ()),
     "version": (parse_resource_version, ()),
-    "lease-ref": (lambda text: LeaseRef.parse(text) if isinstance(text, str) else None, ()),
-    "named": (lambda text: _load_jobs({"metadata": {"annotations": {ADMITTING_ANNOTATION: text}}}), ()),
     "memory": (lambda text: with_restored_memory({"conditions": [{"type": MEMORY_CONDITION, "message": text}]}), ()),
     "status": (with_restored_memory, ()),
 }
