@@ -11,11 +11,11 @@ from docs.generator.markdown import code, prose, table
 from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
 from tf_dist.cli.install.install_options import InstallOptions
 from tf_dist.cli.install.workload import manifest_files
-from tf_dist.controller.observability.metrics_recorder import DriverStats, InformerStats, QueueStats, WorkQueueStats
+from tf_dist.controller.observability.metrics_recorder import ControllerStats, InformerStats, QueueStats, WorkQueueStats
 from tf_dist.controller.observability.prometheus import PrometheusRecorder
 
 # One of everything, so that every family has a series.
-_SAMPLE = DriverStats(
+_SAMPLE = ControllerStats(
     WorkQueueStats(), (InformerStats("pods", 0.0, 0.0, False, 1),), {"Running": 1}, {"": QueueStats()}
 )
 

@@ -64,7 +64,7 @@ def test_every_name_it_gives_is_there() -> None:
             {
                 "numpy",
                 "tf_dist.airflow.shared.job_informer",
-                "tf_dist.controller.driver",
+                "tf_dist.controller.controller",
                 "tf_dist.core.gang.admission",
                 "tf_dist.local",
             },

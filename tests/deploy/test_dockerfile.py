@@ -215,7 +215,7 @@ def test_the_programs_of_the_image_are_the_controller_a_step_and_the_commands(im
     assert project["scripts"]["tf-dist"].partition(":")[0] in image.PROGRAMS
     code = "import sys, " + ", ".join(image.PROGRAMS) + "; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"tf_dist.controller.driver", "tf_dist.client.launch.launcher", "numpy"} <= set(done.stdout.split())
+    assert {"tf_dist.controller.controller", "tf_dist.client.launch.launcher", "numpy"} <= set(done.stdout.split())
 
 
 def test_a_command_that_does_not_run_any_more_ends_the_build(image: Any) -> None:

@@ -245,7 +245,7 @@ def test_a_job_that_is_mended_waits_for_no_pause(world: World) -> None:
 def test_why_a_pass_fails_is_logged_when_that_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Not once for each attempt: there may be thousands of jobs whose pods are refused."""
     world.submit(broken("mnist", REFUSED["by a rule"]))
-    with caplog.at_level(logging.WARNING, logger="tf_dist.controller.worker_pool"):
+    with caplog.at_level(logging.WARNING, logger="tf_dist.controller.workers"):
         passes(world, 120)
         assert len(logged(caplog, "name late ")) == 1
         mended(world, "mnist", "later")
