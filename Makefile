@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install images demo demo-job demo-argo docs test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
+.PHONY: help install images manifests demo demo-job demo-argo docs test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -26,6 +26,13 @@ images: ## Build the images: tf-dist (IMAGE=...), and the one that the examples 
 	$(ENGINE) build -f deploy/Dockerfile -t $(IMAGE) --build-arg VERSION=$(lastword $(subst :, ,$(IMAGE))) \
 		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null) .
 	$(ENGINE) build -t $(TRAINER) examples/digits
+
+HELM ?= $(shell .ci/helm)
+RENDER = $(HELM) template tf-dist deploy/chart --kube-version 1.31
+manifests: .venv/installed ## Write what is made from other files: the chart's definitions, and deploy/*.yaml from the chart
+	$(BIN)/python -m tools.definitions
+	$(RENDER) --namespace tf-dist-system --set createNamespace=true > deploy/tf-dist.yaml
+	$(RENDER) --namespace my-namespace --set 'namespaces={my-namespace},crds.enabled=false' > deploy/tf-dist-namespaced.yaml
 
 demo: .venv/installed ## Retrain a digit classifier in Airflow: train, evaluate, promote
 	$(BIN)/python examples/airflow/demo.py digits_retrain

@@ -23,7 +23,6 @@ from typing import Any
 
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, in_turn, resident_mib, until
-from tf_dist.cli.install import crds
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.client_config import load_config
@@ -43,6 +42,7 @@ from tf_dist.core.api.status import Status
 from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.errors import AlreadyExists, NotFound
+from tools.definitions import crds
 
 VARIABLE = "TF_DIST_TEST_KUBECONFIG"
 SPACE = "tf-dist-benchmark"

@@ -8,14 +8,13 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator.markdown import code, prose, table
-from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.workload import manifest_files
-from tf_dist.controller.observability.metrics_recorder import ControllerStats, InformerStats, QueueStats, WorkQueueStats
+from tf_dist.cli.commands.argo_workflows import documents
+from tf_dist.cli.install.manifests import ClusterSupport, InstallOptions, manifests
+from tf_dist.controller.observability.metrics_recorder import DriverStats, InformerStats, QueueStats, WorkQueueStats
 from tf_dist.controller.observability.prometheus import PrometheusRecorder
 
 # One of everything, so that every family has a series.
-_SAMPLE = ControllerStats(
+_SAMPLE = DriverStats(
     WorkQueueStats(), (InformerStats("pods", 0.0, 0.0, False, 1),), {"Running": 1}, {"": QueueStats()}
 )
 
@@ -42,11 +41,9 @@ def metrics() -> str:
 
 _VARIANTS = (
     ("The default: `tf-dist install`", InstallOptions()),
-    ("Jobs of some namespaces only: `tf-dist install -n research`", InstallOptions(namespaces=("research",))),
     (
-        "Programs drive their own jobs: "
-        "`tf-dist install --no-controller --see-nodes --drivers research --drivers vision`",
-        InstallOptions(controller=False, see_nodes=True, drivers=("research", "vision")),
+        "Jobs of one namespace only: `tf-dist install --namespaced --namespace research`",
+        InstallOptions(namespaced=True, namespace="research"),
     ),
 )
 
@@ -56,12 +53,10 @@ def roles() -> str:
     seen: set[str] = set()
     parts = []
     for title, settings in _VARIANTS:
-        objects = [one for part in manifest_files(settings).values() for one in part]
-        parts += [f"### {title}", *_of_objects(objects, seen)]
+        parts += [f"### {title}", *_of_objects(manifests(settings, ClusterSupport()), seen)]
     parts += [
         "### Steps of Argo workflows: `tf-dist workflows export DIR -n research`",
-        *_of_objects(step_roles("research"), seen),
-        *_of_objects(driving_step_roles("research"), seen),
+        *_of_objects(documents("rbac.yaml", "research"), seen),
     ]
     return "\n\n".join(parts)
 

@@ -20,11 +20,11 @@ import yaml
 
 hera = pytest.importorskip("hera.workflows", reason="Hera is missing: pip install '.[argo]'")
 
+
 from tests.argo.rendered import FOLDER, documents  # noqa: E402
 from tests.argo.runner import Place, Runner, spec_of  # noqa: E402
 from tests.argo.stage import Stage, stage  # noqa: E402
 from tests.waiting import until  # noqa: E402
-from tf_dist.cli.install.argo_rbac import step_roles  # noqa: E402
 from tf_dist.cluster.api import PODS, TFJOBS  # noqa: E402
 
 DIGITS = FOLDER.parent / "examples" / "digits"
@@ -244,7 +244,8 @@ def test_an_event_of_new_data_starts_the_template() -> None:
     spec = spec_of(created, library())
     assert {"name": "steps", "value": "6000"} in spec["arguments"]["parameters"]
     assert spec["entrypoint"] == "retrain"
-    accounts = {one["metadata"]["name"] for one in step_roles("default") if one["kind"] == "ServiceAccount"}
+    rbac = yaml.safe_load_all((FOLDER / "rbac.yaml").read_text())
+    accounts = {one["metadata"]["name"] for one in rbac if one["kind"] == "ServiceAccount"}
     assert sensor["spec"]["template"]["serviceAccountName"] in accounts
 
 

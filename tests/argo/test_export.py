@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from tests.cli.ready import tf_dist
-from tf_dist.cli.commands.argo_workflows import home
-from tf_dist.cli.install import rbac
-from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles, step_rules
+from tests.deploy.manifests import rendered, shipped
+from tf_dist.cli.commands.argo_workflows import documents, home
 
 
 def exported(folder: Path, *options: str) -> dict[str, list[Any]]:
@@ -23,15 +22,15 @@ def test_as_they_are(tmp_path: Path) -> None:
     found = exported(tmp_path / "out")
     kept = {path.name for path in home().glob("*.yaml")} - {"digits-job.yaml"}
     assert set(found) == kept
-    for name, documents in found.items():
-        assert documents == list(yaml.safe_load_all((home() / name).read_text())), f"{name} is out of date"
+    for name, objects in found.items():
+        assert objects == list(yaml.safe_load_all((home() / name).read_text())), f"{name} is out of date"
 
 
 def test_elsewhere_with_another_image(tmp_path: Path) -> None:
     images = ("--image", "registry/tf-dist:1", "--job-image", "registry/digits:2")
     found = exported(tmp_path, "-n", "research", *images)
-    for documents in found.values():
-        for one in documents:
+    for objects in found.values():
+        for one in objects:
             wide = one["kind"].startswith("Cluster")
             assert one["metadata"].get("namespace") == (None if wide else "research")
     text = (tmp_path / "digits-retrain.yaml").read_text()
@@ -75,15 +74,17 @@ def granted(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
     }
 
 
+def step_rules(*, volcano: bool = False) -> set[tuple[str, str, str]]:
+    """Of all roles in ``rbac.yaml``."""
+    roles = [one for one in documents("rbac.yaml", "research", volcano=volcano) if one["kind"] == "Role"]
+    return granted([rule for role in roles for rule in role["rules"]])
+
+
 def test_jobs_of_volcano_need_an_option(tmp_path: Path) -> None:
     jobs = {("batch.volcano.sh", "jobs", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")}
-    for name, wanted in (("rbac.yaml", jobs), ("rbac-driver.yaml", {("batch.volcano.sh", "jobs/status", "update")})):
-        for folder, options, given in ((tmp_path / "with", ["--volcano-jobs"], wanted), (tmp_path / "none", [], set())):
-            roles = [one for one in exported(folder, "-n", "ml", *options)[name] if one["kind"] == "Role"]
-            rules = granted([rule for role in roles for rule in role["rules"]])
-            found = {one for one in rules if one[0] == "batch.volcano.sh"}
-            assert found >= given
-            assert bool(found) == bool(given)
+    assert step_rules(volcano=True) - step_rules() == jobs
+    found = exported(tmp_path, "-n", "research", "--volcano-jobs")["rbac.yaml"]
+    assert found == documents("rbac.yaml", "research", volcano=True)
 
 
 @pytest.mark.parametrize("volcano", [False, True])
@@ -98,28 +99,22 @@ def test_a_step_may_no_more_than_an_administrator_of_the_namespace_can_give(volc
         for verb in ("get", "create", "patch")
     }
     argo |= {("argoproj.io", "workfloweventbindings", "list"), ("argoproj.io", "workflowtemplates", "get")}
-    ours = granted(rbac.edit_rules(volcano=volcano))
-    assert granted(step_rules(volcano=volcano)) <= kubernetes | argo | ours
-    for one in step_roles("research", volcano=volcano):
-        assert not one["kind"].startswith("Cluster")
-        if one["kind"] == "Role":
-            assert granted(one["rules"]) <= kubernetes | argo | ours
+    objects = rendered("volcanoJobs=true") if volcano else shipped()
+    (edit,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", "tf-dist-edit")]
+    assert step_rules(volcano=volcano) <= kubernetes | argo | granted(edit["rules"])
+    assert not [one for one in documents("rbac.yaml", "research") if one["kind"].startswith("Cluster")]
 
 
-def test_with_both_roles_a_step_may_what_a_driver_may_and_what_argo_needs() -> None:
-    (driving,) = [one for one in driving_step_roles("research") if one["kind"] == "Role"]
-    assert granted(driving["rules"]) == granted(rbac.inline_driver_rules())
-    assert {resource for group, resource, _ in granted(step_rules()) if group == "argoproj.io"} == {
-        "workflowtaskresults",
-        "workflows",
-    }
+def test_roles_of_driving_steps_are_installed() -> None:
+    installed = {one["metadata"]["name"] for one in shipped() if one["kind"] == "ClusterRole"}
+    assert {one["roleRef"]["name"] for one in documents("rbac-driver.yaml", "research")} <= installed
 
 
 def test_an_event_is_sent_with_the_rights_that_argos_server_uses() -> None:
     """It reads the bindings and the template, and creates the workflow, by the token of the sender."""
     (events,) = [
         one
-        for one in step_roles("research")
+        for one in documents("rbac.yaml", "research")
         if (one["kind"], one["metadata"]["name"]) == ("Role", "tf-dist-argo-events")
     ]
     assert granted(events["rules"]) == {
@@ -131,6 +126,6 @@ def test_an_event_is_sent_with_the_rights_that_argos_server_uses() -> None:
 
 @pytest.mark.parametrize("namespace", ["default", "research"])
 def test_the_account_is_bound_where_it_is(namespace: str) -> None:
-    for one in (*step_roles(namespace), *driving_step_roles(namespace)):
+    for one in (*documents("rbac.yaml", namespace), *documents("rbac-driver.yaml", namespace)):
         for subject in one.get("subjects", []):
             assert subject["namespace"] == namespace

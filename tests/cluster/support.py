@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_dist.cli.install import crds
 from tf_dist.cluster.api import ALL_LINES, Cluster, LogOptions, Object, Resource, WatchEvent
 from tf_dist.cluster.client.client_config import load_config
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
+from tools.definitions import crds
 
 
 def pod(name: str, **spec: Any) -> Object:

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from tests.core.dialects.documents import Doc
-from tf_dist.cli.install.crds import tfjobs
 from tf_dist.core.api.job import CleanPodPolicy, Dialect, ReplicaId
 from tf_dist.core.dialects import convert, parse, read
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob
+from tools.definitions.crds import tfjobs
 
 
 def entry(kind: str = "", replicas: int | None = None, **container: Any) -> Doc:

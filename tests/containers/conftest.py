@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.airflow.conftest import airflow_db  # also tells Airflow where it is, before that is imported
+from tests.deploy.manifests import template
 from tests.waiting import until
 
 __all__ = ["airflow_db"]
@@ -175,7 +176,12 @@ def installed(cluster: Namespace) -> Iterator[Namespace]:
         "tf-dist install --image", "kubectl delete namespace", "kubectl delete clusterrole,", "kubectl delete crd"
     )
     try:
-        cluster.run("sh", "-ec", install.replace("tf-dist install", "tf-dist install --volcano-jobs"))
+        cluster.run("sh", "-ec", install)
+        # As docs/install.md has it for Volcano Jobs: a value of the chart.
+        minor = re.match(r"\d+", json.loads(cluster.kubectl("version", "-o", "json"))["serverVersion"]["minor"])
+        repository, _, tag = IMAGE.rpartition(":")
+        values = ("volcanoJobs=true", f"image.repository={repository}", f"image.tag={tag}", "podDisruptionBudget=false")
+        cluster.kubectl("apply", "-f", "-", given=template(*values, kubernetes=f"1.{minor and minor[0]}"))
         cluster.run(
             "kubectl", "rollout", "status", "deployment", "tf-dist-controller", "-n", SYSTEM, "--timeout", "120s"
         )

@@ -5,7 +5,6 @@ They need a cluster without tf-dist, so this is the first module of the session 
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -13,11 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.containers.conftest import IMAGE, ROOT, SYSTEM, TRAINER, Namespace, Node, small_job
 from tests.docs.test_tutorials import commands, files
-from tf_dist.cli.install.install_options import CEL_SINCE
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 # Kinds that an installation has objects of, and jobs.
@@ -87,30 +84,6 @@ def after(lines: list[str], beginning: str) -> list[str]:
     return lines[next(number for number, line in enumerate(lines) if line.startswith(beginning)) :]
 
 
-@pytest.fixture
-def monitors(cluster: Namespace) -> Iterator[None]:
-    """What the Prometheus operator defines of a monitor."""
-    group, kinds = "monitoring.coreos.com", {"kind": "ServiceMonitor", "plural": "servicemonitors"}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    document = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kinds['plural']}.{group}"},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": kinds,
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-    cluster.kubectl("apply", "-f", "-", given=yaml.safe_dump(document))
-    name = f"crd/{kinds['plural']}.{group}"
-    cluster.kubectl("wait", "--for=condition=Established", name, "--timeout=30s")
-    yield
-    cluster.kubectl("delete", name)
-
-
-@pytest.mark.usefixtures("monitors")
 def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrator) -> None:
     for name, text in files("first-installation.md").items():
         administrator.save(name, text.replace("python:3.12", TRAINER))
@@ -133,23 +106,15 @@ def test_what_install_md_has_its_reader_type(administrator: Administrator) -> No
         cluster.kubectl("create", "namespace", name)
     try:
         for line in lines:
-            if line == "kubectl apply -k deploy/" and not _takes_rules(cluster):
-                administrator.types("tf-dist install -o deploy")  # as the page has it for such a cluster
             if line.startswith(_FINDS_NOTHING):
                 assert administrator.types(f"! {line}") == ""
             elif not line.startswith(_NOT_OF_THE_CLUSTER):
                 administrator.types(line)
         assert not administrator.leftovers()
     finally:
-        cluster.kubectl("delete", "clusterrolebinding", "airflow", "--ignore-not-found")
+        cluster.kubectl("delete", "clusterrolebinding", "tf-dist-driver-research", "--ignore-not-found")
         for name in teams:
             cluster.kubectl("delete", "namespace", name, "--timeout", "120s")
-
-
-def _takes_rules(cluster: Namespace) -> bool:
-    """Whether the server knows validation rules."""
-    server = json.loads(cluster.kubectl("version", "-o", "json"))["serverVersion"]
-    return (int(server["major"]), int(re.match(r"\d+", server["minor"])[0])) >= CEL_SINCE  # type: ignore[index]
 
 
 def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Administrator, node: Node) -> None:
@@ -177,6 +142,6 @@ def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Admini
 
 def _images(cluster: Namespace) -> set[str]:
     """The images of the controllers that are ready."""
-    pods = cluster.sibling(SYSTEM).objects("pods", "-l", "app.kubernetes.io/name=tf-dist-controller")
+    pods = cluster.sibling(SYSTEM).objects("pods", "-l", "app.kubernetes.io/component=controller")
     ready = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
     return {container["image"] for one in ready for container in one["spec"]["containers"]}

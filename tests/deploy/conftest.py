@@ -19,17 +19,15 @@ import yaml
 from tests.cluster.conftest import SERVICE_ACCOUNTS, kubeconfig
 from tests.cluster.support import cluster_of_kubeconfig, wait_for
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.manifests import SYSTEM
 from tests.waiting import until
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.workload import manifest_files
 from tf_dist.cluster.api import NAMESPACES, NODES, QUEUES, TFJOBS, TFJOBS_V1ALPHA1, Resource
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.errors import NotFound
 
-__all__ = ["kubeconfig"]
+__all__ = ["SYSTEM", "kubeconfig"]
 
 Object = dict[str, Any]
-SYSTEM = "tf-dist-system"
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +107,17 @@ def namespace(admin: RestCluster, installed: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def drivers(kubectl: Callable[..., str], installed: str, namespace: str) -> Iterator[str]:
+    """A namespace in which an account may run jobs without a controller, by the commands of docs/install.md."""
+    account = f"--serviceaccount={namespace}:tf-dist-driver"
+    kubectl("create", "serviceaccount", "tf-dist-driver", "-n", namespace)
+    kubectl("create", "rolebinding", "tf-dist-driver", "--clusterrole=tf-dist-driver", account, "-n", namespace)
+    kubectl("create", "clusterrolebinding", f"tf-dist-driver-{namespace}", "--clusterrole=tf-dist-queues", account)
+    yield namespace
+    kubectl("delete", "clusterrolebinding", f"tf-dist-driver-{namespace}")
+
+
+@pytest.fixture
 def config_of(kubeconfig: str, kubectl: Callable[..., str], tmp_path: Path) -> Callable[[str, str], str]:
     """The kubeconfig of a service account, with a token of its own; its context is in the account's namespace."""
     original = yaml.safe_load(Path(kubeconfig).read_text())
@@ -144,9 +153,3 @@ def room(admin: RestCluster, namespace: str) -> Iterator[Kubelet]:
         yield Kubelet(admin, namespace)
     finally:
         admin.delete(NODES, None, name)
-
-
-def container(settings: InstallOptions) -> dict[str, Any]:
-    (deployment,) = (one for one in manifest_files(settings)["controller.yaml"] if one["kind"] == "Deployment")
-    (found,) = deployment["spec"]["template"]["spec"]["containers"]
-    return dict(found)

@@ -15,15 +15,14 @@ from typing import Any, Final
 import pytest
 
 from tests.thorough import ALL
-from tf_dist.cli.install.crds import definitions, queues, tfjobs, volcano_jobs
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.schema_builders import RULES
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.errors import InvalidJob, InvalidQueue, Rejected
 from tf_dist.local.embedded import ADMISSION_VALIDATORS
+from tools.definitions.builders import RULES
+from tools.definitions.crds import queues, tfjobs, volcano_jobs
 
 Document = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -389,10 +388,3 @@ def test_the_selector_of_a_queue_is_judged_alike(selector: Document, refused: bo
             read_queue(stored)
     else:
         assert read_queue(stored).namespace_selector is not None
-
-
-@pytest.mark.parametrize(("release", "knows"), [((0, 0), True), ((1, 27), True), ((2, 0), True), ((1, 26), False)])
-def test_servers_that_know_no_rules_get_none(release: tuple[int, int], knows: bool) -> None:
-    found = definitions(InstallOptions(volcano_jobs=True, kubernetes=release))
-    assert any(rules_in(found)) == knows
-    assert knows or "x-kubernetes-validations" not in str(found)

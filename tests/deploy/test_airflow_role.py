@@ -1,10 +1,10 @@
-"""Airflow's hub on a real API server, with nothing but the role that ``tf-dist install --no-controller`` makes."""
+"""Airflow's hub on a real API server, with nothing but the role ``tf-dist-driver``."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
-from subprocess import CompletedProcess
 
 import pytest
 
@@ -24,13 +24,6 @@ from tf_dist.core.api import names
 from tf_dist.errors import Forbidden
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture
-def drivers(kubectl: Callable[..., str], install: Callable[..., CompletedProcess[str]], namespace: str) -> str:
-    """A namespace in which drivers work without a controller."""
-    kubectl("apply", "-f", "-", stdin=install("--drivers", namespace, "--no-controller").stdout)
-    return namespace
 
 
 @pytest.fixture
@@ -76,19 +69,20 @@ def test_a_job_is_driven_to_its_end(admin: RestCluster, informer: SharedJobInfor
 def test_a_right_that_is_missing_is_said_and_not_waited_for(
     kubectl: Callable[..., str], informer: SharedJobInformer, drive: bool
 ) -> None:
-    without = [{"op": "remove", "path": f"/rules/{number}"} for number in _of_pods(kubectl, informer.namespace)]
-    kubectl(
-        "patch", "role", "tf-dist-driver", "-n", informer.namespace, "--type=json", "-p", str(without).replace("'", '"')
-    )
+    home = ("-n", informer.namespace)
+    role = json.loads(kubectl("get", "clusterrole", "tf-dist-driver", "-o", "json"))
+    rules = [
+        {**rule, "resources": kept}
+        for rule in role["rules"]
+        if (kept := [one for one in rule["resources"] if one != "pods"])
+    ]
+    kubectl("apply", *home, "-f", "-", stdin={**role, "kind": "Role", "metadata": {"name": "no-pods"}, "rules": rules})
+    kubectl("delete", "rolebinding", "tf-dist-driver", *home)
+    account = f"--serviceaccount={informer.namespace}:tf-dist-driver"
+    kubectl("create", "rolebinding", "tf-dist-driver", "--role=no-pods", account, *home)
     changed = threading.Event()
     subscription = joined(informer, changed.set, drive=drive)
     steps = JobWaiter(informer, subscription, WaitOptions(), lambda *_: None).steps()
     with pytest.raises(Forbidden, match="pods"):
         run_in_thread(steps, take_in_thread(subscription, changed, lambda: None))
     informer.leave(subscription)
-
-
-def _of_pods(kubectl: Callable[..., str], namespace: str) -> list[int]:
-    path = "-o=jsonpath={.rules[*].resources}"
-    found = kubectl("get", "role", "tf-dist-driver", "-n", namespace, path).replace("][", "] [").split()
-    return [number for number, resources in enumerate(found) if resources == '["pods"]']

@@ -19,8 +19,7 @@ from tests.controller.harness import tfjob
 from tests.deploy.conftest import is_served
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
-from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
-from tf_dist.cli.install.rbac import ARGO_ACCOUNT
+from tf_dist.cli.commands.argo_workflows import documents
 from tf_dist.client.launch import contract
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
@@ -33,6 +32,7 @@ def place(
     admin: RestCluster,
     kubectl: Callable[..., str],
     config_of: Callable[[str, str], str],
+    installed: str,
     namespace: str,
     tmp_path: Path,
 ) -> Iterator[tuple[Stage, str]]:
@@ -40,16 +40,17 @@ def place(
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
     kubectl("apply", "-f", "-", stdin={**crd, **definition("Workflow", "workflows")})
     until(lambda: is_served(admin, contract.WORKFLOWS), 60)
-    account = {"apiVersion": "v1", "kind": "List", "items": [*step_roles(namespace), *driving_step_roles(namespace)]}
+    rights = [*documents("rbac.yaml", namespace), *documents("rbac-driver.yaml", namespace)]
+    account = {"apiVersion": "v1", "kind": "List", "items": rights}
     kubectl("apply", "-f", "-", stdin=account)
     with tempfile.TemporaryDirectory(prefix="ta-") as scratch:
         stage = Stage(admin, "", "", tmp_path, scratch, namespace)
         try:
-            yield stage, config_of(ARGO_ACCOUNT, namespace)
+            yield stage, config_of("tf-dist-argo", namespace)
         finally:
             for launcher in stage.launchers:
                 launcher.close()
-            kubectl("delete", "clusterrolebinding", f"{ARGO_ACCOUNT}-{namespace}", "--ignore-not-found")
+            kubectl("delete", "clusterrolebinding", f"tf-dist-argo-{namespace}", "--ignore-not-found")
 
 
 def job() -> dict[str, Any]:
@@ -178,8 +179,8 @@ def test_an_administrator_of_the_namespace_gives_steps_their_rights(
     tmp_path: Path,
 ) -> None:
     listed = {"apiVersion": "v1", "kind": "List"}
-    kubectl("apply", "-f", "-", f"--as={namespace_admin}", stdin={**listed, "items": step_roles(namespace)})
-    driving = {**listed, "items": driving_step_roles(namespace)}
+    kubectl("apply", "-f", "-", f"--as={namespace_admin}", stdin={**listed, "items": documents("rbac.yaml", namespace)})
+    driving = {**listed, "items": documents("rbac-driver.yaml", namespace)}
     refused = kubectl("apply", "-f", "-", f"--as={namespace_admin}", stdin=driving, fails=True)
     assert "forbidden" in refused
     with tempfile.TemporaryDirectory(prefix="ta-") as scratch, ExitStack() as stack:
@@ -189,7 +190,7 @@ def test_an_administrator_of_the_namespace_gives_steps_their_rights(
         stack.callback(driver.stop)
         driver.start()
         step = stage.step(job())
-        launcher = step.launch("--driver=controller", kubeconfig=config_of(ARGO_ACCOUNT, namespace))
+        launcher = step.launch("--driver=controller", kubeconfig=config_of("tf-dist-argo", namespace))
         played(room, launcher, lambda: phase(step) == "Running")
         played(room, launcher, lambda: launcher.process.poll() is not None, worker_0=0, worker_1=0)
         assert launcher.code() == 0, launcher.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from subprocess import CompletedProcess
 
 import pytest
 
@@ -20,15 +19,9 @@ SERVICE = {"selector": {"a": "b"}, "ports": [{"port": 80}]}
 
 
 @pytest.fixture
-def driver(
-    kubectl: Callable[..., str],
-    install: Callable[..., CompletedProcess[str]],
-    as_account: Callable[[str, str], RestCluster],
-    namespace: str,
-) -> RestCluster:
+def driver(as_account: Callable[[str, str], RestCluster], drivers: str) -> RestCluster:
     """The account of a driver in its namespace."""
-    kubectl("apply", "-f", "-", stdin=install("--drivers", namespace, "--no-controller").stdout)
-    return as_account("tf-dist-driver", namespace)
+    return as_account("tf-dist-driver", drivers)
 
 
 @pytest.mark.parametrize(("body", "resource"), [(config, CONFIG_MAPS), (secret, SECRETS)], ids=["ConfigMap", "Secret"])

@@ -17,10 +17,10 @@ import pytest
 from tests.cli.ready import tf_dist
 from tests.cluster.support import exists
 from tests.controller.harness import tfjob
-from tests.deploy.conftest import SYSTEM, container
+from tests.deploy.conftest import SYSTEM
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.manifests import container, rendered, shipped
 from tests.waiting import until
-from tf_dist.cli.install.install_options import InstallOptions
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
 
@@ -29,7 +29,9 @@ PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 
 def test_the_command_takes_every_argument_that_is_given_to_it() -> None:
     """``--help`` after them: they are read, and nothing is started."""
-    arguments = container(InstallOptions(namespaces=("a", "b"), volcano_jobs=True))["args"]
+    arguments = container(
+        rendered("namespaces={a,b}", "volcanoJobs=true", "defaultScheduler=kueue", "disruptionBudgets=true")
+    )["args"]
     told = tf_dist(*arguments, "--help")
     assert told.returncode == 0, told.stderr
     flags = {one.partition("=")[0] for one in arguments if one.startswith("--")}
@@ -55,14 +57,14 @@ def answers(log: Path, path: str) -> int:
 def test_the_controller_drives_a_job_with_nothing_but_its_role(
     admin: RestCluster, config_of: Callable[[str, str], str], room: Kubelet, namespace: str, tmp_path: Path
 ) -> None:
-    shipped = container(InstallOptions())
-    given = ["--metrics-port=0" if one.startswith("--metrics-port") else one for one in shipped["args"]]
+    manager = container(shipped())
+    given = ["--metrics-port=0" if one.startswith("--metrics-port") else one for one in manager["args"]]
     config = config_of("tf-dist-controller", SYSTEM)
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen([*PROGRAM, *given, f"--kubeconfig={config}"], stdout=log, stderr=log)
         try:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                until(lambda probe=probe: answers(tmp_path / "log", shipped[probe]["httpGet"]["path"]) == 200, 60)
+                until(lambda probe=probe: answers(tmp_path / "log", manager[probe]["httpGet"]["path"]) == 200, 60)
             job = tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0)
             admin.create(TFJOBS, namespace, {**job, "metadata": {"name": "mnist"}})
             until(lambda: len(admin.list(PODS, namespace).items) == 3, 60)

@@ -14,8 +14,6 @@ import yaml
 from tests.core.builders import written_status
 from tests.deploy.conftest import is_served
 from tests.waiting import until
-from tf_dist.cli.install.crds import VOLCANO_COMMANDS as COMMANDS_DEFINITION
-from tf_dist.cli.install.crds import volcano_commands, volcano_jobs
 from tf_dist.client.connection import VOLCANO_JOBS_DEFINITION
 from tf_dist.cluster.api import QUEUES, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_COMMANDS, Resource
 from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
@@ -28,6 +26,7 @@ from tf_dist.core.dialects import read
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
 from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.errors import AlreadyExists, Rejected
+from tools.definitions.crds import volcano_commands, volcano_jobs
 
 pytestmark = pytest.mark.cluster
 
@@ -227,7 +226,7 @@ def test_commands_of_vcctl(admin: RestCluster, namespace: str) -> None:
         with pytest.raises(Rejected, match=r"target\.uid"):
             admin.create(VOLCANO_COMMANDS, namespace, {**body, "target": {**target, "uid": None}})
     finally:
-        admin.delete(CRDS, None, COMMANDS_DEFINITION)
+        admin.delete(CRDS, None, "commands.bus.volcano.sh")
 
 
 def test_volcanos_jobs(admin: RestCluster, kubectl: Kubectl, namespace: str) -> None:

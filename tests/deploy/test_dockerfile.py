@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.workload import manifest_files
+from tests.deploy.manifests import of_kind, shipped
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -90,7 +89,7 @@ def test_the_program_is_found_without_the_variables_of_the_base() -> None:
 
 
 def test_it_runs_as_the_user_that_the_deployment_names() -> None:
-    (deployment,) = (one for one in manifest_files(InstallOptions())["controller.yaml"] if one["kind"] == "Deployment")
+    (deployment,) = of_kind(shipped(), "Deployment")
     security = deployment["spec"]["template"]["spec"]["securityContext"]
     assert values(FINAL, "USER") == [f"{security['runAsUser']}:{security['runAsGroup']}"]
 

@@ -10,25 +10,20 @@ import pytest
 
 from tests.cli.ready import tf_dist
 from tests.controller.harness import tfjob
-from tests.deploy.conftest import container
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.workload import manifest_files
+from tests.deploy.manifests import container, of_kind, rendered, shipped
 from tf_dist.core.api.gang_scheduler import GangScheduler
 from tf_dist.core.api.names import GANG_SCHEDULER
+from tf_dist.core.integrations.dispatch import INTEGRATIONS
 
-OTHERS = tuple(one.value for one in GangScheduler if one is not GangScheduler.BUILTIN)
-
-
-def found(settings: InstallOptions, *kinds: str) -> list[dict[str, Any]]:
-    return [one for part in manifest_files(settings).values() for one in part if one["kind"] in kinds]
+OTHERS = [one for one in GangScheduler if one is not GangScheduler.BUILTIN]
 
 
-def rights(settings: InstallOptions, role: str) -> set[tuple[str, str, str]]:
+def rights(objects: list[dict[str, Any]], role: str) -> set[tuple[str, str, str]]:
     """Group, resource and verb of every right in the roles of that name."""
-    named = (one for one in found(settings, "Role", "ClusterRole") if one["metadata"]["name"] == role)
     return {
         (group, resource, verb)
-        for one in named
+        for one in of_kind(objects, "Role", "ClusterRole")
+        if one["metadata"]["name"] == role
         for rule in one["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -36,64 +31,50 @@ def rights(settings: InstallOptions, role: str) -> set[tuple[str, str, str]]:
     }
 
 
-def test_nothing_is_granted_that_nobody_asked_for() -> None:
-    text = json.dumps(found(InstallOptions(drivers=("a",)), "Role", "ClusterRole"))
+def test_shipped_manifests_grant_nothing_of_other_schedulers() -> None:
+    text = json.dumps(of_kind(shipped(), "Role", "ClusterRole"))
     assert not re.search(r"podgroups|workloads|resourceflavors", text)
-    assert not any("gang" in one for one in container(InstallOptions())["args"])
+    assert not any("gang" in one for one in container(shipped())["args"])
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_one_that_was_asked_for_may_be_used_by_every_driver_and_no_other(name: str) -> None:
-    plain, asked = InstallOptions(drivers=("a",)), InstallOptions(drivers=("a",), gang_schedulers=(name,))
-    for role in ("tf-dist-controller", "tf-dist-driver"):
-        more = rights(asked, role) - rights(plain, role)
-        assert {"get", "list", "watch", "create", "patch", "delete"} <= {verb for _, _, verb in more}
-        assert {group for group, _, _ in more} == {
-            "volcano": {"scheduling.volcano.sh"},
-            "coscheduling": {"scheduling.x-k8s.io"},
-            "kueue": {"kueue.x-k8s.io"},
-            "workload": {"scheduling.k8s.io"},
-        }[name]
+def test_chart_grants_all_kinds_of_scheduler_that_jobs_may_ask_for(name: GangScheduler) -> None:
+    plain, asked = rendered(), rendered(f"gangSchedulers={{{name}}}")
+    kinds = {(api.group, api.plural): api.namespaced for part in INTEGRATIONS[name].apis for api in part}
+    every = ("get", "list", "watch", "create", "patch", "delete")
+    made = {(*kind, verb) for kind, namespaced in kinds.items() if namespaced for verb in every}
+    read = {(*kind, verb) for kind, namespaced in kinds.items() if not namespaced for verb in ("list", "watch")}
+    made |= {("kueue.x-k8s.io", "workloads/status", "patch")} if name is GangScheduler.KUEUE else set()
+    assert rights(asked, "tf-dist-driver") - rights(plain, "tf-dist-driver") == made
+    assert rights(asked, "tf-dist-controller") - rights(plain, "tf-dist-controller") == made | read
 
 
-def test_the_default_is_granted_and_told_to_the_controller() -> None:
-    settings = InstallOptions(gang_scheduler="volcano")
-    assert settings.others == ("volcano",)
-    assert ("scheduling.volcano.sh", "podgroups", "create") in rights(settings, "tf-dist-controller")
-    assert "--gang-scheduler=volcano" in container(settings)["args"]
+def test_default_scheduler_is_granted_and_given_to_controller() -> None:
+    """``--help`` after the arguments: they are read, and nothing is started."""
+    objects = rendered("defaultScheduler=volcano")
+    assert ("scheduling.volcano.sh", "podgroups", "create") in rights(objects, "tf-dist-controller")
+    arguments = container(objects)["args"]
+    assert "--gang-scheduler=volcano" in arguments
+    assert tf_dist(*arguments, "--help").returncode == 0
 
 
-@pytest.mark.parametrize("where", [{"namespaces": ("a", "b")}, {"drivers": ("a", "b"), "controller": False}])
-def test_who_has_rights_in_single_namespaces_sees_what_kueue_has_in_none(where: dict[str, Any]) -> None:
-    """They are in no namespace, so that takes a binding of its own."""
-    settings = InstallOptions(gang_schedulers=("kueue",), **where)
-    assert rights(settings, "tf-dist-flavors") == {
-        ("kueue.x-k8s.io", kind, verb)
-        for kind in ("resourceflavors", "workloadpriorityclasses")
-        for verb in ("list", "watch")
+@pytest.mark.parametrize(
+    ("values", "subjects"),
+    [
+        ("namespaces={a,b}", [("tf-dist-controller", "tf-dist-system")]),
+        ("drivers={a,b}", [("tf-dist-driver", "a"), ("tf-dist-driver", "b")]),
+    ],
+)
+def test_rights_in_single_namespaces_come_with_kinds_of_kueue_in_none(
+    values: str, subjects: list[tuple[str, str]]
+) -> None:
+    objects = rendered("gangSchedulers={kueue}", values)
+    assert {(group, verb) for group, _, verb in rights(objects, "tf-dist-flavors")} == {
+        ("kueue.x-k8s.io", "list"),
+        ("kueue.x-k8s.io", "watch"),
     }
-    bound = [one for one in found(settings, "ClusterRoleBinding") if one["roleRef"]["name"] == "tf-dist-flavors"]
-    subjects = [(subject["name"], subject["namespace"]) for one in bound for subject in one["subjects"]]
-    assert subjects == (
-        [("tf-dist-controller", "tf-dist-system")]
-        if "namespaces" in where
-        else [("tf-dist-driver", "a"), ("tf-dist-driver", "b")]
-    )
-
-
-def test_the_controller_takes_the_argument_that_is_given_to_it() -> None:
-    """``--help`` after it: it is read, and nothing is started."""
-    assert tf_dist(*container(InstallOptions(gang_scheduler="kueue"))["args"], "--help").returncode == 0
-
-
-def test_the_command_writes_what_was_asked_for_and_knows_no_other() -> None:
-    printed = tf_dist("install", "--offline", "--gang-scheduler=volcano", "--gang-scheduler=kueue")
-    assert printed.returncode == 0, printed.stderr
-    assert "podgroups" in printed.stdout
-    assert "resourceflavors" in printed.stdout
-    refused = tf_dist("install", "--offline", "--gang-scheduler=yunikorn")
-    assert refused.returncode == 2
-    assert "'coscheduling'" in refused.stderr
+    bound = [one for one in of_kind(objects, "ClusterRoleBinding") if one["roleRef"]["name"] == "tf-dist-flavors"]
+    assert [(subject["name"], subject["namespace"]) for one in bound for subject in one["subjects"]] == subjects
 
 
 def test_a_run_on_this_machine_has_no_other_scheduler_to_ask() -> None:

@@ -24,6 +24,7 @@ from tests.controller.informers.gang_apis import (
 )
 from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.manifests import template
 from tests.deploy.roles import ARBITRATING, CONTROLLER, INLINE, QUEUES, Account, Kubectl, Life, granted, short, table
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
@@ -38,7 +39,7 @@ from tf_dist.errors import Conflict, Forbidden
 pytestmark = pytest.mark.cluster
 
 _KINDS = (VOLCANO_GROUPS, COSCHEDULING_GROUPS, WORKLOADS, FLAVORS)
-_ASKED = [f"--gang-scheduler={one}" for one in ("volcano", "coscheduling", "kueue")]
+_ASKED = "gangSchedulers={volcano,coscheduling,kueue}"
 
 OBJECTS = table(
     """
@@ -83,14 +84,11 @@ def home(
     kubectl: Kubectl, install: Callable[..., Any], installed: str, schedulers: None, namespace: str
 ) -> Iterator[str]:
     """A namespace in which drivers may drive jobs that ask for these schedulers; so may the controller, everywhere."""
-    printed = install(*_ASKED, "--drivers", namespace)
-    assert printed.returncode == 0, printed.stderr
-    kubectl("apply", "-f", "-", stdin=printed.stdout)
+    made = template(_ASKED, f"drivers={{{namespace}}}", "crds.enabled=false", "podDisruptionBudget=false")
+    kubectl("apply", "-f", "-", stdin=made)
     yield namespace
-    kubectl("delete", "clusterrolebinding", f"tf-dist-flavors-{namespace}")
+    kubectl("delete", "--ignore-not-found", "clusterrolebinding", "tf-dist-flavors", f"tf-dist-driver-{namespace}")
     kubectl("delete", "clusterrole", "tf-dist-flavors")
-    # An installation takes away no right that jobs need: they go first.
-    kubectl("delete", "tfjobs", "--all", "-n", namespace)
     kubectl("apply", "-f", "-", stdin=install().stdout)
 
 
@@ -186,7 +184,7 @@ def evict(admin: RestCluster, namespace: str, conditions: list[dict[str, str]]) 
 def test_without_the_right_a_job_says_what_it_lacks(
     admin: RestCluster, as_account: Account, room: Kubelet, home: str, kubectl: Kubectl
 ) -> None:
-    kubectl("delete", "clusterrolebinding", f"tf-dist-flavors-{home}")
+    kubectl("delete", "clusterrolebinding", "tf-dist-flavors")
     account = as_account("tf-dist-driver", home)
 
     def refused() -> bool:

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.controller.observability.test_metrics import CALLS
-from tf_dist.cli.install.dashboard import dashboard_json
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.monitoring import alerts
-from tf_dist.cli.install.workload import manifest_files
+from tests.deploy.manifests import CHART, of_kind, rendered
 from tf_dist.controller.observability.prometheus import PrometheusRecorder
 
 ROOT = Path(__file__).parents[2]
+ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())
+DASHBOARD = (CHART / "files/dashboard.json").read_text()
 # What Prometheus adds where it finds its targets by a ServiceMonitor.
 OF_TARGETS = {"job", "namespace", "pod", "instance", "service"}
 
@@ -83,7 +83,7 @@ def test_a_wrong_query_is_found(expression: str, wrong: str) -> None:
     assert wrong in problems(expression)
 
 
-@pytest.mark.parametrize("alert", alerts(), ids=lambda one: one["alert"])
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda one: one["alert"])
 def test_an_alert_is_about_metrics_that_exist(alert: dict[str, Any]) -> None:
     assert problems(alert["expr"]) == []
     assert re.fullmatch(r"\d+[mh]", alert["for"])
@@ -91,7 +91,7 @@ def test_an_alert_is_about_metrics_that_exist(alert: dict[str, Any]) -> None:
     assert set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values()))) <= grouped
 
 
-PANELS = [one for one in json.loads(dashboard_json())["panels"] if one["type"] != "row"]
+PANELS = [one for one in json.loads(DASHBOARD)["panels"] if one["type"] != "row"]
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda one: one["title"])
@@ -105,7 +105,7 @@ def test_a_panel_is_about_metrics_that_exist(panel: Any) -> None:
 
 
 def test_the_dashboard_can_be_imported() -> None:
-    dashboard = json.loads(dashboard_json())
+    dashboard = json.loads(DASHBOARD)
     panels = dashboard["panels"]
     assert len({one["id"] for one in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -124,13 +124,18 @@ def test_the_dashboard_can_be_imported() -> None:
 def test_the_document_has_the_alerts_as_they_are() -> None:
     text = (ROOT / "docs/metrics.md").read_text().partition("## Alerts")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| `(.+)` \| (\w+) \|", text, flags=re.MULTILINE)
-    assert rows == [(one["alert"], one["expr"].replace("|", r"\|"), one["for"]) for one in alerts()]
+    assert rows == [(one["alert"], one["expr"].replace("|", r"\|"), one["for"]) for one in ALERTS]
 
 
-def test_a_controller_of_namespaces_never_decides_for_all() -> None:
-    def alerts(settings: InstallOptions) -> set[str]:
-        (rule,) = manifest_files(settings)["monitoring.yaml"]
-        return {one["alert"] for group in rule["spec"]["groups"] for one in group["rules"]}
+def test_chart_installs_alerts_and_dashboard() -> None:
+    objects = rendered("prometheusRule=true", "grafanaDashboard=true", "monitoringLabels.release=stack")
+    (rule,), (dashboard,) = of_kind(objects, "PrometheusRule"), of_kind(objects, "ConfigMap")
+    assert rule["spec"]["groups"] == [{"name": "tf-dist", "rules": ALERTS}]
+    assert rule["metadata"]["labels"]["release"] == "stack"
+    assert dashboard["data"] == {"tf-dist.json": DASHBOARD}
 
-    everywhere = alerts(InstallOptions(prometheus_rule=True))
-    assert everywhere - alerts(InstallOptions(prometheus_rule=True, namespaces=("a",))) == {"TFDistNoAdmissionLeader"}
+
+def test_controller_of_namespaces_has_no_alert_about_admission_of_whole_cluster() -> None:
+    (rule,) = of_kind(rendered("prometheusRule=true", "namespaces={a}"), "PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+    assert {one["alert"] for one in ALERTS} - {one["alert"] for one in group["rules"]} == {"TFDistNoAdmissionLeader"}

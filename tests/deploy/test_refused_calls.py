@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 import yaml
 
+from tests.deploy.manifests import rendered, shipped
 from tests.deploy.rbac import Call, Object, Subject, allowed
-from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.install.rbac import driver_roles
-from tf_dist.cli.install.workload import manifest_files
+from tf_dist.cli.commands.argo_workflows import documents
 
 SYSTEM, TEAM, OTHER = "tf-dist-system", "team", "other"
 _RBAC = "rbac.authorization.k8s.io"
@@ -180,6 +178,8 @@ ALL_USERS = f"""
     get {LEASES} {SYSTEM}/another-operator
     list {LEASES} {SYSTEM}/
 """
+# Where a controller of that namespace is installed, and no other.
+ALL_LEASES_OF_TEAM = f"list {LEASES} {TEAM}/\n get {LEASES} {TEAM}/tf-dist-0123456789ab"
 DRIVES_TEAM = f"""
     create pods {TEAM}/
     delete pods {TEAM}/p
@@ -220,16 +220,17 @@ class Who:
 
     subject: Subject
     may: str = ""
-    settings: InstallOptions = field(default_factory=lambda: InstallOptions(drivers=(TEAM,)))
+    home: str = ""  # the namespace of a controller that runs the jobs of it only
     bound: tuple[tuple[str, str, str], ...] = ()  # kind of role, its name, namespace of the binding
 
     @property
     def expected(self) -> set[str]:
-        return {*calls(self.may), *calls(ALL_USERS)}
+        return {*calls(self.may), *calls(ALL_LEASES_OF_TEAM if self.home else ALL_USERS)}
 
     def objects(self) -> list[Object]:
-        installed = [one for part in manifest_files(self.settings).values() for one in part]
-        return [*installed, *step_roles(TEAM), *driving_step_roles(TEAM), *self.bindings()]
+        home = self.home
+        installed = rendered(f"namespaces={{{home}}}", namespace=home) if home else rendered(f"drivers={{{TEAM}}}")
+        return [*installed, *steps(), *self.bindings()]
 
     def bindings(self) -> Iterator[Object]:
         for number, (kind, role, namespace) in enumerate(self.bound):
@@ -241,6 +242,11 @@ class Who:
                 "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": role},
                 "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": self.subject.user}],
             }
+
+
+def steps() -> list[Object]:
+    """The accounts and bindings of Argo's steps."""
+    return [*documents("rbac.yaml", TEAM), *documents("rbac-driver.yaml", TEAM)]
 
 
 EVERYWHERE = f"""{DRIVES_TEAM}
@@ -281,9 +287,10 @@ QUEUES = "list queues.tf-dist.dev\n list priorityclasses.scheduling.k8s.io"
 ROLES = {
     "controller": Who(Subject("tf-dist-controller", SYSTEM), EVERYWHERE),
     "controller of a namespace": Who(
-        Subject("tf-dist-controller", SYSTEM),
-        f"{DRIVES_TEAM}\n list {LEASES} {TEAM}/\n get {LEASES} {TEAM}/tf-dist-0123456789ab",
-        InstallOptions(namespaces=(TEAM,)),
+        Subject("tf-dist-controller", TEAM),
+        f"{DRIVES_TEAM}\n list {LEASES} {TEAM}/\n create {LEASES} {TEAM}/"
+        f"\n get {LEASES} {TEAM}/tf-dist-0123456789ab\n update {LEASES} {TEAM}/tf-dist-0123456789ab",
+        home=TEAM,
     ),
     "arbiter": Who(
         Subject("an-arbiter"),
@@ -317,9 +324,12 @@ def test_what_a_role_may_do_is_among_the_calls_that_all_others_try() -> None:
 
 
 def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
-    """But where a role is for one namespace, in which drivers make Leases with names of their own."""
-    for one in ROLES["controller"].objects():
-        if one["kind"] not in ("Role", "ClusterRole") or one["metadata"].get("namespace") == TEAM:
+    """Except by a role for single namespaces, in which drivers create Leases with names of their own."""
+    objects = ROLES["controller"].objects()
+    bound = {one["kind"] for one in objects if one.get("roleRef", {}).get("name") == "tf-dist-driver"}
+    assert bound == {"RoleBinding"}
+    for one in objects:
+        if one["kind"] not in ("Role", "ClusterRole") or one["metadata"]["name"] == "tf-dist-driver":
             continue
         for rule in one["rules"]:
             if "leases" in rule["resources"] and not rule.get("resourceNames"):
@@ -330,15 +340,17 @@ def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
 def team(kubectl: Callable[..., str], installed: str) -> Iterator[None]:
     """What Settings of the table install beside the defaults."""
     kubectl("create", "namespace", TEAM)
-    accounts = [*driver_roles(TEAM), *step_roles(TEAM), *driving_step_roles(TEAM)]
-    kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(accounts))
+    shared = {(one["kind"], one["metadata"]["name"]) for one in shipped()}
+    more = [one for one in rendered(f"drivers={{{TEAM}}}") if (one["kind"], one["metadata"]["name"]) not in shared]
+    accounts = yaml.safe_dump_all([*more, *steps()])
+    kubectl("apply", "-f", "-", stdin=accounts)
     yield
-    kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(accounts))
+    kubectl("delete", "-f", "-", stdin=accounts)
     kubectl("delete", "namespace", TEAM)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("role", [role for role in ROLES if not ROLES[role].settings.namespaces])
+@pytest.mark.parametrize("role", [role for role in ROLES if not ROLES[role].home])
 def test_an_api_server_judges_likewise(kubectl: Callable[..., str], team: None, role: str) -> None:
     who = ROLES[role]
     for one in who.bindings():

@@ -14,6 +14,7 @@ from tests.cluster.support import exists, names
 from tests.controller.harness import container, tfjob
 from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.manifests import template
 from tests.deploy.roles import (
     ARBITRATING,
     CONTROLLER,
@@ -49,7 +50,7 @@ from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
 from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import LeaseRef, admissions_lease_name, controller_lease_name
+from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.leases.lease_monitor import LeaseMonitor, delete_expired_leases
 from tf_dist.core.api.status_codec import MEMORY_CONDITION, stored_status
 from tf_dist.errors import Forbidden
@@ -63,7 +64,7 @@ JOBS = "kubeflow.org"
 ELECTION = {
     ("coordination.k8s.io", f"leases/{name}", verb)
     for name in ("tf-dist-controller", "tf-dist-controller-admissions")
-    for verb in ("get", "update")
+    for verb in ("update",)
 }
 ARBITER = {
     ("coordination.k8s.io", f"leases/{name}", verb)
@@ -89,15 +90,6 @@ def test_anybody_may_see_which_drivers_live_and_write_none_of_their_leases(kubec
         assert kubectl("auth", "can-i", verb, "leases", *stranger, fails=True).startswith("no")
 
 
-@pytest.fixture
-def drivers(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> str:
-    """A namespace in which drivers work without a controller."""
-    printed = install("--drivers", namespace, "--no-controller")
-    assert printed.returncode == 0, printed.stderr
-    kubectl("apply", "-f", "-", stdin=printed.stdout)
-    return namespace
-
-
 def test_a_driver_of_a_namespace_may_do_this_there_and_only_see_queues_elsewhere(
     kubectl: Kubectl, drivers: str
 ) -> None:
@@ -107,16 +99,13 @@ def test_a_driver_of_a_namespace_may_do_this_there_and_only_see_queues_elsewhere
 
 def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[..., Any], namespace: str) -> None:
     """Its account has another home here, so that the controller of everything keeps its rights."""
-    printed = install("--namespace", namespace, "--into", namespace)
+    printed = install("--namespace", namespace, "--namespaced")
     rights = [
-        one
-        for one in yaml.safe_load_all(printed.stdout)
-        if one["kind"] in ("ServiceAccount", "Role", "RoleBinding") and one["metadata"]["namespace"] == namespace
+        one for one in yaml.safe_load_all(printed.stdout) if one["kind"] in ("ServiceAccount", "Role", "RoleBinding")
     ]
+    assert {one["metadata"]["namespace"] for one in rights} == {namespace}
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
-    name = controller_lease_name((namespace,))
-    leases = (name, admissions_lease_name(name, namespace))
-    election = {("coordination.k8s.io", f"leases/{one}", verb) for one in leases for verb in ("get", "update")}
+    election = table("leases.coordination.k8s.io: create update")
     assert granted(kubectl, "tf-dist-controller", namespace, namespace) | SEEN == (CONTROLLER - ARBITRATING) | election
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
 
@@ -233,7 +222,8 @@ def volcano(
     """A namespace in which drivers may drive Volcano's jobs, too."""
     if is_served(admin, VOLCANO_JOBS):
         pytest.skip("this cluster has Volcano")
-    kubectl("apply", "-f", "-", stdin=install("--volcano-jobs", "--drivers", namespace, "--no-controller").stdout)
+    values = ("volcanoJobs=true", f"drivers={{{namespace}}}", "podDisruptionBudget=false")
+    kubectl("apply", "-f", "-", stdin=template(*values, kubernetes="1.26"))  # for any server: without validation rules
     try:
         until(lambda: is_served(admin, VOLCANO_JOBS), 60)
         yield namespace

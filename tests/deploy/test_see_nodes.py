@@ -1,11 +1,10 @@
-"""Drivers without a controller that see nodes (``install --no-controller --see-nodes``), on a real API server."""
+"""Drivers without a controller that see nodes (``controller=false``, ``seeNodes=true``), on a real API server."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.cluster.conftest import SERVICE_ACCOUNTS
 from tests.cluster.support import wait_for
 from tests.controller.harness import tfjob
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.manifests import template
 from tests.waiting import until
 from tf_dist.client.connection import connect
 from tf_dist.client.inline_driver import inline_driver
@@ -27,15 +27,14 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def spaces(
-    admin: RestCluster, kubectl: Callable[..., str], install: Callable[..., Any], namespace: str
+    admin: RestCluster, kubectl: Callable[..., str], installed: str, namespace: str
 ) -> Iterator[tuple[str, str]]:
     """Two namespaces whose drivers decide together."""
     other = f"test-{secrets.token_hex(4)}"
     admin.create(NAMESPACES, None, {"metadata": {"name": other}})
     wait_for(admin, SERVICE_ACCOUNTS, other, "default", lambda account: account is not None)
-    printed = install("--no-controller", "--see-nodes", "--drivers", namespace, "--drivers", other)
-    assert printed.returncode == 0, printed.stderr
-    kubectl("apply", "-f", "-", stdin=printed.stdout)
+    made = template("controller=false", "seeNodes=true", f"drivers={{{namespace},{other}}}", "crds.enabled=false")
+    kubectl("apply", "-f", "-", stdin=made)
     yield namespace, other
     with suppress(NotFound):
         admin.delete(NAMESPACES, None, other)

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from tests.child_processes import signals_heard
 from tests.controller.harness import container, tfjob
 from tests.deploy.conftest import SYSTEM
 from tests.deploy.kubelet import Kubelet
+from tests.deploy.manifests import documents
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, TFJOBS_V1ALPHA1, Resource
 from tf_dist.cluster.client.rest import RestCluster
@@ -31,7 +33,7 @@ OLDER: Final = os.environ.get("TF_DIST_TEST_OLDER", "ec80f787ba34ce84d3106d53e4a
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code of version N-1."""
-    archive = subprocess.run(["git", "archive", OLDER, "tf_dist"], cwd=ROOT, capture_output=True, check=False)
+    archive = subprocess.run(["git", "archive", OLDER, "tf_dist", "deploy"], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode != 0:
         pytest.skip(f"no older version: this clone has no commit {OLDER} (TF_DIST_TEST_OLDER)")
     folder = tmp_path_factory.mktemp("older")
@@ -59,13 +61,13 @@ class Version:
         assert found.stdout.startswith(str(code)), "another version's code would be tried"
 
     def manifests(self) -> str:
-        """What it prints to be applied."""
+        """What it prints to be applied, except the Deployment: its selector changed, and this test plays its pods."""
         command = [sys.executable, "-m", "tf_dist", "install", f"--kubeconfig={self._kubeconfig}", "--image=mine:1"]
         done = subprocess.run(
             command, env=self._environment, cwd=self._code, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return yaml.safe_dump_all(one for one in documents(done.stdout) if one["kind"] != "Deployment")
 
     @contextmanager
     def controller(self, kubeconfig: str, name: str) -> Iterator[Controller]:

@@ -1,293 +1,180 @@
-"""The Helm chart: it is what is generated, and what Helm makes of it is what ``tf-dist install`` prints."""
+"""The Helm chart: its values do what they say, and values that make no sense are refused."""
 
 from __future__ import annotations
 
-import copy
 import json
-import random
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
-from tests.helm.helm import CHART, Helm, Manifest, Place, by_place, documents
-from tf_dist.cli.install.helm.chart import chart_files
-from tf_dist.cli.install.helm.chart_values import chart_values, values_yaml
-from tf_dist.cli.install.install_options import InstallOptions
-from tf_dist.cli.main import run
-from tf_dist.cli.options import PullPolicy
-from tf_dist.controller.leases.lease import controller_lease_name
+from tests.deploy.manifests import (
+    CHART,
+    DEPLOY,
+    Manifest,
+    by_place,
+    container,
+    documents,
+    helm,
+    of_kind,
+    rendered,
+    template,
+)
 from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.names import short_hash
 
-SYSTEM = "tf-dist-system"
-
-
-def test_the_folder_is_what_the_generator_writes() -> None:
-    """After a change: tf-dist install --chart deploy/chart"""
-    written = {str(path.relative_to(CHART)): path.read_text() for path in CHART.rglob("*") if path.is_file()}
-    assert written == chart_files()
-
-
-@pytest.fixture(scope="module")
-def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    return Helm(tmp_path_factory.mktemp("helm"))
-
-
-@pytest.fixture
-def install(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[Place, Manifest]]:
-    """What ``tf-dist install`` prints with these options."""
-
-    def printed(*options: str) -> dict[Place, Manifest]:
-        assert run(["install", "--offline", *options]) == 0
-        return by_place(documents(capsys.readouterr().out))
-
-    return printed
-
-
-def without_helms(found: dict[Place, Manifest]) -> dict[Place, Manifest]:
-    """Without the note to Helm that definitions and the place of all drivers stay."""
-    found = copy.deepcopy(found)
-    for (kind, _, _), one in found.items():
-        if kind in ("CustomResourceDefinition", "Namespace"):
-            assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    return found
-
-
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
-# Options of the command, and the values that mean the same.
-CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "defaults": ([], {}),
-    "image": (["--image=my/tf-dist:7"], {"image": {"repository": "my/tf-dist", "tag": "7"}}),
-    "digest": ([f"--image=my/tf-dist@{DIGEST}"], {"image": {"repository": "my/tf-dist", "digest": DIGEST}}),
-    "pull policy": (["--image-pull-policy=Never"], {"image": {"pullPolicy": "Never"}}),
-    "pull secrets": (
-        ["--image-pull-secret=a", "--image-pull-secret=b.c"],
-        {"imagePullSecrets": [{"name": "a"}, {"name": "b.c"}]},
-    ),
-    "replicas": (["--replicas=3"], {"replicas": 3}),
-    "namespace": (["-n", "research"], {"namespaces": ["research"]}),
-    "namespaces": (["-n", "b", "-n", "123", "-n", "a"], {"namespaces": ["b", "123", "a"]}),
-    "requests": (["--requests=cpu=2,memory=1Gi"], {"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}),
-    "limits": (["--limits=memory=3Gi"], {"resources": {"limits": {"memory": "3Gi"}}}),
-    "node selector": (
-        ["--node-selector=pool=system", "--node-selector=example.org/a="],
-        {"nodeSelector": {"pool": "system", "example.org/a": ""}},
-    ),
-    "tolerations": (
-        ["--toleration=only=system:NoSchedule", "--toleration=gpu"],
-        {
-            "tolerations": [
-                {"key": "only", "operator": "Equal", "value": "system", "effect": "NoSchedule"},
-                {"key": "gpu", "operator": "Exists"},
-            ]
-        },
-    ),
-    "priority class": (["--priority-class=high"], {"priorityClassName": "high"}),
-    "no pod budget": (["--no-pod-budget"], {"podDisruptionBudget": False}),
-    "network policy": (["--network-policy"], {"networkPolicy": {"enabled": True}}),
-    "scrapes from": (
-        ["--network-policy", "--metrics-from=monitoring", "--metrics-from=b"],
-        {"networkPolicy": {"enabled": True, "from": ["monitoring", "b"]}},
-    ),
-    "volcano jobs": (["--volcano-jobs"], {"volcanoJobs": True}),
-    "gang scheduler": (["--gang-scheduler=kueue"], {"gangSchedulers": ["kueue"]}),
-    "gang schedulers": (
-        ["--gang-scheduler=workload", "--gang-scheduler=volcano"],
-        {"gangSchedulers": ["volcano", "workload"]},
-    ),
-    "default scheduler": (["--default-scheduler=coscheduling"], {"defaultScheduler": "coscheduling"}),
-    "kueue in a namespace": (
-        ["--default-scheduler=kueue", "-n", "a"],
-        {"defaultScheduler": "kueue", "namespaces": ["a"]},
-    ),
-    "cluster domain": (["--cluster-domain=example.local"], {"clusterDomain": "example.local"}),
-    "disruption budgets": (["--disruption-budgets"], {"disruptionBudgets": True}),
-    "controller config": (
-        ["--controller-config=mine/own.yaml"],
-        {"controllerConfig": {"name": "mine", "key": "own.yaml"}},
-    ),
-    "drivers": (["--drivers=a", "--drivers=b"], {"drivers": ["a", "b"]}),
-    "no controller": (["--no-controller", "--drivers=a"], {"controller": False, "drivers": ["a"]}),
-    "one driver sees nodes": (
-        ["--no-controller", "--see-nodes", "--drivers=a"],
-        {"controller": False, "seeNodes": True, "drivers": ["a"]},
-    ),
-    "drivers see nodes": (
-        ["--no-controller", "--see-nodes", "--drivers=a", "--drivers=b", "--drivers=c", "--volcano-jobs"],
-        {"controller": False, "seeNodes": True, "drivers": ["a", "b", "c"], "volcanoJobs": True},
-    ),
-    "no definitions": (["--no-crds"], {"crds": False}),
-    "monitoring": (
-        ["--service-monitor", "--prometheus-rule", "--grafana-dashboard", "--monitoring-label=release=stack"],
-        {
-            "serviceMonitor": True,
-            "prometheusRule": True,
-            "grafanaDashboard": True,
-            "monitoringLabels": {"release": "stack"},
-        },
-    ),
-    "meeting place": (["--system-namespace=meeting"], {"systemNamespace": "meeting"}),
-    "meeting place of Kubernetes": (["--system-namespace=kube-system"], {"systemNamespace": "kube-system"}),
-}
 
-
-def values_file(folder: Path, values: dict[str, Any]) -> str:
-    file = folder / "values.yaml"
-    file.write_text(json.dumps(values))
-    return f"--values={file}"
-
-
-def agrees(
-    helm: Helm, install: Callable[..., dict[Place, Manifest]], options: list[str], values: str, into: str = SYSTEM
-) -> None:
-    """Helm makes the release's namespace itself (--create-namespace); all else is the same."""
-    place = () if "--no-controller" in options else (f"--into={into}",)  # which is of the controller only
-    expected = install(*options, *place)
-    expected.pop(("Namespace", "", into), None)
-    assert without_helms(helm.template(values, namespace=into)) == expected
-
-
-@pytest.mark.parametrize(("case", "into"), [(case, (SYSTEM, "ml-system")[n % 2]) for n, case in enumerate(CASES)])
-def test_the_chart_makes_what_install_prints(
-    helm: Helm, install: Callable[..., dict[Place, Manifest]], tmp_path: Path, case: str, into: str
-) -> None:
-    options, values = CASES[case]
-    agrees(helm, install, options, values_file(tmp_path, values), into)
-
-
-def test_in_kube_system_it_is_one_of_the_clusters_components(
-    helm: Helm, install: Callable[..., dict[Place, Manifest]], tmp_path: Path
-) -> None:
-    agrees(helm, install, [], values_file(tmp_path, {}), "kube-system")
-    agrees(
-        helm, install, ["--priority-class=mine"], values_file(tmp_path, {"priorityClassName": "mine"}), "kube-system"
-    )
-
-
-def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Both; a list of the second replaces one of the first."""
-    found = dict(values)
-    for key, value in more.items():
-        found[key] = merged(found[key], value) if isinstance(value, dict) and key in found else value
+def deployment(*values: str, namespace: str = "tf-dist-system") -> Manifest:
+    (found,) = of_kind(rendered(*values, namespace=namespace), "Deployment")
     return found
 
 
-# Cases that set the same: one of them at a time.
-ONE_OF = (
-    {"image", "digest"},
-    {"namespace", "namespaces", "kueue in a namespace"},
-    {"gang scheduler", "gang schedulers"},
-    {"default scheduler", "kueue in a namespace"},
-    {"drivers", "no controller", "one driver sees nodes", "drivers see nodes"},
-    {"meeting place", "meeting place of Kubernetes"},
-    {"network policy", "scrapes from"},
-)
+def pod(*values: str, namespace: str = "tf-dist-system") -> Manifest:
+    spec: Manifest = deployment(*values, namespace=namespace)["spec"]["template"]["spec"]
+    return spec
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_options_agree_together(
-    helm: Helm, install: Callable[..., dict[Place, Manifest]], tmp_path: Path, seed: int
-) -> None:
-    """Templates are merged from settings that differ in two options at a time; more of them must agree, too."""
-    draw = random.Random(seed)
-    without = seed % 3 == 0
-    of_controllers = {"namespace", "namespaces", "kueue in a namespace", "network policy", "scrapes from"}
-    of_controllers |= {"monitoring", "disruption budgets", "controller config", "default scheduler"}
-    of_controllers |= {"image", "digest", "pull policy", "pull secrets", "replicas", "requests", "limits"}
-    of_controllers |= {"node selector", "tolerations", "priority class", "no pod budget"}
-    of_drivers = {"no controller", "one driver sees nodes", "drivers see nodes"}
-    names = sorted(CASES.keys() - (of_controllers if without else of_drivers))
-    chosen = draw.sample(names, k=10)
-    for group in ONE_OF:
-        chosen = [name for name in chosen if name not in group or name == min(group & set(chosen))]
-    options: list[str] = []
-    values: dict[str, Any] = {}
-    for name in chosen:
-        options += CASES[name][0]
-        values = merged(values, CASES[name][1])
-    if without and values.get("controller", True):
-        options.append("--no-controller")
-        values["controller"] = False
-    agrees(helm, install, options, values_file(tmp_path, values), draw.choice([SYSTEM, "ml", "kube-system"]))
-
-
-def leaves() -> list[tuple[str, Mapping[str, Any]]]:
-    """Each value that is one, by its path."""
-    return [
-        (f"{name}.{part}" if part else name, found)
-        for name, one in chart_values().items()
-        for part, found in one.get("parts", {"": one}).items()
-    ]
-
-
-def test_every_value_has_a_case() -> None:
-    """And so every option of the command that is one; the others concern the command itself, or Helm."""
-    covered = {key for _, values in CASES.values() for key in values}
-    assert covered == chart_values().keys()
-    options = {
-        option.partition("=")[0] for arguments, _ in CASES.values() for option in arguments if option[:2] == "--"
-    }
-    named = {option.strip() for _, part in leaves() for option in part["option"].split(",")}
-    assert named == options | {"--namespace"}
-
-
-def test_the_document_has_every_value_with_its_option() -> None:
-    text = (CHART.parents[1] / "docs/install.md").read_text().partition("## With Helm")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([\w.]+)` \| (.*) \| (.*) \|$", text, flags=re.MULTILINE)
-    expected = []
-    for name, part in leaves():
-        options = " ".join(f"`{option.strip()}`" for option in part["option"].split(","))
-        expected.append((name, options, part["meaning"]))
-    assert rows == expected
-
-
-def test_the_chart_is_by_default_what_the_command_is() -> None:
-    values, options = {name: one["default"] for name, one in leaves()}, InstallOptions()
-    assert values["resources"] == options.resources
-    assert (values["replicas"], values["systemNamespace"]) == (options.replicas, options.system_namespace)
-    assert (values["defaultScheduler"], values["controllerConfig.key"]) == (options.gang_scheduler, options.config_key)
-    schemas = {name: one["schema"] for name, one in leaves()}
-    assert schemas["defaultScheduler"]["enum"] == schemas["gangSchedulers"]["items"]["enum"] == [*GangScheduler]
-    assert schemas["image.pullPolicy"]["enum"] == ["", *PullPolicy]
-
-
-@pytest.mark.parametrize("release", ["1.26", "1.20.2"])
-def test_an_older_server_gets_no_rules(helm: Helm, install: Callable[..., dict[Place, Manifest]], release: str) -> None:
-    expected = install("--kube-version", release)
-    del expected["Namespace", "", SYSTEM]
-    found = without_helms(helm.template("--kube-version", release))
-    budget = ("PodDisruptionBudget", SYSTEM, "tf-dist-controller")
-    # Which versions of its objects a server has, Helm only knows from a server.
-    assert {**found, budget: {**found[budget], "apiVersion": expected[budget]["apiVersion"]}} == expected
-    assert "x-kubernetes-validations" not in json.dumps(list(found.values()))
-
-
-@pytest.mark.parametrize("namespaces", [("a",), ("b", "a"), ("x" * 63, "y" * 63, "0")])
-def test_leases_have_the_names_that_the_controller_asks_for(
-    helm: Helm, tmp_path: Path, namespaces: tuple[str, ...]
-) -> None:
-    found = helm.template(values_file(tmp_path, {"namespaces": namespaces}))
-    leases = {name for kind, _, name in found if kind == "Lease"}
-    own = controller_lease_name(namespaces)
-    assert leases == {
-        "tf-dist-arbiter",
-        "tf-dist-admissions",
-        own,
-        *(f"{own}-admissions-{short_hash(namespace)}" for namespace in namespaces),
-    }
-
-
-def test_helm_finds_no_fault(helm: Helm) -> None:
+def test_helm_finds_no_fault() -> None:
     said = helm("lint", "--strict", str(CHART))
     assert "1 chart(s) linted, 0 chart(s) failed" in said
     assert "[WARNING]" not in said
+
+
+# Values, and where they go in the pod's spec.
+POD: list[tuple[str, str, Any]] = [
+    ("image.repository=my/tf-dist,image.tag=v7", "containers.0.image", "my/tf-dist:v7"),
+    (f"image.repository=my/tf-dist,image.digest={DIGEST}", "containers.0.image", f"my/tf-dist@{DIGEST}"),
+    ("image.pullPolicy=Never", "containers.0.imagePullPolicy", "Never"),
+    ("imagePullSecrets[0].name=a", "imagePullSecrets", [{"name": "a"}]),
+    ("resources.limits.memory=3Gi", "containers.0.resources.limits", {"memory": "3Gi"}),
+    ("nodeSelector.pool=system", "nodeSelector", {"pool": "system"}),
+    ("tolerations[0].key=gpu,tolerations[0].operator=Exists", "tolerations", [{"key": "gpu", "operator": "Exists"}]),
+    ("affinity.nodeAffinity.a=b", "affinity", {"nodeAffinity": {"a": "b"}}),
+    ("topologySpreadConstraints[0].maxSkew=2", "topologySpreadConstraints", [{"maxSkew": 2}]),
+    ("priorityClassName=high", "priorityClassName", "high"),
+    ("serviceAccount.name=mine", "serviceAccountName", "mine"),
+    ("serviceAccount.create=false", "serviceAccountName", "default"),
+    ("extraEnv[0].name=A,extraEnv[0].value=b", "containers.0.env.1", {"name": "A", "value": "b"}),
+    ("systemNamespace=meeting", "containers.0.env.0.value", "meeting"),
+    ("extraArgs={--log-format=text}", "containers.0.args.3", "--log-format=text"),
+    ("namespaces={a,b}", "containers.0.args.4", "--namespace=b"),
+    ("volcanoJobs=true", "containers.0.args.3", "--volcano-jobs"),
+    ("defaultScheduler=kueue", "containers.0.args.3", "--gang-scheduler=kueue"),
+    ("clusterDomain=example.local", "containers.0.args.3", "--cluster-domain=example.local"),
+    ("disruptionBudgets=true", "containers.0.args.3", "--disruption-budgets"),
+    ("controllerConfig.name=c", "volumes.1.configMap.name", "c"),
+    (
+        "controllerConfig.name=c",
+        "containers.0.args.3",
+        "--controller-config-file=/etc/config/controller_config_file.yaml",
+    ),
+]
+
+
+def at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    return value
+
+
+@pytest.mark.parametrize(("value", "path", "expected"), POD)
+def test_value_reaches_controllers_pod(value: str, path: str, expected: Any) -> None:
+    with pytest.raises((KeyError, IndexError, AssertionError)):
+        assert at(pod(), path) == expected
+    assert at(pod(value), path) == expected
+
+
+def test_labels_and_annotations_reach_pod() -> None:
+    found = deployment("podLabels.team=ml", "podAnnotations.note=x", "commonLabels.owner=me", "replicas=3")
+    assert found["spec"]["replicas"] == 3
+    metadata = found["spec"]["template"]["metadata"]
+    assert metadata["annotations"] == {"note": "x"}
+    assert {"team": "ml", "owner": "me"}.items() <= metadata["labels"].items()
+    assert not {"team", "owner"} & found["spec"]["selector"]["matchLabels"].keys()
+
+
+def test_account_has_annotations() -> None:
+    (account,) = of_kind(rendered("serviceAccount.annotations.role=arn"), "ServiceAccount")
+    assert account["metadata"]["annotations"] == {"role": "arn"}
+
+
+def test_kube_system_has_priority_class_of_cluster() -> None:
+    assert pod(namespace="kube-system")["priorityClassName"] == "system-cluster-critical"
+    assert pod("priorityClassName=mine", namespace="kube-system")["priorityClassName"] == "mine"
+    assert "priorityClassName" not in pod()
+
+
+@pytest.mark.parametrize(
+    ("release", "values", "name"),
+    [
+        ("tf-dist", (), "tf-dist-controller"),
+        ("my-tf-dist", (), "my-tf-dist-controller"),
+        ("ml", (), "ml-tf-dist-controller"),
+        ("ml", ("nameOverride=jobs",), "ml-jobs-controller"),
+        ("ml", ("fullnameOverride=jobs",), "jobs-controller"),
+        ("x" * 53, (), "x" * 40 + "-controller"),
+    ],
+)
+def test_names_follow_release(release: str, values: tuple[str, ...], name: str) -> None:
+    objects = rendered("namespaces={a}", *values, release=release)
+    (found,) = of_kind(objects, "Deployment")
+    assert found["metadata"]["name"] == name
+    assert all(len(one["metadata"]["name"]) <= 63 for one in of_kind(objects, "Service"))
+
+
+def test_names_that_yaml_takes_for_numbers_stay_text() -> None:
+    values = ('drivers=["1","true"]', 'systemNamespace="null"', 'networkPolicy={"enabled":true,"from":["2"]}')
+    said = helm("template", "3", str(CHART), "--namespace=4", *(f"--set-json={value}" for value in values))
+    for one in documents(said):
+        metadata = one["metadata"]
+        texts = [metadata["name"], metadata.get("namespace", ""), *metadata["labels"].values()]
+        texts += [subject.get("namespace", "") for subject in one.get("subjects", ())]
+        assert all(isinstance(text, str) for text in texts), metadata
+    (policy,) = of_kind(documents(said), "NetworkPolicy")
+    (source,) = policy["spec"]["ingress"][0]["from"]
+    assert source["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "2"}
+    assert container(documents(said))["env"][0]["value"] == "null"
+
+
+def test_two_releases_share_definitions_and_nothing_else() -> None:
+    first, second = (
+        by_place(rendered(f"namespaces={{{name}}}", namespace=name, release=name)) for name in ("one", "two")
+    )
+    assert {kind for kind, _, _ in first.keys() & second.keys()} == {"CustomResourceDefinition"}
+
+
+def test_definitions_and_system_namespace_are_kept_at_uninstallation() -> None:
+    kept = of_kind(rendered("volcanoJobs=true", namespace="ml"), "CustomResourceDefinition", "Namespace")
+    assert len(kept) == 5
+    assert all(one["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for one in kept)
+    gone = of_kind(rendered("crds.keep=false"), "CustomResourceDefinition")
+    assert not any("annotations" in one["metadata"] for one in gone)
+    assert not of_kind(rendered("crds.enabled=false", "systemNamespace=default", namespace="ml"), *KEPT)
+
+
+KEPT = ("CustomResourceDefinition", "Namespace")
+
+
+def test_network_policy_lets_scrapes_in() -> None:
+    (policy,) = of_kind(rendered("networkPolicy.enabled=true", "networkPolicy.from={a,b}"), "NetworkPolicy")
+    (rule,) = policy["spec"]["ingress"]
+    spaces = [one["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for one in rule["from"]]
+    assert spaces == ["a", "b"]
+    (open_,) = of_kind(rendered("networkPolicy.enabled=true"), "NetworkPolicy")
+    assert "from" not in open_["spec"]["ingress"][0]
+
+
+@pytest.mark.parametrize(("release", "knows"), [("1.20.2", False), ("1.26", False), ("1.27.0-eks-1", True)])
+def test_only_servers_that_know_validation_rules_get_them(release: str, knows: bool) -> None:
+    text = template("volcanoJobs=true", kubernetes=release)
+    assert ("x-kubernetes-validations" in text) is knows
+    assert len(of_kind(documents(text), "CustomResourceDefinition")) == 4
 
 
 REFUSED = [
@@ -300,81 +187,76 @@ REFUSED = [
     ({"namespaces": "a"}, "namespaces"),
     ({"namespaces": ["Not_A_Name"]}, "namespaces"),
     ({"namespaces": ["a", "a"]}, "namespaces"),
+    ({"crds": True}, "crds"),
     ({"resources": {"requests": {"cpu": "much"}}}, "cpu"),
     ({"resources": {"request": {"cpu": "1"}}}, "request"),
     ({"nodeSelector": {"a": 1}}, "nodeSelector"),
+    ({"podLabels": {"a": 1}}, "podLabels"),
     ({"tolerations": [{"keys": "a"}]}, "tolerations"),
     ({"tolerations": [{"key": "a", "effect": "Never"}]}, "tolerations"),
+    ({"extraArgs": "--a"}, "extraArgs"),
     ({"gangSchedulers": ["yunikorn"]}, "gangSchedulers"),
     ({"defaultScheduler": ""}, "defaultScheduler"),
     ({"clusterDomain": "a'b"}, "clusterDomain"),
+    ({"controllerConfig": {"name": "a", "key": ".."}}, "controllerConfig"),
     ({"networkPolicy": {"enabled": "yes"}}, "networkPolicy"),
     ({"systemNamespace": ""}, "systemNamespace"),
 ]
 
 
-@cache
-def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-    return found
-
-
 @pytest.mark.parametrize(("values", "where"), REFUSED, ids=[str(one) for one, _ in REFUSED])
-def test_bad_values_are_refused_by_the_schema(values: dict[str, Any], where: str) -> None:
-    whole = merged(yaml.safe_load(values_yaml()), values)
-    errors = list(jsonschema.Draft7Validator(schema()).iter_errors(whole))
-    assert errors
+def test_schema_refuses_bad_values(values: dict[str, Any], where: str) -> None:
+    merged = {
+        **VALUES,
+        **{
+            key: {**VALUES[key], **value} if isinstance(value, dict) else value
+            for key, value in values.items()
+            if key in VALUES
+        },
+    }
+    errors = list(
+        jsonschema.Draft7Validator(SCHEMA).iter_errors(
+            {**merged, **{k: v for k, v in values.items() if k not in VALUES}}
+        )
+    )
     assert any(where in f"{error.json_path} {error.message}" for error in errors)
 
 
-def test_the_schema_takes_what_the_cases_say() -> None:
-    for _, values in CASES.values():
-        jsonschema.validate(merged(yaml.safe_load(values_yaml()), {**values, "global": {"a": 1}}), schema())
+def leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, below in schema.get("properties", {}).items():
+        yield f"{path}{key}"
+        yield from leaves(below, f"{path}{key}.")
+
+
+def test_schema_has_all_values_and_no_others() -> None:
+    """Each with a comment in values.yaml, or one above it."""
+    assert set(SCHEMA["properties"]) == {*VALUES, "global"}
+    for name in leaves(SCHEMA):
+        assert name == "global" or at(VALUES, name) is not None
+    jsonschema.validate({**VALUES, "global": {"a": 1}}, SCHEMA)
+    assert SCHEMA["definitions"]["gangScheduler"]["enum"] == [*GangScheduler]
 
 
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        (("replicas=0",), "replicas"),
-        (("controller=false", "namespaces={a}"), "namespaces: says what the controller drives, and controller: false"),
-        (("seeNodes=true",), "seeNodes: is for drivers without a controller"),
-        (("networkPolicy.from={a}",), "networkPolicy.from: says who may scrape"),
-        (("controller=false", "prometheusRule=true"), "prometheusRule: is for the controller"),
-        (("controller=false", "replicas=3"), "replicas: is for the controller"),
-        (("controller=false", "nodeSelector.a=b"), "nodeSelector: is for the controller"),
-        (("controller=false", "tolerations[0].key=a"), "tolerations: is for the controller"),
-        (("controller=false", "priorityClassName=a"), "priorityClassName: is for the controller"),
-        (("controller=false", "podDisruptionBudget=false"), "podDisruptionBudget: is for the controller"),
-        (("controller=false", "defaultScheduler=kueue"), "gangSchedulers gives drivers the rights"),
-        (("monitoringLabels.a=b",), "monitoringLabels: is for serviceMonitor or prometheusRule"),
-        (("controllerConfig.name=a", "controllerConfig.key=.."), "controllerConfig"),
+        (("controller=false", "namespaces={a}"), "namespaces: names the namespaces of the controller"),
+        (("seeNodes=true",), "seeNodes: is for programs without a controller"),
+        (("networkPolicy.from={a}",), "networkPolicy.from: limits who may scrape"),
+        (("drivers={a}", "userRoles=false"), "drivers: are bound to ClusterRoles"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(helm: Helm, values: tuple[str, ...], told: str) -> None:
-    arguments = [f"--set={value}" for value in values]
-    assert told in helm("template", "tf-dist", str(CHART), *arguments, fails=True)
+def test_contradictions_are_refused_in_words(values: tuple[str, ...], told: str) -> None:
+    assert told in helm("template", "tf-dist", str(CHART), *(f"--set={value}" for value in values), fails=True)
 
 
-def test_values_that_releases_share_may_have_the_image_and_resources(helm: Helm) -> None:
-    values = ("controller=false", "image.repository=mine", "resources.requests.cpu=1", "clusterDomain=example.local")
-    assert not any(kind == "Deployment" for kind, _, _ in helm.template(*(f"--set={value}" for value in values)))
+def test_document_names_values_that_exist() -> None:
+    """In commands and in text: ``--set a.b=c`` and tables."""
+    text = "".join(path.read_text() for path in (DEPLOY.parent / "docs").rglob("*.md"))
+    known = {*leaves(SCHEMA)}
+    for given in re.findall(r"--set(?:-string)? '?([\w.]+)[=\[]", text):
+        assert given.split("[")[0] in known or given.rpartition(".")[0] in known, given
 
 
-def test_the_chart_can_be_written_from_the_wheel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["install", "--chart", str(tmp_path / "chart")]) == 0
-    assert (tmp_path / "chart/Chart.yaml").read_text() == (CHART / "Chart.yaml").read_text()
-    assert len(capsys.readouterr().out.splitlines()) == sum(path.is_file() for path in CHART.rglob("*"))
-    assert run(["install", "--chart", str(tmp_path / "other"), "--replicas=3"]) == 2
-    assert "helm --set" in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
-
-
-def test_a_domain_of_the_environment_is_no_option_of_the_chart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUSTOM_CLUSTER_DOMAIN", "example.local")
-    assert run(["install", "--chart", str(tmp_path / "chart")]) == 0
-    assert "helm --set clusterDomain=example.local" in capsys.readouterr().err
-    assert (tmp_path / "chart/values.yaml").read_text() == values_yaml()
-    assert run(["install", "--chart", str(tmp_path / "other"), "--cluster-domain=example.local"]) == 2
-    assert not (tmp_path / "other").exists()
+def test_arguments_of_controller_stay_text() -> None:
+    assert container(rendered("extraArgs[0]=--a: b"))["args"][-1] == "--a: b"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.support import exists
 from tests.controller.harness import tfjob
 from tests.deploy.conftest import is_served
-from tests.helm.helm import CHART, Helm
+from tests.deploy.manifests import CHART, helm
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NETWORK_POLICIES, TFJOBS, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
@@ -27,13 +27,16 @@ ALWAYS = ("--namespace", HOME, "--set", f"systemNamespace={HOME}", "--set", "ima
 PART_OF = "app.kubernetes.io/part-of"
 
 
-@pytest.fixture
-def helm(kubeconfig: str, tmp_path: Path) -> Helm:
-    return Helm(tmp_path, kubeconfig)
+Run = Callable[..., str]
+
+
+@pytest.fixture(name="helm")
+def helm_on_cluster(kubeconfig: str) -> Run:
+    return partial(helm, kubeconfig=kubeconfig)
 
 
 @pytest.fixture
-def released(helm: Helm, admin: RestCluster, kubectl: Callable[..., str]) -> Iterator[str]:
+def released(helm: Run, admin: RestCluster, kubectl: Callable[..., str]) -> Iterator[str]:
     """The chart, installed as its document says; what Helm said. Other tests may have left definitions."""
     said = helm("install", RELEASE, str(CHART), *ALWAYS, "--create-namespace", "--take-ownership")
     until(lambda: is_served(admin, TFJOBS), 60)
@@ -49,7 +52,7 @@ def deployment(admin: RestCluster) -> dict[str, Any]:
 
 
 def test_a_release_from_its_installation_to_its_end(
-    helm: Helm, admin: RestCluster, released: str, kubectl: Callable[..., str]
+    helm: Run, admin: RestCluster, released: str, kubectl: Callable[..., str]
 ) -> None:
     assert "STATUS: deployed" in released
     assert "WARNING" not in released
@@ -59,9 +62,11 @@ def test_a_release_from_its_installation_to_its_end(
     admin.patch(LEASES, HOME, "tf-dist-controller", held)
 
     more = ("replicas=3", "networkPolicy.enabled=true", "tolerations[0].key=only", "tolerations[0].operator=Exists")
+    more += ("podLabels.team=ml",)
     helm("upgrade", RELEASE, str(CHART), *ALWAYS, *(f"--set={one}" for one in more))
     assert deployment(admin)["replicas"] == 3
     assert deployment(admin)["template"]["spec"]["tolerations"] == [{"key": "only", "operator": "Exists"}]
+    assert deployment(admin)["template"]["metadata"]["labels"]["team"] == "ml"
     assert exists(admin, NETWORK_POLICIES, HOME, "tf-dist-controller")
     lease = admin.get(LEASES, HOME, "tf-dist-controller")
     assert lease["spec"]["holderIdentity"] == "a-controller", "an upgrade leaves Leases to their holders"
@@ -84,7 +89,7 @@ def test_a_release_from_its_installation_to_its_end(
     assert admin.get(TFJOBS, JOBS, "mnist")["metadata"]["uid"] == job["metadata"]["uid"]
 
 
-def test_a_definition_of_another_operator_is_left_as_it_is(helm: Helm, admin: RestCluster, released: str) -> None:
+def test_a_definition_of_another_operator_is_left_as_it_is(helm: Run, admin: RestCluster, released: str) -> None:
     name = "tfjobs.kubeflow.org"
     admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "training-operator"}}})
     try:
@@ -99,23 +104,23 @@ def test_a_definition_of_another_operator_is_left_as_it_is(helm: Helm, admin: Re
         admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "tf-dist"}}})
 
 
-def test_volcanos_jobs_are_refused_where_volcano_is(helm: Helm, admin: RestCluster, released: str) -> None:
+def test_volcanos_jobs_are_refused_where_volcano_is(helm: Run, admin: RestCluster, released: str) -> None:
     helm("upgrade", RELEASE, str(CHART), *ALWAYS, "--set", "volcanoJobs=true")
     name = "jobs.batch.volcano.sh"
     admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: None}}})
     try:
         said = helm("upgrade", RELEASE, str(CHART), *ALWAYS, "--set", "volcanoJobs=true", fails=True)
-        assert "would drive the same jobs; leave out volcanoJobs" in said
+        assert "would run the same jobs; set volcanoJobs: false" in said
     finally:
         admin.patch(CRDS, None, name, {"metadata": {"labels": {PART_OF: "tf-dist"}}})
 
 
 def test_what_was_applied_becomes_a_release(
-    helm: Helm, admin: RestCluster, released: str, kubectl: Callable[..., str], install: Callable[..., Any]
+    helm: Run, admin: RestCluster, released: str, kubectl: Callable[..., str], install: Callable[..., Any]
 ) -> None:
     """As docs/install.md says: from ``tf-dist install | kubectl apply`` to Helm, with ``--take-ownership``."""
     helm("uninstall", RELEASE, *ALWAYS[:2])
-    printed = install(f"--into={HOME}", f"--system-namespace={HOME}", "--image=mine/tf-dist:1").stdout
+    printed = install(f"--namespace={HOME}", "--image=mine/tf-dist:1").stdout
     kubectl("apply", "-f", "-", stdin=printed)
     refused = helm("install", "another", str(CHART), *ALWAYS, fails=True)
     assert "invalid ownership metadata" in refused

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 
 
-class PullPolicy(StrEnum):
-    """When a node asks the registry for an image."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
-
-
 def _refuse(option: str, message: str, hint: str) -> InvalidJob:
     return InvalidJob([Problem(option, message, hint)])
 

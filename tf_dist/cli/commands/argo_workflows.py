@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -53,6 +53,7 @@ app = typer.Typer(
 _TRAINING: Final = "tf-dist/digits:latest"
 _CLUSTER_WIDE: Final = frozenset({"ClusterWorkflowTemplate", "ClusterRoleBinding"})
 _NOT_ALONE: Final = "digits-job.yaml"  # a part of others
+_VOLCANO_JOBS: Final = {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"]}
 
 
 @app.callback()
@@ -84,9 +85,10 @@ def export(
     from tf_dist.client.yaml_files import to_yaml
 
     images = {one: given for one, given in ((f"tf-dist:{__version__}", image), (_TRAINING, job_image)) if given}
+    names = sorted(path.name for path in home().glob("*.yaml") if path.name != _NOT_ALONE)
     files = {
-        name: to_yaml([_placed(one, namespace, images) for one in documents])
-        for name, documents in _documents(namespace, volcano=volcano_jobs)
+        name: to_yaml([_with_images(one, images) for one in documents(name, namespace, volcano=volcano_jobs)])
+        for name in names
     }
     output.write_files(files, folder, "give another folder")
     if not image:
@@ -96,16 +98,15 @@ def export(
         )
 
 
-def _documents(namespace: str, *, volcano: bool) -> Iterator[tuple[str, list[Any]]]:
+def documents(name: str, namespace: str, *, volcano: bool = False) -> list[Any]:
+    """The objects of a file, in this namespace ("": as they are). ``volcano``: steps may run Volcano Jobs as well."""
     import yaml
 
-    from tf_dist.cli.install.argo_rbac import driving_step_roles, step_roles
-
-    yield "rbac.yaml", step_roles(namespace or "default", volcano=volcano)
-    yield "rbac-driver.yaml", driving_step_roles(namespace or "default", volcano=volcano)
-    for path in sorted(home().glob("*.yaml")):
-        if path.name not in (_NOT_ALONE, "rbac.yaml", "rbac-driver.yaml"):
-            yield path.name, list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    found = [_placed(one, namespace) for one in yaml.safe_load_all((home() / name).read_text(encoding="utf-8"))]
+    for one in found:
+        if volcano and one["kind"] == "Role":
+            one["rules"] += [{**rule, **_VOLCANO_JOBS} for rule in one["rules"] if "tfjobs" in rule["resources"]]
+    return found
 
 
 def home() -> Path:
@@ -117,10 +118,17 @@ def home() -> Path:
     return inside if inside.is_dir() else package.parent / "workflows"
 
 
-def _placed(document: Any, namespace: str, images: Mapping[str, str]) -> Any:
-    if namespace and document["kind"] not in _CLUSTER_WIDE:
-        document = {**document, "metadata": {**document["metadata"], "namespace": namespace}}
-    return _with_images(document, images)
+def _placed(document: Any, namespace: str) -> Any:
+    if not namespace:
+        return document
+    metadata = document["metadata"]
+    if document["kind"] not in _CLUSTER_WIDE:
+        metadata["namespace"] = namespace
+    elif document["kind"] == "ClusterRoleBinding":
+        metadata["name"] = metadata["name"].replace("default", namespace)
+    for subject in document.get("subjects", ()):
+        subject["namespace"] = namespace
+    return document
 
 
 def _with_images(value: Any, images: Mapping[str, str]) -> Any:

@@ -1,1 +1,1 @@
-"""The objects that ``tf-dist install`` puts into a cluster, as plain data: nothing is written anywhere."""
+"""What ``tf-dist install`` prints, and the check of the cluster that it goes to."""

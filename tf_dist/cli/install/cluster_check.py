@@ -1,22 +1,21 @@
-"""Check of a cluster before an installation: existing definitions, whose they are, and what they lack."""
+"""The check of a cluster before an installation: its definitions, its queues, and what its jobs need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.cli.install.crds import TFJOBS, VOLCANO_COMMANDS, tfjobs
-from tf_dist.cli.install.install_options import DisruptionBudgetVersion, InstallOptions, Manifest
+from tf_dist.cli.install.manifests import ClusterSupport, Manifest, definition
 from tf_dist.client import stored_jobs
 from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
-from tf_dist.cluster.api import POD_DISRUPTION_BUDGETS, QUEUES, VOLCANO_JOBS, Cluster, Object
+from tf_dist.cluster.api import QUEUES, VOLCANO_JOBS, Cluster, Object
 from tf_dist.core.api.pod_events import join_names
 from tf_dist.core.api.status_codec import MEMORY_CONDITION
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
 from tf_dist.core.integrations.dispatch import integration_of
-from tf_dist.errors import Forbidden, InvalidJob, NotFound, Rejected
+from tf_dist.errors import Forbidden, InvalidJob, NotFound
 
 _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"
 
@@ -102,52 +101,49 @@ def keeps(version: Mapping[str, Any], path: str) -> bool:
     return True
 
 
-_OLD: Final = "leave the option out; Kubernetes serves it from 1.21 on"
-_TAKE_OVER: Final = "kubectl label crd {} {}={} --overwrite"
+_TFJOBS: Final = "tfjobs.kubeflow.org"
+_VALIDATION_RULES_SINCE: Final = (1, 27)
+_DISRUPTION_BUDGETS_SINCE: Final = (1, 21)
 
 
-def check_cluster(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOptions, list[DefinitionDifference]]:
-    """The settings that fit the cluster, and what to report about it. Nothing in the cluster is changed.
+def check_cluster(cluster: Cluster, release: tuple[int, int]) -> tuple[ClusterSupport, list[DefinitionDifference]]:
+    """What the cluster can take, and what to report about it. Nothing in the cluster is changed.
 
-    Rejected when what is asked for would do harm: Volcano's jobs under two controllers.
+    ``release``: of its API server, as (1, 27); (0, 0) if it is not known.
     """
-    if settings.volcano_jobs:
-        _refuse_volcano(cluster)
-        commands = get_definition(cluster, VOLCANO_COMMANDS)
-        if commands is not None and not is_tf_dist_definition(commands):
-            # Volcano's own serves as well, and may be all that is left of it.
-            settings = replace(settings, left_out=settings.left_out | {VOLCANO_COMMANDS})
-    there = get_definition(cluster, TFJOBS)
-    found: list[DefinitionDifference] = []
-    if there is not None and not is_tf_dist_definition(there):
-        found = list(_differences_of(there))
-        settings = replace(settings, left_out=settings.left_out | {TFJOBS})
+    known = release != (0, 0)
+    there = get_definition(cluster, _TFJOBS)
+    foreign = there is not None and not is_tf_dist_definition(there)
+    found = list(_differences_of(there)) if there is not None and foreign else []
     found += _unlimited_default(cluster)
-    budgets = _budgets(cluster, settings.into)
-    if settings.disruption_budgets and budgets is not DisruptionBudgetVersion.V1:
-        raise Rejected("the cluster does not serve policy/v1, of which --disruption-budgets makes objects", hint=_OLD)
-    return replace(settings, budgets=budgets), found
+    support = ClusterSupport(
+        foreign=frozenset({_TFJOBS} if foreign else ()),
+        validation_rules=not known or release >= _VALIDATION_RULES_SINCE,
+        disruption_budgets=not known or release >= _DISRUPTION_BUDGETS_SINCE,
+    )
+    return support, found
 
 
-def with_needed_rights(cluster: Cluster, settings: InstallOptions) -> tuple[InstallOptions, list[str]]:
-    """The settings with the options that jobs in the cluster need, and those that were added, in words.
-
-    Installing anew with fewer options would take rights from drivers in the midst of these jobs.
-    """
+def needed_values(cluster: Cluster) -> list[DefinitionDifference]:
+    """Values of the chart that jobs in the cluster need. The manifests that are printed have none of them."""
     try:
         going = [job for job in stored_jobs.list_jobs(cluster, None) if not job.status.finished]
     except (Forbidden, NotFound):
-        return settings, []
-    words: list[str] = []
-    volcano = [job for job in going if job.resource is VOLCANO_JOBS]
-    ours = is_tf_dist_definition(get_definition(cluster, VOLCANO_JOBS_DEFINITION) or {"metadata": {}})
-    if volcano and ours and not settings.volcano_jobs:
-        settings = replace(settings, volcano_jobs=True)
-        words.append(f"--volcano-jobs ({_named(volcano)})")
-    for name in sorted({name for job in going if (name := _gang_scheduler(job))} - {*settings.others}):
-        settings = replace(settings, gang_schedulers=(*settings.gang_schedulers, name))
-        words.append(f"--gang-scheduler {name} ({_named([job for job in going if _gang_scheduler(job) == name])})")
-    return settings, words
+        return []
+    needs: dict[str, list[stored_jobs.StoredJob]] = {}
+    if is_tf_dist_definition(get_definition(cluster, VOLCANO_JOBS_DEFINITION) or {"metadata": {}}):
+        needs["volcanoJobs=true"] = [job for job in going if job.resource is VOLCANO_JOBS]
+    for job in going:
+        if name := _gang_scheduler(job):
+            needs.setdefault(f"gangSchedulers={{{name}}}", []).append(job)
+    return [
+        DefinitionDifference(
+            f"{_named(jobs)} needs rights that these manifests do not have",
+            f"if you apply them, the job gets stuck; install with Helm: --set '{value}'",
+        )
+        for value, jobs in sorted(needs.items())
+        if jobs
+    ]
 
 
 def _gang_scheduler(job: stored_jobs.StoredJob) -> str:
@@ -160,7 +156,7 @@ def _gang_scheduler(job: stored_jobs.StoredJob) -> str:
 
 
 def _named(jobs: list[stored_jobs.StoredJob]) -> str:
-    more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    more = f" (and {len(jobs) - 1} more)" if len(jobs) > 1 else ""
     return f"{jobs[0].shown} in {jobs[0].namespace}{more}"
 
 
@@ -191,37 +187,15 @@ def _line(queues: Mapping[str, Queue], name: str) -> list[str]:
     return line
 
 
-def _budgets(cluster: Cluster, namespace: str) -> DisruptionBudgetVersion:
-    try:
-        cluster.list(POD_DISRUPTION_BUDGETS, namespace, limit=1)
-    except NotFound:
-        return DisruptionBudgetVersion.V1BETA1
-    except Forbidden:
-        return DisruptionBudgetVersion.V1
-    return DisruptionBudgetVersion.V1
-
-
 def _differences_of(there: Object) -> Iterator[DefinitionDifference]:
     yield DefinitionDifference(
-        f"the cluster has a definition {TFJOBS} that is not tf-dist's; it is left as it is",
+        f"the cluster has a definition {_TFJOBS} that is not tf-dist's; it is left as it is",
         "tf-dist works with it. To have tf-dist's instead, once nothing else needs it: "
-        + _TAKE_OVER.format(TFJOBS, PART_OF, TF_DIST),
+        f"kubectl label crd {_TFJOBS} {PART_OF}={TF_DIST} --overwrite",
     )
-    yield from differences(there, tfjobs())
+    yield from differences(there, definition(_TFJOBS))
     yield DefinitionDifference(
         "another operator may be running, and two operators on one job harm it",
         "look for it: kubectl get deployments -A | grep -E 'training-operator|tf-job-operator'; "
-        "scale it to 0, or let it drive other namespaces than tf-dist (--namespace)",
-    )
-
-
-def _refuse_volcano(cluster: Cluster) -> None:
-    there = get_definition(cluster, VOLCANO_JOBS_DEFINITION)
-    if there is None or is_tf_dist_definition(there):
-        return
-    raise Rejected(
-        f"the cluster has Volcano's definition {VOLCANO_JOBS_DEFINITION}: its controller and tf-dist's would drive the "
-        "same jobs",
-        hint="leave out --volcano-jobs; or, if Volcano is gone for good: "
-        + _TAKE_OVER.format(VOLCANO_JOBS_DEFINITION, PART_OF, TF_DIST),
+        "scale it to 0, or let the two have different namespaces (docs/install.md)",
     )

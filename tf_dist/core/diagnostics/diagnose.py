@@ -133,7 +133,7 @@ PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
     PendingReason.SCHEDULER_MISSING: (
         Level.ERROR,
         Category.SCHEDULER_MISSING,
-        "install it, and grant tf-dist its objects (tf-dist install --gang-scheduler NAME); or name another one",
+        "install it, and grant tf-dist its objects (value gangSchedulers of the Helm chart); or name another one",
     ),
     PendingReason.QUEUE_REFUSED: (
         Level.ERROR,

@@ -1,1 +1,0 @@
-"""The Helm chart, written from the manifests."""

@@ -1,0 +1,115 @@
+"""The manifests that are shipped with tf-dist, with the substitutions of ``tf-dist install``.
+
+They are what Helm makes of the chart in ``deploy/chart`` (``make manifests``). All other settings are the chart's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tf_dist import __version__
+from tf_dist.core.api.names import SYSTEM_NAMESPACE
+
+Manifest = dict[str, Any]
+
+IMAGE: Final = f"tf-dist:{__version__}"
+"""The image in the manifests. It names no registry: each user pushes it to their own."""
+
+# Kubernetes creates these itself: they keep their labels.
+_KUBERNETES_OWN: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+_WHOLE_CLUSTER: Final = "tf-dist.yaml"
+_NAMESPACED: Final = "tf-dist-namespaced.yaml"
+_NAMESPACE_IN_FILE: Final = {_WHOLE_CLUSTER: SYSTEM_NAMESPACE, _NAMESPACED: "my-namespace"}
+_DEFINITION: Final = "CustomResourceDefinition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallOptions:
+    """What ``tf-dist install`` substitutes."""
+
+    namespace: str = SYSTEM_NAMESPACE
+    """The namespace of the controller."""
+    image: str = IMAGE
+    """The controller's image."""
+    replicas: int = 2
+    """Pods of the controller."""
+    namespaced: bool = False
+    """The controller runs the jobs of its own namespace only, with Roles instead of ClusterRoles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSupport:
+    """What of the manifests a cluster can take; by default all of it."""
+
+    foreign: frozenset[str] = frozenset()
+    """Names of definitions that another installation owns. They are left out."""
+    validation_rules: bool = True
+    """The API server has validation rules (CEL): from Kubernetes 1.27 on."""
+    disruption_budgets: bool = True
+    """The API server has policy/v1: from Kubernetes 1.21 on; before that it is policy/v1beta1."""
+
+
+def manifests(options: InstallOptions, support: ClusterSupport) -> list[Manifest]:
+    """All objects of an installation, in the order in which they are to be applied."""
+    file = _NAMESPACED if options.namespaced else _WHOLE_CLUSTER
+    objects = _read(file)
+    if options.namespaced:
+        objects = [*(one for one in _read(_WHOLE_CLUSTER) if one["kind"] == _DEFINITION), *objects]
+    found = [_fitted(one, options, _NAMESPACE_IN_FILE[file], support) for one in objects]
+    return [one for one in found if not _is_left_out(one, support)]
+
+
+def definition(name: str) -> Manifest:
+    """A definition of tf-dist, as it is shipped."""
+    (found,) = (one for one in _read(_WHOLE_CLUSTER) if (one["kind"], one["metadata"]["name"]) == (_DEFINITION, name))
+    return found
+
+
+def _read(name: str) -> list[Manifest]:
+    import yaml
+
+    import tf_dist
+
+    package = Path(tf_dist.__file__).parent
+    inside = package / "deploy"  # in a wheel; in a checkout it is next to the package
+    path = (inside if inside.is_dir() else package.parent / "deploy") / name
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast
+    return [one for one in yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader) if one is not None]
+
+
+def _fitted(manifest: Manifest, options: InstallOptions, in_file: str, support: ClusterSupport) -> Manifest:
+    """The manifest with the options, for this cluster."""
+    kind = manifest["kind"]
+    if kind == _DEFINITION:
+        return manifest if support.validation_rules else dict(_without_rules(manifest))
+    if kind == "Deployment":
+        manifest["spec"]["replicas"] = options.replicas
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        container["image"] = options.image
+    if kind == "PodDisruptionBudget" and not support.disruption_budgets:
+        manifest["apiVersion"] = "policy/v1beta1"
+    fitted: Manifest = _replaced(manifest, in_file, options.namespace)
+    return fitted
+
+
+def _is_left_out(manifest: Manifest, support: ClusterSupport) -> bool:
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    return (kind == _DEFINITION and name in support.foreign) or (kind == "Namespace" and name in _KUBERNETES_OWN)
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    """The value with a namespace for another: alone, or in an argument."""
+    if isinstance(value, dict):
+        return {key: _replaced(inner, old, new) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner, old, new) for inner in value]
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+def _without_rules(value: Any) -> Any:
+    """A definition without validation rules: kubectl of an older cluster refuses them."""
+    if isinstance(value, dict):
+        return {key: _without_rules(inner) for key, inner in value.items() if key != "x-kubernetes-validations"}
+    return [_without_rules(inner) for inner in value] if isinstance(value, list) else value
