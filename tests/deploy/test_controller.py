@@ -13,16 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.ready import tf_dist
 from tests.cluster.support import exists
 from tests.controller.harness import tfjob
 from tests.deploy.conftest import SYSTEM
 from tests.deploy.kubelet import Kubelet
-from tests.deploy.manifests import container, rendered, shipped
+from tests.deploy.manifests import container, documents, rendered, shipped
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.leases.lease import controller_lease_name
 
 PROGRAM = [sys.executable, "-m", "tf_dist.cli.main"]
 
@@ -54,12 +56,24 @@ def answers(log: Path, path: str) -> int:
 
 
 @pytest.mark.cluster
-def test_the_controller_drives_a_job_with_nothing_but_its_role(
-    admin: RestCluster, config_of: Callable[[str, str], str], room: Kubelet, namespace: str, tmp_path: Path
+@pytest.mark.parametrize("namespaced", [False, True], ids=["whole cluster", "one namespace"])
+def test_controller_runs_job_with_nothing_but_its_role(
+    admin: RestCluster,
+    kubectl: Callable[..., str],
+    install: Callable[..., subprocess.CompletedProcess[str]],
+    config_of: Callable[[str, str], str],
+    room: Kubelet,
+    namespace: str,
+    tmp_path: Path,
+    namespaced: bool,
 ) -> None:
-    manager = container(shipped())
+    home = namespace if namespaced else SYSTEM
+    objects = documents(install("--namespaced", "--namespace", namespace).stdout) if namespaced else shipped()
+    if namespaced:  # all but its pods, which this test plays
+        kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(one for one in objects if one["kind"] != "Deployment"))
+    manager = container(objects)
     given = ["--metrics-port=0" if one.startswith("--metrics-port") else one for one in manager["args"]]
-    config = config_of("tf-dist-controller", SYSTEM)
+    config = config_of("tf-dist-controller", home)
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen([*PROGRAM, *given, f"--kubeconfig={config}"], stdout=log, stderr=log)
         try:
@@ -80,9 +94,9 @@ def test_the_controller_drives_a_job_with_nothing_but_its_role(
             code = process.wait(timeout=60)
     said = (tmp_path / "log").read_text()
     assert code == 0, said
-    assert "cannot" not in said, said
-    held = {
-        lease["metadata"]["name"]: lease["spec"].get("holderIdentity") for lease in admin.list(LEASES, SYSTEM).items
-    }
-    assert "tf-dist-controller" in held
+    # One of a namespace says what it cannot see of the cluster, once.
+    assert said.count("cannot list") == len(set(re.findall(r"cannot list resource \\\"(\w+)", said))), said
+    assert namespaced or "cannot" not in said, said
+    held = {lease["metadata"]["name"]: lease["spec"].get("holderIdentity") for lease in admin.list(LEASES, home).items}
+    assert controller_lease_name((namespace,) if namespaced else ()) in held
     assert not any(held.values()), held

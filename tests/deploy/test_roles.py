@@ -229,6 +229,7 @@ def volcano(
         yield namespace
     finally:
         kubectl("delete", "crd", "jobs.batch.volcano.sh", "commands.bus.volcano.sh")
+        kubectl("delete", "clusterrolebinding", f"tf-dist-driver-{namespace}")
         kubectl("apply", "-f", "-", stdin=install().stdout)
 
 

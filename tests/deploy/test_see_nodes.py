@@ -36,6 +36,9 @@ def spaces(
     made = template("controller=false", "seeNodes=true", f"drivers={{{namespace},{other}}}", "crds.enabled=false")
     kubectl("apply", "-f", "-", stdin=made)
     yield namespace, other
+    for name in ("driver", "see-nodes"):
+        kubectl("delete", "clusterrolebinding", *(f"tf-dist-{name}-{one}" for one in (namespace, other)))
+    kubectl("delete", "clusterrole", "tf-dist-see-nodes", "tf-dist-verdicts")
     with suppress(NotFound):
         admin.delete(NAMESPACES, None, other)
 
