@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs.generator.markdown import code, prose, table
 from tf_dist.cli.commands.argo_workflows import documents
 from tf_dist.cli.install.manifests import ClusterSupport, InstallOptions, manifests
-from tf_dist.controller.observability.metrics_recorder import DriverStats, InformerStats, QueueStats, WorkQueueStats
+from tf_dist.controller.observability.metrics_recorder import ControllerStats, InformerStats, QueueStats, WorkQueueStats
 from tf_dist.controller.observability.prometheus import PrometheusRecorder
 
 # One of everything, so that every family has a series.
-_SAMPLE = DriverStats(
+_SAMPLE = ControllerStats(
     WorkQueueStats(), (InformerStats("pods", 0.0, 0.0, False, 1),), {"Running": 1}, {"": QueueStats()}
 )
 

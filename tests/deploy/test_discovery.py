@@ -11,8 +11,8 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, VOLCANO_JOBS
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.driver import Driver
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.settings import ControllerSettings
 from tools.definitions.crds import volcano_jobs
 
 pytestmark = pytest.mark.cluster
@@ -22,7 +22,7 @@ SECONDS = 120.0
 def test_jobs_of_a_kind_that_is_defined_later_are_driven(admin: RestCluster, room: Kubelet, namespace: str) -> None:
     if is_served(admin, VOLCANO_JOBS):
         pytest.skip("this cluster has Volcano")
-    driver = Driver(admin, settings=DriverSettings(namespace=namespace, volcano_jobs=True))
+    driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=True))
     driver.start()
     try:
         until(driver.synced, SECONDS)

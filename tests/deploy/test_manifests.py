@@ -16,7 +16,7 @@ from tests.deploy.rbac import Call, Subject, allowed
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.driver_settings import DriverSettings
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import controller_lease_name, system_namespace
 from tf_dist.controller.manager import Manager, ManagerSettings
 from tf_dist.errors import AlreadyExists, Forbidden
@@ -145,7 +145,7 @@ def test_controller_leads_by_leases_that_are_installed(values: tuple[str, ...]) 
     options = ManagerSettings(
         namespaces=namespaces,
         lease_namespace="home",
-        driver=DriverSettings(volcano_jobs=False, system_namespace=system_namespace(env)),
+        driver=ControllerSettings(volcano_jobs=False, system_namespace=system_namespace(env)),
         metrics_port=0,
         renew_every=0.05,
     )
