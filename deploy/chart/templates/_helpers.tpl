@@ -51,9 +51,17 @@ app.kubernetes.io/component: controller
 {{- if or (has (last .) $values.gangSchedulers) (eq (last .) $values.defaultScheduler) -}}true{{- end -}}
 {{- end -}}
 
-{{/* "true" if the release brings the Leases in the system namespace, by which all drivers of the cluster agree. */}}
-{{- define "tf-dist.systemLeases" -}}
-{{- if or (not .Values.namespaces) (eq .Release.Namespace .Values.systemNamespace) -}}true{{- end -}}
+{{/* "true" if the controller leads the whole cluster, by Leases in the system namespace. */}}
+{{- define "tf-dist.leadsCluster" -}}
+{{- if and .Values.controller (not .Values.namespaces) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The Leases by which it leads, one for each kind of jobs. */}}
+{{- define "tf-dist.leases" -}}
+- tf-dist-controller
+{{- if .Values.volcanoJobs }}
+- tf-dist-controller-volcano
+{{- end }}
 {{- end -}}
 
 {{/* "true" if the cluster has a definition of this name that another installation owns. */}}

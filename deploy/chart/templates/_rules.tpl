@@ -1,7 +1,7 @@
 {{/* Rules that several roles have. All other rules are in the role's own file. */}}
 
 {{/* Reconcile the jobs of a namespace: the controller, and programs that run their own jobs.
-patch of jobs: their annotations, and a touch of the jobs that the last leader was about to admit.
+patch of jobs: their annotations, and what their original controllers fill in.
 finalizers: OwnerReferencesPermissionEnforcement asks for it where pods block the deletion of their job. */}}
 {{- define "tf-dist.rules.reconcile" -}}
 - apiGroups: [kubeflow.org]
@@ -65,12 +65,12 @@ finalizers: OwnerReferencesPermissionEnforcement asks for it where pods block th
 {{- end }}
 {{- end -}}
 
-{{/* What the controller needs of a namespace beyond that. leases: which drivers of the namespace live. */}}
+{{/* What the controller needs of a namespace beyond that. leases: to lead it; who leads the cluster sees who does. */}}
 {{- define "tf-dist.rules.controller" -}}
 {{ include "tf-dist.rules.reconcile" . }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, list]
+  verbs: {{ if .Values.namespaces }}[get, list, watch, create, update, delete]{{ else }}[list]{{ end }}
 {{- if .Values.disruptionBudgets }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
