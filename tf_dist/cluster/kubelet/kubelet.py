@@ -100,7 +100,7 @@ class Kubelet(Service):
             cluster, NODES, self._queue_node, fields=f"metadata.name={self._settings.name}"
         )
         self._pod_worker = PodWorker(
-            cluster, self._pods, self._supervisor, self._runtime, self._queue, self._settings, clock
+            cluster, self._pods, self._services, self._supervisor, self._runtime, self._queue, self._settings, clock
         )
         self._registration: NodeRegistration | None = None
         self._thread = threading.Thread(target=self._loop, name="kubelet", daemon=True)
@@ -217,8 +217,7 @@ class Kubelet(Service):
         if self._supervisor_lost:
             self._replace_supervisor()
         self._registration.beat(self._clock())
-        if self.network.mode == NetworkMode.ISOLATED:
-            self._pod_worker.network.show(self._pods.items(), self._services.items(), self._pod_worker.workload)
+        self._pod_worker.update_hosts()
 
 
 def _named(pod: Object, namespace: str, name: str) -> bool:

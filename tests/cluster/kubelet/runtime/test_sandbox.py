@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.kubelet.bench import Bench, MakeBench, as_other, make_pod, py, sh, until
-from tests.core.builders import replicas, template, v1_job, v1alpha1_job
-from tf_dist.cluster.api import CONFIG_MAPS, SECRETS, SERVICES
+from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
+from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SERVICES
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId
+from tf_dist.core.api.job import Job, ReplicaId, ServiceStyle
 from tf_dist.core.podbuilder import replica_pod, services
 
 SERVE = """
@@ -65,17 +66,23 @@ def test_names_appear_in_pods_that_already_run(isolated: Bench) -> None:
 
 RESOLVE = """
 import json, os, socket
-host = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1].rpartition(":")[0]
+if "TF_CONFIG" in os.environ:
+    host = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][1].rpartition(":")[0]
+else:
+    host = os.environ["VC_WORKER_HOSTS"].split(",")[1]
 print(socket.gethostbyname(host), flush=True)
 """
+HEADLESS = partial(v1_job, annotations={names.SERVICES: "headless"})
+PER_JOB = partial(v1_job, services=ServiceStyle.PER_JOB)
 
 
-@pytest.mark.parametrize("build", [v1_job, v1alpha1_job])
+@pytest.mark.parametrize("build", [v1_job, v1alpha1_job, HEADLESS, PER_JOB, volcano_job])
 def test_a_replica_resolves_a_peer_whose_pod_does_not_exist_yet(isolated: Bench, build: Callable[..., Job]) -> None:
     training = template(containers=[{"name": "tensorflow", "image": "x", "command": [sys.executable, "-c", RESOLVE]}])
     job = build(replicas("Worker", 2, template=training, pod_restart_policy="Never"))
     for body in services.build_objects(job):
-        isolated.cluster.create(SERVICES, "default", without_owner(body))
+        kind = {"Service": SERVICES, "ConfigMap": CONFIG_MAPS, "NetworkPolicy": NETWORK_POLICIES}[body["kind"]]
+        isolated.cluster.create(kind, "default", without_owner(body))
 
     def run(index: int) -> str:
         body = replica_pod.build_pod(job, ReplicaId("worker", index), "1.0.0")

@@ -1,12 +1,14 @@
 """Pod network of an isolated node: pod IPs, and service discovery by /etc/hosts.
 
-A name exists as soon as its pod is known, and that of a service with an address of its own as soon as the service is:
-programs resolve their peers when they start, before those run. Addresses are fixed by then.
+The name of a replica exists before its pod does: programs resolve their peers when they start, and a peer may not have
+been created by then. The address of a replica follows from its labels, so it is known in advance. Which replicas a job
+with one service for all has is read from the environments of its pods, which name their peers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tf_dist.cluster.api import Object, has_ended
@@ -62,11 +64,11 @@ def hosts_entries(
     pods: Iterable[Object],
     services: Iterable[Object],
     addresses: Mapping[str, str],
-    reserved: Callable[[Object], str] = lambda service: "",
+    reserved: Callable[[Object], Mapping[str, str]] = lambda service: {},
 ) -> tuple[HostsEntry, ...]:
     """Every (namespace, address, name below the namespace); ``addresses`` by pod uid.
 
-    ``reserved``: the address of a service that has no pod yet ("": none).
+    ``reserved``: the addresses of a service's names whose pods do not exist yet, or do.
     """
     known = [
         (pod, addresses[pod["metadata"]["uid"]])
@@ -75,10 +77,10 @@ def hosts_entries(
     ]
     found: list[HostsEntry] = []
     for service in services:
-        entries = _service_entries(service, known)
-        if not entries and (address := reserved(service)):
-            entries = [(service["metadata"]["namespace"], address, service["metadata"]["name"])]
+        entries, namespace = _service_entries(service, known), service["metadata"]["namespace"]
+        there = {name for _, _, name in entries}
         found += entries
+        found += [(namespace, address, name) for name, address in reserved(service).items() if name not in there]
     return tuple(dict.fromkeys(found))
 
 
@@ -129,6 +131,7 @@ class PodNetwork:
     def __init__(self, supervisor: RuntimeClient) -> None:
         self._supervisor = supervisor
         self._addresses = IpAllocator()
+        self._expected: frozenset[str] = frozenset()
         self._shown: object = None
 
     def address(self, pod: Object) -> str:
@@ -141,16 +144,28 @@ class PodNetwork:
             return self._addresses.keep(metadata["namespace"], name, known)
         return self._addresses.of(metadata["namespace"], name)
 
-    def _reserved(self, service: Object) -> str:
-        replica, headless = _replica(mapping(service["spec"].get("selector"))), "None"
-        if not replica or service["spec"].get("clusterIP") == headless:
-            return ""
-        return self._addresses.of(service["metadata"]["namespace"], replica)
+    def _reserved(self, service: Object) -> dict[str, str]:
+        """The names of replicas behind a service, and their addresses."""
+        namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+        selector = mapping(service["spec"].get("selector"))
+        if replica := _replica(selector):
+            return {name: self._addresses.of(namespace, replica)}
+        if selector.keys() != {names.JOB_UID}:
+            return {}
+        hosts = re.compile(rf"{re.escape(name)}-(.+)-(\d+)\.{re.escape(name)}")
+        replicas = {host: found for host in sorted(self._expected) if (found := hosts.fullmatch(host))}
+        uid = selector[names.JOB_UID]
+        return {host: self._addresses.of(namespace, f"{uid}/{found[1]}/{found[2]}") for host, found in replicas.items()}
 
     def show(self, pods: Sequence[Object], services: Sequence[Object], workload: Callable[[Object], PodState]) -> None:
         """Update /etc/hosts of every live pod when the reachable names have changed."""
         live = [pod for pod in pods if not has_ended(pod)]
-        state = ({pod["metadata"]["uid"] for pod in live}, [item["metadata"]["resourceVersion"] for item in services])
+        self._expected = frozenset().union(*(workload(pod).peers for pod in live))
+        state = (
+            {pod["metadata"]["uid"] for pod in live},
+            [item["metadata"]["resourceVersion"] for item in services],
+            self._expected,
+        )
         if state == self._shown:
             return
         addresses = {pod["metadata"]["uid"]: workload(pod).ip for pod in live}

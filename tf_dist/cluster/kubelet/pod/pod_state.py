@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -53,6 +54,7 @@ _KINDS = {
 NOT_HONOURED = "NotHonoured"
 _KEPT_ATTEMPTS = 4  # of a container, whose logs stay beside those of the present one
 _KEPT_PODS = 10  # of one name, whose logs stay in ``keep_logs_dir``
+_PEER = re.compile(r"[a-z0-9][-a-z0-9]*\.[a-z0-9][-a-z0-9]*")
 _RETRY = 2.0  # seconds until something that was missing is looked for again
 
 
@@ -66,6 +68,8 @@ class PodState:
     home: NodeEnvironment
     ip: str = ""
     plans: Mapping[str, ContainerPlan] | None = None
+    peers: frozenset[str] = frozenset()
+    """Names in the form ``HOST.SERVICE`` in the environments of its containers."""
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
     problem: PodStartError | None = None
@@ -166,6 +170,7 @@ class PodState:
         self.paths = VolumeManager(self.folder, self.home.claims / self.namespace, group).make(volumes)
         self.volumes = volumes
         self.plans = {plan.name: plan for plan in plans}
+        self.peers = frozenset(name for plan in plans for text in plan.env.values() for name in _PEER.findall(text))
 
     def _surroundings(self, cluster: Cluster) -> PlanContext:
         def find(kind: str, name: str) -> Object | None:

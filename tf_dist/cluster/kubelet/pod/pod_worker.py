@@ -129,6 +129,7 @@ class PodWorker:
         self,
         cluster: Cluster,
         pods: UidInformer,
+        services: UidInformer,
         supervisor: RuntimeClient,
         runtime: NodeRuntime,
         queue: WorkQueue[str],
@@ -137,6 +138,7 @@ class PodWorker:
     ) -> None:
         self._cluster = cluster
         self._pods = pods
+        self._services = services
         self._supervisor = supervisor
         self._runtime = runtime
         self._queue = queue
@@ -145,7 +147,7 @@ class PodWorker:
         self._writer = StatusManager(cluster, pods, settings.name)
         self._devices = DeviceManager(machine.gpu_indices())
         self._workloads: dict[str, PodState] = {}
-        self.network = PodNetwork(supervisor)
+        self._network = PodNetwork(supervisor)
         self._warned: set[str] = set()
 
     def restore(self) -> None:
@@ -162,6 +164,11 @@ class PodWorker:
             workload.home, workload.stopping = self._runtime.home, False
         for pod in self._pods.items():
             self._queue.add(pod["metadata"]["uid"])
+
+    def update_hosts(self) -> None:
+        """Bring the names that pods resolve up to date."""
+        if self._runtime.network.mode == NetworkMode.ISOLATED:
+            self._network.show(self._pods.items(), self._services.items(), self.workload)
 
     def sync(self, uid: str) -> None:
         """Sync one pod; a failed sync is retried later."""
@@ -219,9 +226,12 @@ class PodWorker:
                 return
 
     def _prepare(self, workload: PodState, pod: Object, now: float) -> None:
+        planned = workload.plans is not None
         workload.prepare(self._cluster, pod, now)
         if workload.plans is None:
             return
+        if not planned:
+            self.update_hosts()  # its peers are known now, and it asks for them as soon as it runs
         devices = self._devices.assign(workload.uid, workload.plans.values())
         if devices is None:
             text = "too few free GPUs on this machine"
@@ -260,7 +270,9 @@ class PodWorker:
         workload = self._workloads.get(metadata["uid"])
         if workload is None:
             workload = PodState(metadata["uid"], metadata["namespace"], metadata["name"], self._runtime.home)
-            workload.ip = "127.0.0.1" if self._runtime.network.mode == NetworkMode.SHARED else self.network.address(pod)
+            workload.ip = (
+                "127.0.0.1" if self._runtime.network.mode == NetworkMode.SHARED else self._network.address(pod)
+            )
             workload.readiness = ReadinessProber(lambda: self._queue.add(metadata["uid"]))
             self._workloads[metadata["uid"]] = workload
         return workload
