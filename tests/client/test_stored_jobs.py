@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import tfjob
-from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_job, find_problems, job_cells, without_driver
-from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
+from tf_dist.client.stored_jobs import (
+    StoredJob,
+    dns_problems,
+    driver_problems,
+    find_job,
+    find_problems,
+    job_cells,
+    now,
+    without_driver,
+)
+from tf_dist.cluster.api import CONFIG_MAPS, LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
+from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import Category
 from tf_dist.errors import NotFound
 
@@ -44,6 +54,42 @@ def test_one_that_is_over_or_suspended_needs_no_driver(cluster: MemoryCluster, p
     job = stored(cluster, "a", phase=phase)
     assert driver_problems(cluster, job) == ()
     assert without_driver(cluster, [job]) is None
+
+
+COREFILE = ".:53 {\n kubernetes cluster.local {\n ttl 30\n }\n cache 30\n}\n"
+
+
+def starting(cluster: MemoryCluster, **annotations: str) -> StoredJob:
+    document = tfjob("a")
+    document["metadata"]["annotations"] = annotations
+    return StoredJob(TFJOBS, cluster.create(TFJOBS, "default", document))
+
+
+def with_status(job: StoredJob, **status: Any) -> StoredJob:
+    return StoredJob(TFJOBS, {**job.stored, "status": {"tfDist": {"version": 1, **status}}})
+
+
+def test_a_job_with_headless_names_says_for_how_long_dns_denies_them(cluster: MemoryCluster) -> None:
+    job = starting(cluster, **{names.SERVICES: "per-job"})
+    assert dns_problems(cluster, job) == ()
+    corefile = cluster.create(
+        CONFIG_MAPS, "kube-system", {"metadata": {"name": "coredns"}, "data": {"Corefile": COREFILE}}
+    )
+    (found,) = dns_problems(cluster, job)
+    assert "caches for 30 s that a name does not exist" in found.summary
+    assert "docs/troubleshooting.md, 'The first step takes 30 seconds'" in found.resolution
+    since = format_time(now() - 60)
+    assert dns_problems(cluster, with_status(job, phase="Running", since=since)) == ()
+    assert dns_problems(cluster, with_status(job, phase="Pending", since=since)) == (found,)
+    assert dns_problems(cluster, with_status(job, phase="Completed", since=since)) == ()
+    corefile["data"] = {"Corefile": COREFILE.replace("ttl 30", "")}
+    cluster.replace(CONFIG_MAPS, "kube-system", "coredns", corefile)
+    assert dns_problems(cluster, job) == ()
+
+
+def test_a_job_whose_names_have_addresses_says_nothing_of_dns(cluster: MemoryCluster) -> None:
+    cluster.create(CONFIG_MAPS, "kube-system", {"metadata": {"name": "coredns"}, "data": {"Corefile": COREFILE}})
+    assert dns_problems(cluster, starting(cluster)) == ()
 
 
 def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:

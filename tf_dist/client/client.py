@@ -25,6 +25,7 @@ from tf_dist.client.stored_jobs import (
     ClusterEvent,
     JobList,
     StoredJob,
+    dns_problems,
     events_of,
     find_job,
     find_problems,
@@ -139,6 +140,11 @@ class Client:
     def undriven(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
         """What to say, and what helps, where nothing drives some of the jobs; None where all are driven."""
         return without_leader(self.cluster, jobs)
+
+    def slow_names(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
+        """What to say, and what helps, where the cluster's DNS may delay the start of some of the jobs; None if not."""
+        found = next((one for job in jobs for one in dns_problems(self.cluster, job)), None)
+        return (found.summary, found.resolution) if found else None
 
     def get(self, job: JobReference) -> StoredJob:
         """The job as it is now; NotFound names what is near, or says that another one has its name by now."""
@@ -310,7 +316,8 @@ class Client:
         Each has ``level``, ``category`` (a word that stays the same), ``summary``, ``detail`` and ``resolution``.
         """
         found = self.get(job)
-        return (*leader_problems(self.cluster, found), *find_problems(found, pods_of(self.cluster, found)))
+        problems = (*leader_problems(self.cluster, found), *find_problems(found, pods_of(self.cluster, found)))
+        return (*problems, *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
         """A job and the state of each replica, as of now; a notebook shows a table. InvalidJob if its spec is none."""

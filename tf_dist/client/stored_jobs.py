@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
-from tf_dist.cluster.api import EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
 from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.api.fieldpath import mapping, suggestion, text
 from tf_dist.core.api.job import Job, ReplicaId, Role, replica_id
 from tf_dist.core.api.pods import pod_views
-from tf_dist.core.api.status import STOPPED, Status, display_phase
+from tf_dist.core.api.status import STOPPED, Phase, Status, display_phase
 from tf_dist.core.api.status_codec import displayed_status, stored_status
+from tf_dist.core.diagnostics.cluster_dns import denial_seconds
 from tf_dist.core.diagnostics.diagnose import (
     Category,
     Diagnosis,
@@ -28,6 +29,7 @@ from tf_dist.core.diagnostics.diagnose import (
 )
 from tf_dist.core.diagnostics.display_text import format_age, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
+from tf_dist.core.podbuilder.services import has_headless_names
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_accepted_spec
 from tf_dist.core.reconciler.ownership import external_manager
@@ -179,6 +181,32 @@ def leader_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
         return ()
     why = nobody_leads(leader_status(cluster, job.resource, job.namespace, now()))
     return (Diagnosis(Level.WARNING, Category.NO_LEADER, why, resolution=_NO_LEADER),) if why else ()
+
+
+# What a start is slow by where CoreDNS has its default TTL is not worth a word.
+_SHORT_DENIAL: Final = 5.0
+_LATE_NAMES: Final = (
+    "let the program look for its peers some seconds after its start, as programs do that import TensorFlow; or have "
+    "the Corefile changed: docs/troubleshooting.md, 'The first step takes 30 seconds'"
+)
+
+
+def dns_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
+    """That replicas of a job which starts may wait for a DNS cache; none where its configuration cannot be read."""
+    try:
+        waits = not (job.status.finished or job.status.phase in STOPPED) and has_headless_names(job.job)
+        corefile = cluster.get(CONFIG_MAPS, "kube-system", "coredns") if waits else {}
+    except (ClusterError, InvalidJob):
+        return ()
+    seconds = denial_seconds(text(mapping(corefile.get("data")).get("Corefile")))
+    started = job.status.since if job.status.phase is Phase.RUNNING else None
+    if seconds <= _SHORT_DENIAL or (started is not None and now() > started + seconds):
+        return ()
+    said = (
+        f"the cluster's DNS caches for {seconds:g} s that a name does not exist; a replica that looks for a peer "
+        "without an address waits for as long"
+    )
+    return (Diagnosis(Level.INFO, Category.STARTING, said, resolution=_LATE_NAMES),)
 
 
 def without_leader(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from tests.cli.processes import on_terminal, rest, until
 from tests.cli.refusing import STORED, forbidden, refusing
 from tests.cluster.client.secure import kubeconfig
 from tests.faults.proxy import Fault, Kind, Proxy
-from tf_dist.cluster.api import LEASES, NAMESPACES, PODS, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, LEASES, NAMESPACES, PODS, TFJOBS
 from tf_dist.cluster.client import client_config
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
@@ -102,6 +102,23 @@ def test_a_job_from_submit_to_delete(elsewhere: Elsewhere) -> None:
     assert elsewhere("resume", job).stdout == f"tfjob/{job} resumed\n"
     assert elsewhere("delete", job, "--wait", "--timeout", "180s").stdout == f"tfjob/{job} deleted\n"
     assert elsewhere.stored(job) is None
+
+
+def test_submit_and_explain_name_a_dns_cache_that_delays_the_start(elsewhere: Elsewhere) -> None:
+    corefile = ".:53 {\n kubernetes cluster.local {\n ttl 30\n }\n cache 30\n}\n"
+    elsewhere.cluster.create(
+        CONFIG_MAPS, "kube-system", {"metadata": {"name": "coredns"}, "data": {"Corefile": corefile}}
+    )
+    document = elsewhere.program.job(FOREVER, workers=2, name="late-names")
+    document["metadata"]["annotations"] = {names.SERVICES: "per-job"}
+    elsewhere.program.write("late-names.yaml", document)
+    found = elsewhere("submit", "late-names.yaml")
+    assert found.stderr.startswith("warning: the cluster's DNS caches for 30 s that a name does not exist")
+    assert "docs/troubleshooting.md" in found.stderr
+    assert "caches for 30 s" in elsewhere("explain", "late-names").stdout
+    elsewhere.cluster.delete(CONFIG_MAPS, "kube-system", "coredns")
+    assert "caches for 30 s" not in elsewhere("explain", "late-names").stdout
+    assert elsewhere("delete", "late-names", "--wait", "--timeout", "180s").returncode == 0
 
 
 def test_the_environment_names_the_cluster_and_the_context_the_namespace(elsewhere: Elsewhere) -> None:

@@ -52,6 +52,8 @@ def submit(
     output.flush()
     if not client.connection.here and (idle := client.undriven(created)):
         output.warning(*idle)
+    if slow := client.slow_names(created):
+        output.warning(*slow)
     if wait:
         wait_for(client.cluster, created, "finished", limit, output.line, check=True)
 

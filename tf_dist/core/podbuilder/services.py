@@ -62,6 +62,12 @@ def are_headless(job: Job) -> bool:
     return asked or sum(spec.most for spec in job.replica_specs) > MOST_ADDRESSES
 
 
+def has_headless_names(job: Job) -> bool:
+    """Whether replicas find each other by names that do not exist before their pods have addresses."""
+    per_replica = job.services is ServiceStyle.PER_REPLICA
+    return len(job.replicas) > 1 and (are_headless(job) if per_replica else job.services is ServiceStyle.PER_JOB)
+
+
 def _replica_service(job: Job, spec: ReplicaSpec, replica: ReplicaId) -> Body:
     labels = names.replica_labels(job, spec, replica.index)
     selector = {key: labels[key] for key in (names.JOB_UID, names.REPLICA_TYPE, names.REPLICA_INDEX)}

@@ -1,0 +1,75 @@
+"""How long CoreDNS caches the answer that a name of the cluster does not exist, as its Corefile says.
+
+A headless Service has no name until its pod has an address. A replica that asks for a peer before that gets the cached
+answer for as long: see docs/decisions/names-before-addresses.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+# CoreDNS's own defaults, in seconds: ``ttl`` of the plugin kubernetes, and the longest that the plugin cache keeps.
+_TTL: Final = 5.0
+_LONGEST: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Directive:
+    """A line of a Corefile: its first word, the others, and the lines of its block."""
+
+    name: str
+    arguments: tuple[str, ...]
+    block: tuple[_Directive, ...] = ()
+
+    def find(self, name: str, first: str = "") -> _Directive | None:
+        """The line of the block with this name and, if one is given, this first argument."""
+        return next(
+            (one for one in self.block if one.name == name and (not first or one.arguments[:1] == (first,))), None
+        )
+
+
+def denial_seconds(corefile: str) -> float:
+    """For how many seconds it is cached that a name of a Service does not exist (0: it is not cached)."""
+    return max((_denial(server) for server in _directives(iter(corefile.splitlines()))), default=0.0)
+
+
+def _directives(lines: Iterator[str]) -> tuple[_Directive, ...]:
+    found: list[_Directive] = []
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if words == ["}"]:
+            break
+        if words:
+            opens = words[-1] == "{"
+            block = _directives(lines) if opens else ()
+            words = words[:-1] if opens else words
+            found.append(_Directive(words[0] if words else "", tuple(words[1:]), block))
+    return tuple(found)
+
+
+def _denial(server: _Directive) -> float:
+    """Denials are cached for the TTL of the zone, and no longer than the cache allows."""
+    kubernetes, cache = server.find("kubernetes"), server.find("cache")
+    if kubernetes is None or cache is None:
+        return 0.0
+    domains = tuple(zone for zone in kubernetes.arguments if not zone.rstrip(".").endswith(".arpa"))
+    words = list(cache.arguments)
+    longest = float(words.pop(0)) if words and words[0].isdecimal() else _LONGEST
+    disabled, denial = cache.find("disable", "denial"), cache.find("denial")
+    if not _covers(words, domains) or (disabled is not None and _covers(disabled.arguments[1:], domains)):
+        return 0.0
+    if denial is not None and len(denial.arguments) > 1 and denial.arguments[1].isdecimal():
+        longest = float(denial.arguments[1])
+    ttl = kubernetes.find("ttl")
+    stated = float(ttl.arguments[0]) if ttl is not None and ttl.arguments[:1] and ttl.arguments[0].isdecimal() else _TTL
+    return min(longest, stated)
+
+
+def _covers(zones: list[str] | tuple[str, ...], domains: tuple[str, ...]) -> bool:
+    """Whether zones (none: all) contain the domain of the cluster."""
+    stated = [zone.strip(".") for zone in zones]
+    return not stated or any(
+        not zone or f".{domain.strip('.')}".endswith(f".{zone}") for zone in stated for domain in domains
+    )
