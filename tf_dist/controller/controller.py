@@ -287,10 +287,12 @@ class Controller:
         for ref in decided:
             self._queue.add(ref, lane=Lane.FIRST)
         for ref in sorted(changed.difference(decided), key=str):
-            self._queue.add(ref)
+            if not self._awaits_first_decision(ref):
+                self._queue.add(ref)
         routine = set(self._job_index if everything else self._due_for_resync())
         for ref in sorted(routine.difference(decided, changed), key=str):
-            self._queue.add(ref, lane=Lane.ROUTINE)
+            if not self._awaits_first_decision(ref):
+                self._queue.add(ref, lane=Lane.ROUTINE)
         if failed is not None:
             raise failed
 
@@ -313,6 +315,13 @@ class Controller:
         if self._queue_statuses.pause() <= 0:
             self._report_queues()
         return decided
+
+    def _awaits_first_decision(self, ref: JobRef) -> bool:
+        """Whether a new job is yet to be decided about: its first status is to say what became of it."""
+        known = self._job_index.get(ref)
+        if known is None or known.status.created is not None or not known.waits:
+            return False
+        return known.claim() is not None and self._admission.verdict(known) is None
 
     def _report_queues(self) -> None:
         usages = self._admission.queue_usages()
