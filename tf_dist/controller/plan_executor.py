@@ -169,7 +169,7 @@ class PlanExecutor:
     def _permission(self, ref: JobRef) -> float:
         seconds = self._remaining(ref)
         if seconds <= 0:
-            raise LeadershipLost(f"{ref}: another controller leads")
+            raise LeadershipLost(f"{ref} is not led from here any more")
         return seconds
 
     def _execute(self, ref: JobRef, stored: Object, action: Action, former: _FormerPods) -> bool:

@@ -146,7 +146,7 @@ class Workers:
                 ref, known, self._admission.verdict(known), again=again, brief=brief
             )
         except LeadershipLost as error:
-            _LOG.info("%s", error)
+            _LOG.debug("%s", error)
             self._on_leadership_lost()
         except (Conflict, NotFound) as error:
             _LOG.debug("job changed meanwhile, trying again: job=%s error=%s", ref, error)
