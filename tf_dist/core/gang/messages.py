@@ -11,17 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_dist.core.api import timestamps
-from tf_dist.core.api.assignment import (
-    PendingReason,
-    Sizes,
-    Wait,
-)
+from tf_dist.core.api.assignment import PendingReason, Sizes, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.api.pod_events import MAX_LISTED, counted, join_names
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.placement.assumed_pods import AssumedPods
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequest
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
@@ -36,6 +31,9 @@ def time_of_day(time: float, now: float) -> str:
     return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
 
 
+# -- shortages --
+
+
 def pods_text(want: PodSetRequest, count: int) -> str:
     """``4 × (nvidia.com/gpu 1) for worker``."""
     return f"{count} × ({_text(want.member.requests)}) for {want.type}"
@@ -46,62 +44,50 @@ def _text(requests: Resources) -> str:
     return ", ".join(f"{resource} {format_quantity(value, resource)}" for resource, value in sorted(shown.items()))
 
 
-# -- shortages --
-
-
 def never_fits_text(
-    snapshot: NodeSnapshot, request: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
+    nodes: NodeSnapshot, request: GangRequest, lacking: int, unavailable: Mapping[str, UnavailableNode]
 ) -> str:
-    """Why even empty nodes could not hold a gang. ``lacking``: the member for which there is no room.
+    """Why even empty nodes could not hold a gang. ``lacking``: the member that does not fit.
 
-    ``unavailable``: nodes that take no pods for now, with which there would be no room either.
+    ``unavailable``: nodes that take no pods for now, with which it would not fit either.
     """
-    if not unavailable:
-        return _never_fits_text(snapshot, request, lacking) + _left_out(request)
-    text = _never_fits_text(snapshot, request, lacking) if snapshot.nodes else "no node takes pods now"
-    return f"{text}, nor would there be room with {_listed(unavailable)}{_left_out(request)}"
-
-
-def _never_fits_text(snapshot: NodeSnapshot, request: GangRequest, lacking: int) -> str:
-    if not snapshot.nodes:
-        return "the cluster has no node"
     want, count = request.wants[lacking], request.least[lacking]
-    if not _open(snapshot, want).any():
-        return f"needs {pods_text(want, count)}, but no node matches its node selector, affinity and tolerations"
-    if want.shape is not None and snapshot.most_ever(want.shape) >= count:
-        needed, where = _all(request, request.least), _where(request)
-        return f"needs {needed}, and even the empty cluster has no room for all of them{where}"
-    return f"needs {pods_text(want, count)}, and even the empty cluster has only {_there(snapshot, want, whole=True)}"
+    needs = f"needs {pods_text(want, count)}"
+    if not nodes.nodes:
+        text = "no node takes pods now" if unavailable else "the cluster has no node"
+    elif not _allowed(nodes, want).any():
+        text = f"{needs}, but no node matches its node selector, affinity and tolerations"
+    elif want.shape is not None and nodes.most_ever(want.shape) >= count:
+        needed = _all(request, request.least)
+        text = f"needs {needed}, and even the empty cluster has no room for all of them{_where(request)}"
+    else:
+        text = f"{needs}, and even the empty cluster has only {_there(nodes, want, whole=True)}"
+    nor = f", nor would there be room with {_listed(unavailable)}" if unavailable else ""
+    return f"{text}{nor}{_refused_text(request)}"
 
 
-def shortage_text(snapshot: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
-    """What is missing now. ``short``: the member that alone lacks room; None: only all of them together do."""
+def shortage_text(nodes: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
+    """What is missing now. ``short``: the member that alone does not fit; None: only all of them together do not."""
     if short is None:
-        return (
-            f"needs {_all(request, counts)}, and there is no room for all of them{_where(request)}{_left_out(request)}"
-        )
+        missing = f"needs {_all(request, counts)}, and there is no room for all of them{_where(request)}"
+        return missing + _refused_text(request)
     want, count = request.wants[short], counts[short]
-    more = count - (snapshot.most(want.shape) if want.shape else 0)
-    free = _there(snapshot, want, whole=False)
-    return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_left_out(request)}"
-
-
-def nodes_unavailable_text(nodes: Mapping[str, UnavailableNode]) -> str:
-    """Why a gang waits that has room with nodes that take no pods for now."""
-    return f"there would be room with nodes that take no pods now: {_listed(nodes)}"
+    more = count - (nodes.most(want.shape) if want.shape else 0)
+    free = _there(nodes, want, whole=False)
+    return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_refused_text(request)}"
 
 
 def _listed(nodes: Mapping[str, UnavailableNode]) -> str:
     return join_names([f"{name} ({nodes[name].why})" for name in sorted(nodes)])
 
 
-def refused_nodes_text(request: GangRequest) -> list[str]:
+def _refused_nodes(request: GangRequest) -> list[str]:
     """The nodes that are excluded because the cluster's scheduler refused them."""
     return sorted({node for want in request.wants for node in want.member.constraints.get(REFUSED_NODES, ())})
 
 
-def _left_out(request: GangRequest) -> str:
-    nodes = refused_nodes_text(request)
+def _refused_text(request: GangRequest) -> str:
+    nodes = _refused_nodes(request)
     return f"; left out for now, refused by the cluster's scheduler: {join_names(nodes)}" if nodes else ""
 
 
@@ -110,27 +96,26 @@ def _all(request: GangRequest, counts: Counts) -> str:
 
 
 def _where(request: GangRequest) -> str:
-    required = request.locality is not None and request.locality.required
-    return f" within one {request.locality.label}" if request.locality and required else " at once"
+    locality = request.locality
+    return f" within one {locality.label}" if locality and locality.required else " at once"
 
 
-def _open(snapshot: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
-    """The nodes its pods may go to."""
-    rows = snapshot.mask(want.shape) if want.shape else None
-    return np.ones(len(snapshot.nodes), np.bool_) if rows is None else rows
+def _allowed(nodes: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
+    """The nodes to which its pods may go."""
+    rows = nodes.mask(want.shape) if want.shape else None
+    return np.ones(len(nodes.nodes), np.bool_) if rows is None else rows
 
 
-def _there(snapshot: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
+def _there(nodes: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
     """What the eligible nodes have of the requested resources, and how many nodes these are."""
-    open_ = _open(snapshot, want)
-    amounts_of = snapshot.table.whole if whole else snapshot.table.free
+    allowed = _allowed(nodes, want)
+    amounts_of = nodes.table.whole if whole else nodes.table.free
     shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
-    totals = {r: int(amounts_of[snapshot.catalogue.column(r), open_].clip(0).sum()) for r in shown}
-    count = int(open_.sum())
+    totals = {r: int(amounts_of[nodes.catalogue.column(r), allowed].clip(0).sum()) for r in shown}
     amounts = {r: Decimal(total) / (1000 if r == "cpu" else 1) for r, total in totals.items()}
-    found = f"{_text(amounts)} on {counted(count, 'node')}"
+    found = f"{_text(amounts)} on {counted(int(allowed.sum()), 'node')}"
     for one in want.member.exclusives:
-        left = int((amounts_of[snapshot.catalogue.column(one.name), open_] >= one.amount).sum())
+        left = int((amounts_of[nodes.catalogue.column(one.name), allowed] >= one.amount).sum())
         found += f", {left} of them with its {one.text} free"
     return found
 
@@ -150,17 +135,14 @@ def gang_text(gang: Gang, reader: JobKey) -> str:
 
 def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str, reader: JobKey) -> str:
     """The position of a gang in its queue, with ``number`` others ahead, of which ``ahead`` are the first."""
-    whose = f" in queue {queue}" if queue else ""
     own = [key for key in ahead if key.namespace == reader.namespace]
-    behind = join_names(ahead, number) if len(own) == len(ahead) else _behind(number, own)
-    return f"; position {number + 1}{whose}" + (f", behind {behind}" if number else "")
-
-
-def _behind(number: int, own: Sequence[JobKey]) -> str:
-    shown = own[:MAX_LISTED]
-    more = number - len(shown)
-    others = counted(more, "other job") if more else ""
-    return " and ".join(filter(None, (", ".join(map(str, shown)), others)))
+    if len(own) == len(ahead):
+        behind = join_names(ahead, number)
+    else:
+        shown = own[:MAX_LISTED]
+        others = counted(number - len(shown), "other job") if number > len(shown) else ""
+        behind = " and ".join(filter(None, (", ".join(map(str, shown)), others)))
+    return f"; position {number + 1}{f' in queue {queue}' if queue else ''}" + (f", behind {behind}" if number else "")
 
 
 def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[str]) -> str:
@@ -192,7 +174,7 @@ def rest_text(before: Sizes, sizes: Sizes) -> str:
     return f"there is room for {' and '.join(more)}"
 
 
-def _change(before: Sizes, sizes: Mapping[str, int]) -> str:
+def _change(before: Sizes, sizes: Sizes) -> str:
     return ", ".join(f"{before[t]} to {sizes[t]} {t}" for t in sizes if sizes[t] != before.get(t))
 
 
@@ -201,6 +183,9 @@ def preempted_text(victim: Gang, gang: Gang) -> str:
     if gang.priority > victim.priority and (gang.queue or "") == (victim.queue or ""):
         return f"its priority is higher ({gang.priority} > {victim.priority})"
     return "its queue takes back what is its own"
+
+
+# -- why a gang waits --
 
 
 def explain_wait(
@@ -250,18 +235,27 @@ def _explain_wait(
         return Wait(reason=PendingReason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(counts))
     reason, message = _blocked(cache, entry, request, counts) if lack is None else (lack.reason, str(lack))
-    reason = PendingReason.PREEMPTING if gang.nominated else reason
-    number, ahead = pending.ahead(entry.uid, lambda group: _counts(cache, group))
+
+    def counts_as_ahead(group: EquivalentGangs) -> bool:  # not those that can never start
+        return cache.assumed_pods is None or cache.assumed_pods.never(group.request) is None
+
+    number, ahead = pending.ahead(entry.uid, counts_as_ahead)
     first: list[JobKey] = []
-    foremost = waited >= policy.patience_of(gang) or gang.nominated
+    is_foremost = waited >= policy.patience_of(gang) or gang.nominated
     for rank in ahead:
         first.append(rank.key)
-        foremost = foremost and now - rank.created_at < policy.patience_of(cache.entries[rank.uid].gang)
-        if len(first) >= MAX_LISTED and not foremost:
+        is_foremost = is_foremost and now - rank.created_at < policy.patience_of(cache.entries[rank.uid].gang)
+        if len(first) >= MAX_LISTED and not is_foremost:
             break
     message += queue_position_text(number, first, gang.queue, gang.key)
-    if foremost:  # then it has a reservation
-        message += _starts(cache, entry, counts, now, known)
+    if is_foremost:  # then it has a reservation; one that only waits for terminating pods has it from the same cycle
+        reservation = known.reserve(cache, entry, counts, now, ended=False) if cache.departing else None
+        reservation = reservation or known.reserve(cache, entry, counts, now, ended=True)
+        if reservation is not None:
+            leaving = {gang_text(one.gang, gang.key) for one in cache.departing.values()}
+            after = gang_text(reservation.after.gang, gang.key) if reservation.after else ""
+            message += reserved_start_text(after, reservation.start, now, leaving)
+    reason = PendingReason.PREEMPTING if gang.nominated else reason
     return Wait(reason=reason, message=message, position=number + 1)
 
 
@@ -284,17 +278,16 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
     lacking = assumed_pods.never(request) if assumed_pods is not None else None
     if assumed_pods is None or lacking is None:
         return None
+    unavailable = assumed_pods.unavailable
     if assumed_pods.fits_with_unavailable(request):
-        return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=nodes_unavailable_text(assumed_pods.unavailable))
-    refused = bool(refused_nodes_text(request))
-    reason = PendingReason.NODES_REFUSED if refused else PendingReason.NEVER_FITS
-    return Wait(
-        reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, assumed_pods.unavailable)
-    )
+        text = f"there would be room with nodes that take no pods now: {_listed(unavailable)}"
+        return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=text)
+    reason = PendingReason.NODES_REFUSED if _refused_nodes(request) else PendingReason.NEVER_FITS
+    return Wait(reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, unavailable))
 
 
 def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, counts: Counts) -> tuple[PendingReason, str]:
-    assumed_pods: AssumedPods | None = cache.assumed_pods
+    assumed_pods = cache.assumed_pods
     if assumed_pods is not None:
         version, said = request.said.get(counts, (-1, ""))
         if version == assumed_pods.version:
@@ -306,20 +299,3 @@ def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, count
     if cache.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
         return PendingReason.WAITING_IN_QUEUE, "there is room for it, but its queue is served strictly in order"
     return PendingReason.RESERVED, "there is room for it, but that is reserved for those who have waited longer"
-
-
-def _counts(cache: SchedulerCache, group: EquivalentGangs) -> bool:
-    """Whether gangs of a group count as ahead of others: not those that can never start."""
-    return cache.assumed_pods is None or cache.assumed_pods.never(group.request) is None
-
-
-def _starts(cache: SchedulerCache, entry: Workload, counts: Counts, now: float, known: ReservationCache) -> str:
-    # A gang that only waits for terminating pods has its reservation from the same cycle.
-    reservation = known.reserve(cache, entry, counts, now, ended=False) if cache.departing else None
-    reservation = reservation or known.reserve(cache, entry, counts, now, ended=True)
-    if reservation is None:
-        return ""
-    reader = entry.gang.key
-    leaving = {gang_text(one.gang, reader) for one in cache.departing.values()}
-    after = gang_text(reservation.after.gang, reader) if reservation.after else ""
-    return reserved_start_text(after, reservation.start, now, leaving)
