@@ -100,7 +100,7 @@ class Admitter:
         if changes.whole:
             for uid in self._pods.pods.keys() - changes.pods.keys():
                 self._pods.put_pod(uid, None)
-            for name in set(self._pods.node_names) - changes.nodes.keys():
+            for name in self._pods.stored_nodes.keys() - changes.nodes.keys():
                 self._pods.put_node(name, None)
             self._changed = dict.fromkeys(self._jobs)
         for uid, pod in changes.pods.items():
@@ -168,8 +168,7 @@ class Admitter:
     def refresh(self) -> None:
         """Bring the scheduler up to date, as ``cycle`` does first; the cost is that of what has changed."""
         config, quotas, before = self._config, self._quotas, self._applied_config
-        moved, created = self._pods.moved(), self._pods.created_changes()
-        charged = self._pods.charged_changes()
+        moved, created, charged = self._pods.changes()
         anew, self._anew = self._anew, True  # an error leaves it set
         recount = anew or config.counted != before.counted
         matches_changed = self._namespaces.update(config.queues or ())

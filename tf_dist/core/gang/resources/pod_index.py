@@ -27,12 +27,8 @@ from tf_dist.core.gang.placement.predicates import InvalidConstraints, untolerat
 from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources, UnavailableNode
 
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-_NONE: Final = Decimal(0)
-# A pod with one of these requests more than its containers together.
-_MORE: Final = frozenset({"initContainers", "overhead", "resources"})
 _PLENTY: Final = Decimal(EXCLUSIVE_CAPACITY**2)
-_MOST_SHAPES: Final = 10_000
+_MAX_KNOWN: Final = 10_000
 T = TypeVar("T")
 # Attempts of a job, a task and a replica, as a pod's label has them.
 Made = tuple[int, int, int]
@@ -40,34 +36,29 @@ Made = tuple[int, int, int]
 
 @dataclass(slots=True)
 class BoundPods:
-    """The bound pods of one job: how many of each attempt (of the job, the task and the replica), type and index are on
-    each node.
+    """The bound pods of one job."""
+
+    pods: dict[tuple[Made, str, int, str], int] = field(default_factory=dict)
+    """How many of each attempt (of the job, the task and the replica), type and index are on each node.
 
     Zeros where their labels do not say the attempt, index -1 where they do not say that. One flat table: nested ones
     would be half a dozen mappings for each of thousands of jobs.
     """
 
-    pods: dict[tuple[Made, str, int, str], int] = field(default_factory=dict)
-
     def placement(self) -> dict[str, dict[str, int]]:
         """How many pods, per type and node."""
-        found: dict[str, dict[str, int]] = {}
-        for (_, type_, _, node), count in self.pods.items():
-            there = found.setdefault(type_, {})
-            there[node] = there.get(node, 0) + count
-        return found
+        return self._count((type_, node, count) for (_, type_, _, node), count in self.pods.items())
 
     def earlier(self, attempts: Attempts | None) -> dict[str, dict[str, int]]:
         """Those of them that earlier attempts than these made (None: none did)."""
-        found: dict[str, dict[str, int]] = {}
-        for (made, type_, index, node), count in self.pods.items() if attempts is not None else ():
-            if attempts is not None and _is_earlier(made, attempts, type_, index):
-                there = found.setdefault(type_, {})
-                there[node] = there.get(node, 0) + count
-        return found
+        return self._count(
+            (type_, node, count)
+            for (made, type_, index, node), count in self.pods.items()
+            if attempts is not None and _is_earlier(made, attempts, type_, index)
+        )
 
     def nodes(self, type_: str, attempts: Attempts | None) -> dict[int, str]:
-        """The node of each replica but for those of earlier attempts; of two, while one replaces another, the first
+        """The node of each replica except those of earlier attempts; of two, while one replaces another, the first
         by name."""
         found: dict[int, str] = {}
         for made, of_type, index, node in self.pods:
@@ -75,6 +66,14 @@ class BoundPods:
                 continue
             if attempts is None or not _is_earlier(made, attempts, type_, index):
                 found[index] = min(node, found.get(index, node))
+        return found
+
+    @staticmethod
+    def _count(pods: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for type_, node, count in pods:
+            nodes = found.setdefault(type_, {})
+            nodes[node] = nodes.get(node, 0) + count
         return found
 
 
@@ -87,7 +86,7 @@ def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
 
 
 class _PodKinds:
-    """How many pods of which kind are on which node; what makes a kind is kept once, while there are such pods."""
+    """How many pods of which kind are on which node; equal kinds are one object, while there are such pods."""
 
     def __init__(self) -> None:
         self._on: dict[str, dict[PodKind, int]] = {}
@@ -116,26 +115,33 @@ class _PodKinds:
 
 
 class PodIndex:
-    """Index of pods: what they take on nodes, and the nodes of the pods of jobs."""
+    """Index of pods: what they use on nodes, and the nodes of the pods of jobs.
+
+    A job is named by its ``names.owned_by_key``, a pod without a job by its ``names.orphan_key``.
+    """
 
     def __init__(self) -> None:
+        self.pods: dict[str, Mapping[str, Any]] = {}
+        """By uid."""
+        self.stored_nodes: dict[str, Mapping[str, Any]] = {}
+        """All nodes by name, those that take no pods among them."""
+        self.unavailable: Mapping[str, UnavailableNode] = {}
+        """The nodes that take no pods for now; the same value until that changes."""
+        self._nodes: dict[str, Node] = {}
         self._used: dict[str, dict[str, Decimal]] = {}
         self._kinds = _PodKinds()
         self._keys: Mapping[str, Key] = {}
         self._bound: dict[str, BoundPods] = {}
-        self._touched: set[str] = set()  # nodes that may be others since they were read
-        self._moved: set[str] = set()
         self._created: dict[str, dict[str, int]] = {}
-        self._created_changes: set[str] = set()
         # What the pods on nodes request, by job and by the queue that their label names.
         self._charged: dict[str, dict[str, dict[str, Decimal]]] = {}
+        # What may have changed since it was read: nodes, and jobs whose pods moved, were created, or are charged.
+        self._touched: set[str] = set()
+        self._moved: set[str] = set()
+        self._created_changes: set[str] = set()
         self._charged_changes: set[str] = set()
-        self._raw: dict[str, Mapping[str, Any]] = {}
-        self._pods: dict[str, Mapping[str, Any]] = {}
-        self._nodes: dict[str, Node] = {}
-        self._unavailable: dict[str, UnavailableNode] = {}
         # What pods of one list of containers request; the list is kept, so that its id stays its own.
-        self._shapes: dict[int, tuple[object, Resources]] = {}
+        self._requests_of: dict[int, tuple[object, Resources]] = {}
 
     # Input
 
@@ -144,21 +150,11 @@ class PodIndex:
         """Whether anything has changed that has not been read."""
         return bool(self._touched or self._moved or self._created_changes or self._charged_changes)
 
-    @property
-    def pods(self) -> Mapping[str, Mapping[str, Any]]:
-        """The pods, by uid."""
-        return self._pods
-
-    @property
-    def node_names(self) -> Iterable[str]:
-        """All nodes, those that take no pods among them."""
-        return self._raw
-
     def put_pod(self, uid: str, pod: Mapping[str, Any] | None) -> None:
         """Add, update or (None) remove a pod."""
-        old = self._pods.pop(uid, None)
+        old = self.pods.pop(uid, None)
         if pod is not None:
-            self._pods[uid] = pod
+            self.pods[uid] = pod
         before, after = node_of_pod(old) if old else "", node_of_pod(pod) if pod else ""
         lived, lives = old is not None and _lives(old), pod is not None and _lives(pod)
         if old and pod and (before, lived) == (after, lives):
@@ -166,21 +162,21 @@ class PodIndex:
             marks = [(one["metadata"].get("labels"), one["metadata"].get("ownerReferences")) for one in (old, pod)]
             if old.get("spec") == pod.get("spec") and marks[0] == marks[1]:
                 return
-        if old and lived:
-            self._count_created(old, -1)
-        if pod and lives:
-            self._count_created(pod, 1)
-        if old and before:
-            self._count_bound(old, before, -1)
-        if pod and after:
-            self._count_bound(pod, after, 1)
+        for one, node, exists, sign in ((old, before, lived, -1), (pod, after, lives, 1)):
+            if one and exists and (key := names.owner_key(one)):
+                types = self._created.setdefault(key, {})
+                _count(types, one["metadata"]["labels"].get(names.REPLICA_TYPE, ""), sign)
+                if not types:
+                    del self._created[key]
+                self._created_changes.add(key)
+            if one and node:
+                self._count_bound(one, node, sign)
 
     def put_node(self, name: str, raw: Mapping[str, Any] | None) -> None:
         """Add, update or (``raw`` None) remove a node."""
+        self.stored_nodes.pop(name, None)
         if raw is not None:
-            self._raw[name] = raw
-        else:
-            self._raw.pop(name, None)
+            self.stored_nodes[name] = raw
         self._touched.add(name)
         found = None
         if raw is not None and (why := _why_unavailable(raw)):
@@ -188,17 +184,9 @@ class PodIndex:
             node = self._node(raw)
             taints = (one for one in node.taints if not text(one.get("key")).startswith("node.kubernetes.io/"))
             found = UnavailableNode(replace(node, free=node.allocatable, taints=tuple(taints)), why)
-        if found != self._unavailable.get(name):
-            others = {other: node for other, node in self._unavailable.items() if other != name}
-            self._unavailable = {**others, name: found} if found is not None else others
-
-    def _count_created(self, pod: Mapping[str, Any], sign: int) -> None:
-        if key := names.owner_key(pod):
-            types = self._created.setdefault(key, {})
-            _count(types, pod["metadata"]["labels"].get(names.REPLICA_TYPE, ""), sign)
-            if not types:
-                del self._created[key]
-            self._created_changes.add(key)
+        if found != self.unavailable.get(name):
+            others = {other: node for other, node in self.unavailable.items() if other != name}
+            self.unavailable = {**others, name: found} if found is not None else others
 
     def _count_bound(self, pod: Mapping[str, Any], node: str, sign: int) -> None:
         requests = self._requests(mapping(pod.get("spec")))
@@ -226,56 +214,54 @@ class PodIndex:
             self._moved.add(job)
 
     def _requests(self, spec: Mapping[str, Any]) -> Resources:
-        if not _MORE.isdisjoint(spec) or "containers" not in spec:
-            return pod_requests(spec)
+        if "containers" not in spec or any(key in spec for key in ("initContainers", "overhead", "resources")):
+            return pod_requests(spec)  # more than its containers together
         containers = spec["containers"]
-        known = self._shapes.get(id(containers))
+        known = self._requests_of.get(id(containers))
         if known is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-            known = self._shapes[id(containers)] = (containers, pod_requests(spec))
+            if len(self._requests_of) >= _MAX_KNOWN:
+                self._requests_of.clear()
+            known = self._requests_of[id(containers)] = (containers, pod_requests(spec))
         return known[1]
 
     # Output
 
     def bound(self, key: str) -> BoundPods:
-        """Where the pods of a job are, by its ``names.owned_by_key``."""
+        """Where the pods of a job are."""
         return self._bound.get(key, BoundPods())
 
     def created(self, key: str) -> dict[str, int]:
         """How many pods of a job have not ended, by type, bound to a node or not."""
         return {type_: count for type_, count in self._created.get(key, {}).items() if count > 0}
 
-    def created_changes(self) -> frozenset[str]:
-        """The jobs for which ``created`` has changed since the last call."""
-        changes, self._created_changes = self._created_changes, set()
-        return frozenset(changes)
-
     def charged(self, key: str) -> Mapping[str, Resources]:
-        """What the pods of a job, or of none any more (``names.orphan_key``), request on nodes, by queue."""
+        """What the pods of a job, or of none, request on nodes, by queue."""
         return {queue: dict(amounts) for queue, amounts in self._charged.get(key, {}).items()}
 
-    def charged_changes(self) -> frozenset[str]:
-        """The keys for which ``charged`` has changed since the last call."""
-        changes, self._charged_changes = self._charged_changes, set()
-        return frozenset(changes)
-
-    def moved(self) -> frozenset[str]:
-        """The jobs (``names.owned_by_key``) whose pods were bound to nodes, or left them, since the last call."""
-        moved, self._moved = self._moved, set()
-        return frozenset(moved)
+    def changes(self) -> tuple[set[str], set[str], set[str]]:
+        """The jobs for which ``bound``, ``created`` and ``charged`` have changed since the last call."""
+        found = self._moved, self._created_changes, self._charged_changes
+        self._moved, self._created_changes, self._charged_changes = set(), set(), set()
+        return found
 
     def nodes(self, keys: Mapping[str, Key], *, whole: bool = False) -> dict[str, Node | None]:
         """The nodes that have changed since the last call, by name; None: it takes no pods (any more).
 
         ``keys``: what else they say is free, by name. ``whole``: all of them that take pods.
         """
-        self._read(keys)
+        if keys != self._keys:
+            changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
+            meant = {one[name] for one in (keys, self._keys) for name in changed if name in one}
+            self._touched.update(self._kinds.concerned(meant))
+            for name, raw in self.stored_nodes.items():
+                if not pods_exclude_each_other(texts(raw["metadata"].get("labels"))):
+                    self._touched.add(name)
+            self._keys = dict(keys)
         touched, self._touched = self._touched, set()
         found: dict[str, Node | None] = {}
         for name in sorted(touched):
-            raw, before = self._raw.get(name), self._nodes.get(name)
-            node = self._node(raw) if raw is not None and is_schedulable(raw) else None
+            stored, before = self.stored_nodes.get(name), self._nodes.get(name)
+            node = self._node(stored) if stored is not None and is_schedulable(stored) else None
             if node == before:
                 continue
             found[name] = node
@@ -284,23 +270,6 @@ class PodIndex:
             else:
                 del self._nodes[name]
         return {name: self._nodes[name] for name in sorted(self._nodes)} if whole else found
-
-    @property
-    def unavailable(self) -> Mapping[str, UnavailableNode]:
-        """The nodes that take no pods for now; the same value until that changes."""
-        return self._unavailable
-
-    def _read(self, keys: Mapping[str, Key]) -> None:
-        if keys == self._keys:
-            return
-        changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
-        meant = {one[name] for one in (keys, self._keys) for name in changed if name in one}
-        self._touched.update(self._kinds.concerned(meant))
-        emulated = (
-            name for name, raw in self._raw.items() if not pods_exclude_each_other(texts(raw["metadata"].get("labels")))
-        )
-        self._touched.update(emulated)
-        self._keys = dict(keys)
 
     def _node(self, raw: Mapping[str, Any]) -> Node:
         status, metadata = mapping(raw.get("status")), raw["metadata"]
@@ -313,19 +282,14 @@ class PodIndex:
                 allocatable[name] = free[name] = _PLENTY
             elif taken := self._kinds.taken(metadata["name"], key):
                 free[name] = Decimal(EXCLUSIVE_CAPACITY - taken)
-        return Node(
-            name=metadata["name"],
-            allocatable=allocatable,
-            free=free,
-            labels=labels,
-            taints=tuple(mappings(mapping(raw.get("spec")).get("taints"))),
-        )
+        taints = tuple(mappings(mapping(raw.get("spec")).get("taints")))
+        return Node(name=metadata["name"], allocatable=allocatable, free=free, labels=labels, taints=taints)
 
 
 def _add(totals: dict[str, dict[str, Decimal]], key: str, amounts: Resources, sign: int) -> None:
     total = totals.setdefault(key, {})
     for resource, value in amounts.items():
-        total[resource] = total.get(resource, _NONE) + sign * value
+        total[resource] = total.get(resource, Decimal(0)) + sign * value
         if not total[resource]:
             del total[resource]
     if not total:
@@ -339,7 +303,7 @@ def _count(counts: dict[T, int], key: T, sign: int) -> None:
 
 
 def _lives(pod: Mapping[str, Any]) -> bool:
-    return text(mapping(pod.get("status")).get("phase")) not in _ENDED
+    return text(mapping(pod.get("status")).get("phase")) not in ("Succeeded", "Failed")
 
 
 def node_of_pod(pod: Mapping[str, Any]) -> str:
