@@ -3,7 +3,7 @@
 Read as kube-scheduler reads it (NodePorts, InterPodAffinity), and expressed as amounts: of a ``Key`` every node has
 ``EXCLUSIVE_CAPACITY``, a pod takes some of it, and pods that exclude each other take more than that together. So
 admission counts it like a resource. What cannot be expressed in this way makes a gang's pods unpredictable: the
-scheduler places them.
+scheduler chooses their nodes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, ExclusiveResource, exclusive_resource
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-# A gang's pods may have so many keys; what is beyond is left to the scheduler.
 MAX_EXCLUSIVES: Final = 16
-# And all gangs together so many.
+"""A gang's pods may have so many keys; what is beyond is left to the scheduler."""
 _COLUMNS: Final = 128
+"""And all gangs together so many."""
 
-_EVERY_ADDRESS: Final = "0.0.0.0"
-# Labels that tell the pods of one controller apart. They are not kept of pods, and a term that reads one is not read.
 PER_POD_LABELS: Final = frozenset(
     {
         "tf-dist.dev/replica-index",
@@ -44,14 +42,17 @@ PER_POD_LABELS: Final = frozenset(
         "batch.kubernetes.io/job-completion-index",
     }
 )
+"""Labels that tell the pods of one controller apart: they are not kept of pods, and terms that read one are not read."""
 
 
 class Term(NamedTuple):
-    """A required anti-affinity term: no pod of these namespaces (None: of all) that the rules select may be near."""
+    """A required anti-affinity term: no pod that it selects may be near."""
 
     topology: str
     namespaces: frozenset[str] | None
-    rules: frozenset[Requirement] | None  # None: it selects nothing
+    """None: all."""
+    rules: frozenset[Requirement] | None
+    """None: it selects nothing."""
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether it means a pod."""
@@ -100,13 +101,20 @@ class PortKey:
 
 @dataclass(frozen=True, slots=True)
 class TermKey:
-    """An anti-affinity term between host names. ``own``: held by pods that it selects itself."""
+    """An anti-affinity term between host names."""
 
     term: Term
     own: bool
+    """It is held by pods that it selects itself."""
 
     def __str__(self) -> str:
-        return "pod anti-affinity" + (f" to {_text(self.term.rules)}" if self.term.rules else "")
+        rules = ", ".join(
+            f"{rule.key}={next(iter(rule.values))}"
+            if rule.operator == "In" and len(rule.values) == 1
+            else f"{rule.key} {rule.operator} {' '.join(sorted(rule.values))}".strip()
+            for rule in sorted(self.term.rules or (), key=lambda rule: (rule.key, rule.operator))
+        )
+        return "pod anti-affinity" + (f" to {rules}" if rules else "")
 
     def cost(self, kind: PodKind) -> int:
         """What a pod takes of it.
@@ -163,27 +171,24 @@ def _is_counted(term: Term) -> bool:
     return term.topology == HOSTNAME and not any(rule.key in PER_POD_LABELS for rule in term.rules or ())
 
 
+def _container_ports(spec: Document) -> Iterator[Mapping[str, Any]]:
+    """The ports of a pod's containers, sidecars among them."""
+    sidecars = (one for one in mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
+    for container in (*mappings(spec.get("containers")), *sidecars):
+        yield from mappings(container.get("ports"))
+
+
 def host_ports(spec: Document) -> tuple[Port, ...]:
-    """The ports of the node that a pod's containers, sidecars among them, ask for.
-
-    With the host's network the API server makes every container port one of them.
+    """The ports of the node that a pod asks for. With the host's network the API server makes every container port one
+    of them.
     """
-    host = spec.get("hostNetwork") is True
-    found = {port for container in _lasting(spec) for port in _ports(container, host=host)}
-    return tuple(sorted(found))
-
-
-def _lasting(spec: Document) -> Iterator[Mapping[str, Any]]:
-    yield from mappings(spec.get("containers"))
-    yield from (one for one in mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
-
-
-def _ports(container: Mapping[str, Any], *, host: bool) -> Iterator[Port]:
-    for port in mappings(container.get("ports")):
-        number = port.get("hostPort") or (port.get("containerPort") if host else 0)
+    found = set()
+    for port in _container_ports(spec):
+        number = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") is True else 0)
         if isinstance(number, int) and number:
             ip = str(port.get("hostIP") or "")
-            yield Port(str(port.get("protocol") or "TCP"), number, "" if ip == _EVERY_ADDRESS else ip)
+            found.add(Port(str(port.get("protocol") or "TCP"), number, "" if ip == "0.0.0.0" else ip))
+    return tuple(sorted(found))
 
 
 def anti_affinity(spec: Document, namespace: str) -> tuple[tuple[Term, ...], bool]:
@@ -200,19 +205,15 @@ def required_anti_affinity(spec: Document) -> list[Mapping[str, Any]]:
 def _term(stated: Mapping[str, Any], namespace: str) -> Term | None:
     if stated.get("matchLabelKeys") or stated.get("mismatchLabelKeys"):
         return None
-    named = stated.get("namespaces") or ()
-    namespaces = frozenset(map(str, list_items(named))) or frozenset({namespace})
+    namespaces = frozenset(map(str, list_items(stated.get("namespaces") or ()))) or frozenset({namespace})
     of_namespaces = stated.get("namespaceSelector")
     if of_namespaces is not None and any(mapping(of_namespaces).values()):
         return None  # the labels of namespaces are not seen
-    rules = _rules(stated.get("labelSelector"))
+    selector = stated.get("labelSelector")
+    rules = None if selector is None else frozenset(requirements(selector))
     if rules is not None and any(rule.operator not in OPERATORS for rule in rules):
         return None
     return Term(str(stated.get("topologyKey")), namespaces if of_namespaces is None else None, rules)
-
-
-def _rules(selector: Any) -> frozenset[Requirement] | None:
-    return None if selector is None else frozenset(requirements(selector))
 
 
 # -- a gang --
@@ -220,13 +221,12 @@ def _rules(selector: Any) -> frozenset[Requirement] | None:
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What the pods of a gang take of which keys, for each of its members in their order.
-
-    ``predictable``: this is all that a scheduler looks at besides what admission knows. If not, no node is named.
-    """
+    """What the pods of a gang take of which keys."""
 
     members: tuple[Mapping[Key, int], ...]
+    """For each of its members, in their order."""
     predictable: bool = True
+    """This is all that a scheduler looks at besides what admission knows. If not, no node is named."""
 
 
 class ExclusiveResources:
@@ -242,25 +242,20 @@ class ExclusiveResources:
 
     def exclusives(self, found: Exclusions) -> tuple[tuple[tuple[ExclusiveResource, ...], ...], bool]:
         """What each member takes of which column, and whether that is all there is to know about a gang."""
+        for key in dict.fromkeys(key for member in found.members for key in member):
+            if key not in self._of and len(self._of) < _COLUMNS:
+                taken = set(self._of.values())
+                self._of[key] = next(at for at in range(_COLUMNS) if at not in taken)
         members = tuple(
             tuple(
-                ExclusiveResource(name, taken, str(key))
+                ExclusiveResource(exclusive_resource(self._of[key]), taken, str(key))
                 for key, taken in member.items()
-                if (name := self._name(key)) is not None
+                if key in self._of
             )
             for member in found.members
         )
-        known = all(len(one) == len(member) for one, member in zip(members, found.members, strict=True))
+        known = all(key in self._of for member in found.members for key in member)
         return members, found.predictable and known
-
-    def _name(self, key: Key) -> str | None:
-        number = self._of.get(key)
-        if number is None:
-            if len(self._of) >= _COLUMNS:
-                return None
-            taken = set(self._of.values())
-            number = self._of[key] = next(at for at in range(_COLUMNS) if at not in taken)
-        return exclusive_resource(number)
 
     def hold(self, gang: str, names: frozenset[str]) -> None:
         """A gang (its uid) has these columns from now on, and no others."""
@@ -284,34 +279,33 @@ class ExclusiveResources:
 
 def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespace: str) -> Exclusions:
     """The exclusions of a gang: of each member its pod spec, its labels, and how many pods it has at most."""
-    if not any(_speaks(spec) for spec, _, _ in specs):
+    if not any(_may_exclude(spec) for spec, _, _ in specs):
         return Exclusions(tuple({} for _ in specs))
     kinds = []
-    predictable = not any(_unpredictable(spec) for spec, _, _ in specs)
+    predictable = not any(_is_unpredictable(spec) for spec, _, _ in specs)
     for spec, labels, _ in specs:
         terms, every = anti_affinity(spec, namespace)
         counted = tuple(filter(_is_counted, terms))
         predictable = predictable and every and len(counted) == len(terms)
         kinds.append(PodKind(namespace, _kept(labels), counted, host_ports(spec)))
-    found: set[Key] = {*_port_keys(kinds), *_term_keys(kinds)}
-    keys = sorted(found, key=str)
+    keys = sorted(set(_keys(kinds)), key=str)
     counts = [count for _, _, count in specs]
-    usable = [key for key in keys if _expressible(key, kinds, counts)][:MAX_EXCLUSIVES]
+    usable = [key for key in keys if _is_expressible(key, kinds, counts)][:MAX_EXCLUSIVES]
     members = tuple({key: taken for key in usable if (taken := key.cost(kind))} for kind in kinds)
     return Exclusions(members, predictable and len(usable) == len(keys))
 
 
-def _speaks(spec: Document) -> bool:
+def _may_exclude(spec: Document) -> bool:
     """Whether anything here may concern a pod spec: for nearly all pods the answer is no, and cheap."""
     affinity = mapping(spec.get("affinity"))
     if spec.get("hostNetwork") or spec.get("resourceClaims") or spec.get("topologySpreadConstraints"):
         return True
     if affinity.get("podAntiAffinity") or affinity.get("podAffinity"):
         return True
-    return any(port.get("hostPort") for one in _lasting(spec) for port in mappings(one.get("ports")))
+    return any(port.get("hostPort") for port in _container_ports(spec))
 
 
-def _unpredictable(spec: Document) -> bool:
+def _is_unpredictable(spec: Document) -> bool:
     """Devices, spreading, and nearness to other pods: the scheduler alone knows which nodes these leave."""
     spread = mappings(spec.get("topologySpreadConstraints"))
     if any(rule.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for rule in spread):
@@ -320,31 +314,18 @@ def _unpredictable(spec: Document) -> bool:
     return bool(near or spec.get("resourceClaims"))
 
 
-def _port_keys(kinds: Iterable[PodKind]) -> Iterator[PortKey]:
-    for port in {port for kind in kinds for port in kind.ports}:
-        yield PortKey(port.protocol, port.number)
-        if port.ip:
-            yield PortKey(*port)
-
-
-def _term_keys(kinds: Iterable[PodKind]) -> Iterator[TermKey]:
+def _keys(kinds: Iterable[PodKind]) -> Iterator[Key]:
     for kind in kinds:
+        for port in kind.ports:
+            yield PortKey(port.protocol, port.number)
+            yield PortKey(*port)
         for term in kind.terms:
             yield TermKey(term, own=term.selects(kind.namespace, dict(kind.labels)))
 
 
-def _expressible(key: Key, kinds: Sequence[PodKind], counts: Sequence[int]) -> bool:
+def _is_expressible(key: Key, kinds: Sequence[PodKind], counts: Sequence[int]) -> bool:
     """Whether amounts say it. Pods that avoid several others, which may be together, cannot be counted like this."""
     if isinstance(key, PortKey) or key.own:
         return True
     selected = (count for kind, count in zip(kinds, counts, strict=True) if key.cost(kind) == EXCLUSIVE_CAPACITY)
     return sum(selected) <= 1
-
-
-def _text(rules: Iterable[Requirement]) -> str:
-    return ", ".join(
-        f"{rule.key}={next(iter(rule.values))}"
-        if rule.operator == "In" and len(rule.values) == 1
-        else f"{rule.key} {rule.operator} {' '.join(sorted(rule.values))}".strip()
-        for rule in sorted(rules, key=lambda rule: (rule.key, rule.operator))
-    )

@@ -2,21 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
 import numpy as np
 
-from tf_dist.core.gang.placement.node_filter import NodeFilters, TopologyDomains
-from tf_dist.core.gang.placement.node_table import NodeMask, NodeTable, PodCapacity, pods_per_node
+from tf_dist.core.api.job import Document
+from tf_dist.core.gang.placement.node_table import (
+    ALL_NODES,
+    Ints,
+    Mask,
+    NodeMask,
+    NodeTable,
+    PodCapacity,
+    Rows,
+    pods_per_node,
+)
 from tf_dist.core.gang.placement.pod_sets import PodClass, PodClassRegistry, Requests, from_units
+from tf_dist.core.gang.placement.predicates import InvalidConstraints, matches_node_affinity, untolerated_taint
 from tf_dist.core.gang.types import Node, PodSet
 
 # Counts are kept for so many classes; the one not asked for longest is forgotten.
 _MAX_CAPACITIES: Final = 512
-# And the domains of so many labels.
+# And the domains of so many labels, and the nodes for so many sets of constraints: jobs that name hosts bring new ones.
 _MAX_LABELS: Final = 16
+_MAX_FILTERS: Final = 256
+
+
+class NodeFilters:
+    """For each signature of constraints that was asked for, the nodes that its pods may go to.
+
+    ``before``: what is known of nodes that were laid out otherwise; ``source``: for each row the one it had, or -1.
+    """
+
+    def __init__(self, nodes: Sequence[Node], before: NodeFilters | None = None, source: Rows | None = None) -> None:
+        self._nodes = list(nodes)
+        self._tainted = {row for row, node in enumerate(nodes) if node.taints}
+        self._known: dict[str, tuple[Document, Mask]] = {}
+        self._unreadable: dict[str, InvalidConstraints] = {}
+        if before is None or source is None:
+            return
+        for signature, (constraints, mask) in before._known.items():
+            if len(mask) and signature not in before._unreadable:
+                rows = mask[source]
+                for row in (source < 0).nonzero()[0].tolist():
+                    rows[row] = self._allows(signature, constraints, row)
+                self._known[signature] = constraints, rows
+
+    def of(self, shape: PodClass) -> NodeMask:
+        """The nodes that a class of pods may go to: none, if its constraints cannot be read."""
+        if not shape.signature and not self._tainted:
+            return ALL_NODES
+        known = self._known.get(shape.signature)
+        if known is None:
+            rows = np.ones(len(self._nodes), bool)
+            for row in range(len(self._nodes)) if shape.signature else self._tainted:
+                rows[row] = self._allows(shape.signature, shape.constraints, row)
+            known = self._known[shape.signature] = shape.constraints, rows
+            if len(self._known) > _MAX_FILTERS:
+                self._known.pop(next(iter(self._known)))
+        return known[1]
+
+    def check(self, shape: PodClass) -> None:
+        """Raise InvalidConstraints if some node showed that the constraints make no sense."""
+        self.of(shape)
+        if shape.signature in self._unreadable:
+            raise self._unreadable[shape.signature]
+
+    def put(self, row: int, node: Node) -> bool:
+        """A node has changed; whether any mask may have."""
+        before, self._nodes[row] = self._nodes[row], node
+        if node.labels == before.labels and node.taints == before.taints:
+            return False
+        (self._tainted.add if node.taints else self._tainted.discard)(row)
+        for signature in self._unreadable:  # perhaps only this node showed it
+            self._known.pop(signature, None)
+        self._unreadable.clear()
+        for signature, (constraints, mask) in self._known.items():
+            mask[row] = self._allows(signature, constraints, row)
+        return True
+
+    def _allows(self, signature: str, constraints: Document, row: int) -> bool:
+        node = self._nodes[row]
+        try:
+            return matches_node_affinity(constraints, node.name, node.labels) and (
+                not node.taints or untolerated_taint(constraints, node.taints) is None
+            )
+        except InvalidConstraints as error:
+            self._unreadable[signature] = error
+            return False
+
+
+class TopologyDomains:
+    """The values of a label, in their order, with the rows of the nodes that have each. Other nodes are in none."""
+
+    def __init__(self, label: str, nodes: Sequence[Node]) -> None:
+        self.label = label
+        values = [node.labels.get(label) for node in nodes]
+        self.names = sorted({value for value in values if value is not None})
+        number = {name: at for at, name in enumerate(self.names)}
+        self.of_row: Rows = np.array([number.get(value, len(number)) for value in values], np.intp)  # type: ignore[arg-type]
+        by_domain = np.argsort(self.of_row, kind="stable")
+        ends = np.searchsorted(self.of_row[by_domain], np.arange(len(number) + 1))
+        self.rows: list[Rows] = [by_domain[ends[at] : ends[at + 1]] for at in range(len(number))]
+        inside = self.of_row < len(number)
+        self.inside: NodeMask = ALL_NODES if inside.all() else inside
+
+    def sums(self, counts: Ints) -> Ints:
+        """The sum of a number per row, for each domain."""
+        return np.bincount(self.of_row, weights=counts, minlength=len(self.names) + 1).astype(np.int64)[:-1]
 
 
 class NodeSnapshot:
@@ -43,7 +138,8 @@ class NodeSnapshot:
         self._check_no_mark()
         known = self._nodes.get(node.name)
         self._nodes[node.name] = node
-        if known is None or node.name in self._unread or self._has_new_resources(node):
+        new_resources = any("/" in one and one not in self.catalogue.columns for one in node.allocatable)
+        if known is None or node.name in self._unread or new_resources:
             self._unread.add(node.name)
             self._stale = True
             return
@@ -94,9 +190,6 @@ class NodeSnapshot:
     def _check_no_mark(self) -> None:
         if self._marks:
             raise ValueError("a node cannot change between a mark and its rollback")
-
-    def _has_new_resources(self, node: Node) -> bool:
-        return any("/" in resource and resource not in self.catalogue.columns for resource in node.allocatable)
 
     def ready(self) -> None:
         """Bring the table up to date with the nodes and the resources there are."""
