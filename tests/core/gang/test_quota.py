@@ -203,17 +203,6 @@ def test_two_queues_of_one_name_are_a_mistake_of_the_caller() -> None:
         Quotas([queue("a"), queue("a")])
 
 
-def test_how_often_a_need_fits() -> None:
-    quotas = Quotas([queue("a", "team", gpu=4, cpu=quota(4, borrow=2)), queue("b", "team", gpu=4, cpu=9)])
-    assert quotas.most("a", need(gpu=1), 100) == 8
-    assert quotas.most("a", need(gpu=1, cpu="1.5"), 100) == 4
-    assert quotas.most("a", need(gpu=1), 3) == 3
-    assert quotas.most("a", need(memory=1), 7) == 7
-    assert quotas.most("nowhere", need(gpu=1), 7) == 0
-    quotas.take("a", need(gpu=99))
-    assert quotas.most("a", need(gpu=1), 7) == 0
-
-
 def test_amounts_are_exact_however_fine_and_large() -> None:
     quotas = Quotas([queue("a", memory="1E24")])
     quotas.take("a", need(memory="0.1"))
@@ -221,17 +210,6 @@ def test_amounts_are_exact_however_fine_and_large() -> None:
     quotas.take("a", need(memory="999999999999999999999999"))
     assert lack(quotas, "a", memory="0.700000001").missing == Decimal("1E-9")
     assert fits(quotas, "a", memory="0.7")
-
-
-def test_a_number_says_when_a_queue_may_have_room_again() -> None:
-    quotas = Quotas([queue("a", "team"), queue("b", "team"), queue("c")])
-    quotas.take("a", need(gpu=1))
-    before = {name: quotas.epoch(name) for name in "abc"}
-    quotas.take("b", need(gpu=1))
-    assert {name: quotas.epoch(name) for name in "abc"} == before
-    quotas.give("a", need(gpu=1))
-    assert quotas.epoch("b") > before["b"]
-    assert quotas.epoch("c") == before["c"]
 
 
 # The order between queues.
@@ -317,17 +295,6 @@ def test_what_is_given_back_counts_in_the_next_turn() -> None:
     turns = FairSharingIterator(quotas, {"a": 0, "b": 0})
     quotas.give("a", need(gpu=3))
     assert turns.next() == "a"
-
-
-def test_a_share_may_be_asked_for_with_something_added() -> None:
-    quotas = Quotas([queue("a", "team", gpu=2), queue("b", "team", gpu=2)])
-    before = quotas.share("a")
-    assert quotas.share("a", need(gpu=3)) > before
-    quotas.take("a", need(gpu=3))
-    after = quotas.share("a")
-    quotas.give("a", need(gpu=3))
-    assert quotas.share("a", need(gpu=3)) == after
-    assert quotas.share("a") == before
 
 
 def test_a_queue_that_has_none_of_a_resource_has_borrowed_none() -> None:

@@ -38,21 +38,22 @@ def from_billionths(billionths: int) -> Decimal:
 
 @dataclass(slots=True, eq=False)
 class ResourceAccount:
-    """Account of one resource of one queue. ``line``: the accounts from the root of its tree down to itself.
-
-    ``ceiling``: the most that may be used here at all, by its borrowing limit (None: no limit). ``possible``: the most
-    that gangs of this queue could have if no other queue had anything. ``used`` is what counts against the quota;
-    ``held`` all that gangs of this queue and of those below it have of a limited resource.
-    """
+    """Account of one resource of one queue."""
 
     at: str
+    """The queue."""
     quota: int
     guaranteed: int = 0
     ceiling: int | None = None
+    """The most that may be used here at all, by its borrowing limit; None: no limit."""
     possible: int = 0
+    """The most that gangs of this queue could have if no other queue had anything."""
     used: int = 0
+    """What counts against the quota."""
     held: int = 0
+    """All that gangs of this queue and of those below it have of a limited resource."""
     line: tuple[ResourceAccount, ...] = ()
+    """The accounts from the root of its tree down to itself."""
 
     @property
     def parent(self) -> ResourceAccount | None:
@@ -84,35 +85,30 @@ class ResourceAccount:
                 # The parent's part: usage beyond the guarantee now, less what it was before.
                 extra = (after if after > 0 else 0) - (before if before > 0 else 0)
 
-    def beyond(self, extra: int) -> int:
-        """Usage beyond the guarantee, with ``extra`` added."""
-        return max(0, self.used + extra - self.guaranteed)
-
 
 @dataclass(slots=True, eq=False)
 class CohortNode:
-    """A queue in its tree, with its accounts.
-
-    ``limits``: the accounts of the resources that bind the queue's own gangs: those with a quota here or above.
-    ``accounts``: besides those, the resources that only queues below have quotas of and share among themselves.
-    ``unlimited``: what it and the queues below hold of what no quota binds them in. ``own``: its nominal quotas;
-    ``nominal``: the sum of them and of all below. ``defined``: it has a document; else it is only named as a parent, or
-    was deleted while its gangs run on. ``freed``: how often something was given back (known at the root).
-    ``share``: what it borrows and what it holds, in proportion and by weight; None: to be computed again.
-    """
+    """A queue in its tree, with its accounts."""
 
     name: str
     weight: int = 1
     defined: bool = True
+    """It has a document; else it is only named as a parent, or was deleted while its gangs run on."""
     path: tuple[CohortNode, ...] = ()
+    """From the root of its tree down to itself."""
     limits: dict[str, ResourceAccount] = field(default_factory=dict)
+    """The accounts of the resources that bind the queue's own gangs: those with a quota here or above."""
     accounts: dict[str, ResourceAccount] = field(default_factory=dict)
+    """Besides those, the resources that only queues below have quotas of and share among themselves."""
     nominal: dict[str, int] = field(default_factory=dict)
+    """The sum of its nominal quotas and of all below."""
     own: dict[str, int] = field(default_factory=dict)
+    """Its nominal quotas."""
     unlimited: dict[str, int] = field(default_factory=dict)
+    """What it and the queues below hold of what no quota binds them in."""
     below: list[CohortNode] = field(default_factory=list)
-    freed: int = 0
     share: tuple[float, float] | None = None
+    """What it borrows and what it holds, in proportion and by weight; None: to be computed again."""
 
     @property
     def root(self) -> CohortNode:

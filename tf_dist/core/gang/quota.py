@@ -11,39 +11,36 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from tf_dist.core.api.assignment import PendingReason
 from tf_dist.core.api.fieldpath import nearest_word
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.cohorts import (
     CohortNode,
-    ResourceAccount,
     build_cohorts,
     from_billionths,
     resources_in_billionths,
 )
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue, Resources
 
-__all__ = ["QuotaShortage", "Quotas", "Share"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaShortage:
-    """Why a gang does not fit into its queue.
-
-    Of ``resource`` it needs ``needed``, which is ``missing`` too much; with every other gang gone it may be ``limit``.
-    ``at``: the queue or ancestor whose quota or borrowing limit says so. No ``resource``: there is no such queue;
-    ``nearest`` is the one most like it, "" if none is.
-    """
+    """Why a gang does not fit into its queue."""
 
     queue: str
     at: str
+    """The queue or ancestor whose quota or borrowing limit is too small."""
     resource: str = ""
+    """"": there is no such queue."""
     needed: Decimal = Decimal(0)
     missing: Decimal = Decimal(0)
+    """How much of ``needed`` is too much."""
     limit: Decimal = Decimal(0)
+    """How much it may be with every other gang gone."""
     nearest: str = ""
+    """The queue with the most similar name, if there is no such queue."""
 
     @property
     def never(self) -> bool:
@@ -73,9 +70,6 @@ class QuotaShortage:
 Share = tuple[float, ...]
 """How much a queue has, for comparing: per level from the root, what is borrowed and then what is held."""
 
-_NOTHING: Final[Resources] = MappingProxyType({})
-_NOTHING_MORE: Final[Mapping[str, int]] = MappingProxyType({})
-
 
 class Quotas:
     """Quotas and usage of all queues. A step costs O(depth of the tree × resources), however many queues there are.
@@ -85,7 +79,7 @@ class Quotas:
     ``capacity``: what the cluster has; by it the shares of queues without quotas are measured.
     """
 
-    def __init__(self, queues: Iterable[Queue], capacity: Resources = _NOTHING) -> None:
+    def __init__(self, queues: Iterable[Queue], capacity: Resources = MappingProxyType({})) -> None:
         self._branches, problems = build_cohorts(queues)
         self.problems: Mapping[str, str] = problems
         self._capacity: dict[str, int] = {}
@@ -128,13 +122,24 @@ class Quotas:
         limits = self._branches[name].limits
         if not limits:
             return None
-        worst: tuple[bool, str, int] | None = None
-        for resource, value in resources_in_billionths(need).items():
-            account = limits.get(resource)
-            if account is not None and value > account.left()[0]:
-                found = (value <= account.possible, resource, value)
-                worst = found if worst is None else min(worst, found)
-        return None if worst is None else _quota_shortage(name, worst[1], worst[2], limits[worst[1]])
+        short = (
+            (value <= limits[resource].possible, resource, value)
+            for resource, value in resources_in_billionths(need).items()
+            if resource in limits and value > limits[resource].left()[0]
+        )
+        worst = min(short, default=None)
+        if worst is None:
+            return None
+        _, resource, value = worst
+        left, narrowest = limits[resource].left()
+        return QuotaShortage(
+            queue=name,
+            at=narrowest.at,
+            resource=resource,
+            needed=from_billionths(value),
+            missing=from_billionths(value - max(0, left)),
+            limit=from_billionths(limits[resource].possible),
+        )
 
     def fits(self, queue: str, need: Resources) -> bool:
         """Whether a gang with this request fits into its queue now: whether there is no ``lack``."""
@@ -156,38 +161,19 @@ class Quotas:
         limits = branch.limits
         return all(r not in limits or value <= limits[r].possible for r, value in resources_in_billionths(need).items())
 
-    def most(self, queue: str, need: Resources, limit: int) -> int:
-        """How many times ``need`` fits into the queue, up to ``limit``; none into a queue that does not exist."""
-        if queue not in self:
-            return 0
-        limits = self._branches[queue or DEFAULT_QUEUE].limits
-        for resource, value in resources_in_billionths(need).items():
-            if resource in limits:
-                limit = min(limit, max(0, limits[resource].left()[0]) // value)
-        return limit
-
     def take(self, queue: str, need: Resources) -> None:
         """Add usage of a gang to its queue, whether it fits or not: it runs already."""
         self._move(self._branch(queue), need, 1)
 
     def give(self, queue: str, need: Resources) -> None:
         """Subtract usage of a gang from its queue."""
-        branch = self._branch(queue)
-        self._move(branch, need, -1)
-        branch.root.freed += 1
+        self._move(self._branch(queue), need, -1)
         self._gives += 1
-
-    def epoch(self, queue: str) -> int:
-        """A number that grows whenever a gang that did not fit into the queue's quota might fit now."""
-        return self._branch(queue).root.freed
 
     def used(self, queue: str) -> dict[str, Decimal]:
         """Usage of the gangs of this queue and of those below it."""
-        return {
-            resource: from_billionths(value)
-            for resource, value in sorted(self._branch(queue).holding().items())
-            if value
-        }
+        holding = sorted(self._branch(queue).holding().items())
+        return {resource: from_billionths(value) for resource, value in holding if value}
 
     def borrowed(self, queue: str) -> dict[str, Decimal]:
         """The part of its usage that is beyond its own quota, hence borrowed."""
@@ -198,30 +184,31 @@ class Quotas:
         """Its nominal quota, with those of the queues below it."""
         return {resource: from_billionths(value) for resource, value in sorted(self._branch(queue).nominal.items())}
 
-    def share(self, queue: str, need: Resources = _NOTHING) -> Share:
-        """How much the queue has, with ``need`` added: of two queues the one with less is to be served first.
+    def share(self, queue: str) -> Share:
+        """How much the queue has: of two queues the one with less is to be served first.
 
         It compares first the trees, then, within one, branch with branch and so on down. A branch's share is the
         largest, over the resources, of what it borrows in proportion to what there is to borrow, and if that is alike
         of what it holds in proportion to what is its own (where it has no quota: to the cluster); by its weight.
         """
-        branch = self._branch(queue)
-        if not need:
-            return tuple(part for one in branch.path for part in one.share or self._measure(one))
-        extra = resources_in_billionths(need)
-        rest = {resource: value for resource, value in extra.items() if resource in branch.limits}
-        levels = []
-        for one in reversed(branch.path):
-            levels.append(self._proportions(one, rest, extra))
-            rest = {r: one.accounts[r].beyond(value) - one.accounts[r].beyond(0) for r, value in rest.items()}
-        return tuple(part for level in reversed(levels) for part in level)
+        shares: list[float] = []
+        for branch in self._branch(queue).path:
+            if branch.share is None:
+                most = 0.0
+                for account in branch.accounts.values():
+                    over, parent = account.used - account.quota, account.parent
+                    if over > 0 and parent:
+                        most = max(most, over / parent.possible if parent.possible > 0 else float("inf"))
+                branch.share = most / branch.weight, self._holding(branch) / branch.weight
+            shares += branch.share
+        return tuple(shares)
 
     def fill(self, queue: str) -> float:
         """Usage of its nominal quota, of the resource where that is most; 1: all, more: it borrows.
 
         For a queue without quotas: of the cluster; 0 if that is unknown.
         """
-        return self._holding(self._branch(queue), _NOTHING_MORE)
+        return self._holding(self._branch(queue))
 
     def reclaims(self, queue: str, need: Resources, victim: str) -> bool:
         """Whether ``queue`` may take back from ``victim`` what it needs.
@@ -268,48 +255,15 @@ class Quotas:
             for one in branch.path:
                 one.unlimited[resource] = one.unlimited.get(resource, 0) + sign * value
 
-    def _measure(self, branch: CohortNode) -> tuple[float, float]:
-        branch.share = self._proportions(branch, _NOTHING_MORE, _NOTHING_MORE)
-        return branch.share
-
-    def _proportions(
-        self, branch: CohortNode, borrowed: Mapping[str, int], held: Mapping[str, int]
-    ) -> tuple[float, float]:
-        """Its borrowing and its holding, each with so much more, by its weight."""
-        return _borrowing(branch, borrowed) / branch.weight, self._holding(branch, held) / branch.weight
-
-    def _holding(self, branch: CohortNode, extra: Mapping[str, int]) -> float:
+    def _holding(self, branch: CohortNode) -> float:
         most = 0.0
-        holding = branch.holding()
-        for resource in {**holding, **extra}:
+        for resource, held in branch.holding().items():
             whole = branch.nominal.get(resource, 0)
             if not whole and resource not in branch.limits:
                 whole = self._capacity.get(resource, 0)
             if whole > 0:
-                most = max(most, (holding.get(resource, 0) + extra.get(resource, 0)) / whole)
+                most = max(most, held / whole)
         return most
-
-
-def _quota_shortage(queue: str, resource: str, value: int, account: ResourceAccount) -> QuotaShortage:
-    left, narrowest = account.left()
-    return QuotaShortage(
-        queue=queue,
-        at=narrowest.at,
-        resource=resource,
-        needed=from_billionths(value),
-        missing=from_billionths(value - max(0, left)),
-        limit=from_billionths(account.possible),
-    )
-
-
-def _borrowing(branch: CohortNode, extra: Mapping[str, int]) -> float:
-    most = 0.0
-    for resource, account in branch.accounts.items():
-        over = account.used + extra.get(resource, 0) - account.quota
-        parent = account.parent
-        if over > 0 and parent:
-            most = max(most, over / parent.possible if parent.possible > 0 else float("inf"))
-    return most
 
 
 def _over(branch: CohortNode, parting: int, resource: str) -> int:
@@ -330,25 +284,23 @@ def _common_depth(one: CohortNode, other: CohortNode) -> int:
     return sum(1 for mine, theirs in zip(one.path, other.path, strict=False) if mine is theirs)
 
 
-_BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueUsage:
-    """A queue at one moment.
-
-    ``pending``, ``admitted``: its own gangs. ``used``, ``borrowed`` and ``nominal`` count the queues below it, too.
-    ``share``: how much of what is its own it holds, of the resource where that is most (1: all). ``problem``: what is
-    wrong with its document, "" if nothing is.
-    """
+    """A queue at one moment."""
 
     pending: int
+    """Its own gangs that wait."""
     admitted: int
+    """Its own gangs that are admitted."""
     used: Resources
+    """By its gangs and those of the queues below it."""
     borrowed: Resources
     nominal: Resources
+    """With those of the queues below it."""
     share: float
+    """How much of its nominal quota it uses, of the resource where that is most; 1: all."""
     problem: str = ""
+    """What is wrong with its document."""
 
 
 def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> QueueUsage:
@@ -369,23 +321,19 @@ def queue_status(found: QueueUsage) -> dict[str, Any]:
     status: dict[str, Any] = {
         "pending": found.pending,
         "admitted": found.admitted,
-        "used": _quantities(found.used),
-        "borrowed": _quantities(found.borrowed),
-        "usage": _usage(found.used, found.nominal),
+        "used": {name: exact_quantity(value, name) for name, value in sorted(found.used.items()) if value},
+        "borrowed": {name: exact_quantity(value, name) for name, value in sorted(found.borrowed.items()) if value},
+        "usage": _usage_text(found.used, found.nominal),
         "share": f"{found.share:.0%}",
     }
     return {**status, "message": found.problem} if found.problem else status
-
-
-def _quantities(resources: Resources) -> dict[str, str]:
-    return {resource: exact_quantity(value, resource) for resource, value in sorted(resources.items()) if value}
 
 
 def exact_quantity(value: Decimal, resource: str) -> str:
     """An amount as an exact and readable quantity: ``64Gi``, ``1500m``, ``4``."""
     if value == value.to_integral_value():
         if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-            for power, suffix in zip(range(6, 0, -1), _BINARY, strict=True):
+            for power, suffix in zip(range(6, 0, -1), ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"), strict=True):
                 count, rest = divmod(int(value), 1024**power)
                 if count and not rest:
                     return f"{count}{suffix}"
@@ -394,13 +342,12 @@ def exact_quantity(value: Decimal, resource: str) -> str:
     return f"{int(thousandths)}m" if thousandths == thousandths.to_integral_value() else f"{value.normalize():f}"
 
 
-def _usage(used: Resources, nominal: Mapping[str, Decimal]) -> str:
+def _usage_text(used: Resources, nominal: Resources) -> str:
     """``nvidia.com/gpu 6/8, cpu 12``: usage of the nominal quota, scarce resources first."""
-    shown = [resource for resource in {**nominal, **used} if resource in nominal or resource != "pods"]
-    ordered = sorted(shown, key=lambda resource: ("/" not in resource, resource))
-    return ", ".join(f"{resource} {_part(resource, used, nominal)}" for resource in ordered)
-
-
-def _part(resource: str, used: Resources, nominal: Mapping[str, Decimal]) -> str:
-    held = format_quantity(used.get(resource, Decimal(0)), resource)
-    return f"{held}/{format_quantity(nominal[resource], resource)}" if resource in nominal else held
+    parts = []
+    shown = {resource for resource in {**nominal, **used} if resource in nominal or resource != "pods"}
+    for resource in sorted(shown, key=lambda resource: ("/" not in resource, resource)):
+        amount = format_quantity(used.get(resource, Decimal(0)), resource)
+        of = f"/{format_quantity(nominal[resource], resource)}" if resource in nominal else ""
+        parts.append(f"{resource} {amount}{of}")
+    return ", ".join(parts)

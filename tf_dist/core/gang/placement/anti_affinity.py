@@ -42,7 +42,7 @@ PER_POD_LABELS: Final = frozenset(
         "batch.kubernetes.io/job-completion-index",
     }
 )
-"""Labels that tell the pods of one controller apart: they are not kept of pods, and terms that read one are not read."""
+"""Labels that tell the pods of one controller apart: not kept of pods, and terms that read one are not read."""
 
 
 class Term(NamedTuple):

@@ -134,8 +134,6 @@ class PodGroups:
     counts: Mapping[PodClass, int]
     together: Requests
     """What all of them request."""
-    pods: int
-    """How many they are."""
 
 
 @lru_cache(maxsize=1024)  # the same few gangs are tried again and again
@@ -149,7 +147,7 @@ def group_by_class(wants: tuple[tuple[PodClass, int], ...]) -> PodGroups:
             for column, value in shape.requests:
                 together[column] = together.get(column, 0) + value * count
     ordered = sorted(counts.items(), key=lambda group: (-group[0].accelerators, -group[0].cpu * group[1]))
-    return PodGroups(MappingProxyType(dict(ordered)), tuple(sorted(together.items())), sum(counts.values()))
+    return PodGroups(MappingProxyType(dict(ordered)), tuple(sorted(together.items())))
 
 
 # -- requests of gangs --
