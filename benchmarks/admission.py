@@ -40,7 +40,7 @@ def _full() -> Scheduler:
     room = {"cpu": Decimal(96), "pods": Decimal(110), GPU: Decimal(8)}
     for number in range(NODES):
         name = f"node-{number:05}"
-        scheduler.put_node(Node(name=name, allocatable=room, free=room))
+        scheduler.cache.put_node(Node(name=name, allocatable=room, free=room))
         place = AssignedPods(at=NOW - 10_000 + number, sizes={"worker": 8}, placement={"worker": {name: 8}})
         scheduler.put_gang(replace(_gang(f"r{number}", *_EIGHT, at=NOW - 10_000), assigned=place))
     return scheduler

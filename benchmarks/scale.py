@@ -53,7 +53,7 @@ def admitter_point(nodes: int, waiting: int) -> dict[str, float]:
     scheduler, eight = Scheduler(), _pods("worker", 8, 8, 1)
     names = [f"node-{number:06}" for number in range(nodes)]
     for name in names:
-        scheduler.put_node(Node(name=name, allocatable=_ROOM, free=_ROOM))
+        scheduler.cache.put_node(Node(name=name, allocatable=_ROOM, free=_ROOM))
     for number, name in enumerate(names):
         place = AssignedPods(at=_NOW - 10_000, sizes={"worker": 8}, placement={"worker": {name: 8}})
         scheduler.put_gang(replace(_gang(f"r{number}", eight, at=_NOW - 10_000), assigned=place))

@@ -127,11 +127,11 @@ class Snapshot:
 def admit(snapshot: Snapshot) -> dict[str, Verdict]:
     """The verdict on every gang, by its uid, of a scheduler that has just begun."""
     scheduler = Scheduler(snapshot.policy, sees_nodes=snapshot.nodes is not None)
-    scheduler.put_queues(snapshot.queues)
-    scheduler.put_resource_quotas(snapshot.resource_quotas)
+    scheduler.cache.put_queues(snapshot.queues)
+    scheduler.cache.put_resource_quotas(snapshot.resource_quotas)
     for node in snapshot.nodes or ():
-        scheduler.put_node(node)
-    scheduler.put_unavailable(snapshot.unavailable)
+        scheduler.cache.put_node(node)
+    scheduler.cache.put_unavailable(snapshot.unavailable)
     for gang in snapshot.gangs:
         scheduler.put_gang(gang)
     verdicts = scheduler.cycle(snapshot.now).verdicts
@@ -155,9 +155,9 @@ class World:
         self.gangs: dict[str, Gang] = {}
         self.asked: dict[str, Gang] = {}  # as they waited
         self.scheduler = Scheduler(self.policy)
-        self.scheduler.put_queues(self.queues)
+        self.scheduler.cache.put_queues(self.queues)
         for node in self.nodes.values():
-            self.scheduler.put_node(node)
+            self.scheduler.cache.put_node(node)
 
     def put(self, *gangs: Gang) -> None:
         for one in gangs:
@@ -173,11 +173,11 @@ class World:
 
     def put_node(self, node: Node) -> None:
         self.nodes[node.name] = node
-        self.scheduler.put_node(node)
+        self.scheduler.cache.put_node(node)
 
     def remove_node(self, name: str) -> None:
         del self.nodes[name]
-        self.scheduler.remove_node(name)
+        self.scheduler.cache.remove_node(name)
 
     def snapshot(self, now: float) -> Snapshot:
         return Snapshot(

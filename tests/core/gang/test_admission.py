@@ -315,7 +315,7 @@ def test_a_queue_that_is_not_there_is_said_and_may_come() -> None:
     world = World([node("n", gpu=8)])
     world.put(gang("a", workers(1), queue="teem"))
     assert reason(world.decide(1)["a"]) == "QueueNotFound"
-    world.scheduler.put_queues((queue("teem"),))
+    world.scheduler.cache.put_queues((queue("teem"),))
     assert reason(world.decide(2)["a"]) == "Admit"
 
 
@@ -338,9 +338,9 @@ def test_queues_are_served_by_what_they_have() -> None:
 def test_queues_that_are_defined_anew_know_who_runs() -> None:
     world = World([node("n", gpu=8)], (queue("team", gpu=2),))
     world.put(running("in", {"n": 2}, queue="team"), gang("a", workers(2), queue="team"))
-    world.scheduler.put_queues((queue("team", gpu=3),))
+    world.scheduler.cache.put_queues((queue("team", gpu=3),))
     assert reason(world.decide(1)["a"]) == "QuotaExceeded"
-    world.scheduler.put_queues((queue("team", gpu=4),))
+    world.scheduler.cache.put_queues((queue("team", gpu=4),))
     assert reason(world.decide(2)["a"]) == "Admit"
 
 
@@ -362,7 +362,7 @@ def test_queues_without_quotas_have_their_turns_by_shares_of_the_nodes_that_are_
 
 def test_a_gang_that_got_its_place_elsewhere_waits_no_longer() -> None:
     scheduler = Scheduler()
-    scheduler.put_node(node("n", gpu=4))
+    scheduler.cache.put_node(node("n", gpu=4))
     scheduler.put_gang(gang("a", workers(2)))
     assert waiting(scheduler) == ["a"]
     scheduler.put_gang(running("a", {"n": 2}))
@@ -381,7 +381,7 @@ def test_a_gang_is_not_considered_before_its_time() -> None:
 
 def test_what_was_decided_stands_until_it_is_withdrawn() -> None:
     scheduler = Scheduler()
-    scheduler.put_node(node("n", gpu=4))
+    scheduler.cache.put_node(node("n", gpu=4))
     first, second = gang("a", workers(3)), gang("b", workers(3), at=1)
     scheduler.put_gang(first)
     scheduler.put_gang(second)
@@ -403,7 +403,7 @@ def test_nothing_new_is_said_while_nothing_changes() -> None:
     with pytest.raises(KeyError):
         world.scheduler.explain("missing")
     world.scheduler.remove_gang("missing")
-    world.scheduler.remove_node("nowhere")
+    world.scheduler.cache.remove_node("nowhere")
 
 
 def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_when_they_come() -> None:
@@ -411,9 +411,9 @@ def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_wh
     world = World([node("n", gpu=4), node("m", gpu=4)])
     world.put(running("r", {"n": 4, "m": 1}), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4)))
     assert {uid: reason(v) for uid, v in world.decide(1).items()} == dict.fromkeys("abc", "WaitingForCapacity")
-    world.scheduler.remove_node("m")
+    world.scheduler.cache.remove_node("m")
     assert {uid: reason(v) for uid, v in world.decide(2).items()} == dict.fromkeys("ab", "NeverFits")
-    world.scheduler.put_node(node("m", gpu=4, used={"gpu": 1}))
+    world.scheduler.cache.put_node(node("m", gpu=4, used={"gpu": 1}))
     assert {uid: reason(v) for uid, v in world.decide(3).items()} == dict.fromkeys("ab", "WaitingForCapacity")
 
 
@@ -423,7 +423,7 @@ def test_that_a_queue_has_come_or_gone_or_is_too_small_now_is_said_to_those_who_
     assert reason(world.decide(1)["a"]) == "QueueNotFound"
     said = []
     for now, queues in enumerate(([queue("vision", gpu=4)], [queue("vision", gpu=3)], []), start=2):
-        world.scheduler.put_queues(queues)
+        world.scheduler.cache.put_queues(queues)
         said.append(reason(world.decide(now)["a"]))
     assert said == ["WaitingForCapacity", "NeverFits", "QueueNotFound"]
 

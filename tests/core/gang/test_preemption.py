@@ -329,7 +329,7 @@ def test_a_gang_is_preempted_once_its_place_is_confirmed_and_not_before(others: 
     place = AssignedPods(at=1, sizes=said["low"].sizes, placement=said["low"].placement)
     found.put(replace(found.gangs["low"], assigned=place))
     for number in range(others):
-        found.scheduler.put_queues([queue(f"new-{number}")])
+        found.scheduler.cache.put_queues([queue(f"new-{number}")])
     assert victims(found, 3) == ["low"]
 
 

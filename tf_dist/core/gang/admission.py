@@ -173,9 +173,9 @@ class Admitter:
         recount = anew or config.counted != before.counted
         matches_changed = self._namespaces.update(config.queues or ())
         if anew or config.queues != before.queues:
-            self.scheduler.put_queues(config.queues or ())
+            self.scheduler.cache.put_queues(config.queues or ())
         if anew or quotas != self._applied_quotas:
-            self.scheduler.put_resource_quotas(quotas)
+            self.scheduler.cache.put_resource_quotas(quotas)
         everything = recount or matches_changed or quotas.keys() != self._applied_quotas.keys()
         uids = dict.fromkeys([*self._changed, *self._reverted])
         if everything:
@@ -219,12 +219,12 @@ class Admitter:
         self._exclusives.settle()
         for name, node in self._pods.nodes(self._exclusives.keys, whole=anew).items():
             if node is not None:
-                self.scheduler.put_node(node)
+                self.scheduler.cache.put_node(node)
             else:
-                self.scheduler.remove_node(name)
-        self.scheduler.put_unavailable(self._pods.unavailable)
+                self.scheduler.cache.remove_node(name)
+        self.scheduler.cache.put_unavailable(self._pods.unavailable)
         self._applied_config, self._applied_quotas = config, quotas
-        self.scheduler.put_orphans(self._count_orphans(charged, again=matches_changed or recount))
+        self.scheduler.cache.put_orphans(self._count_orphans(charged, again=matches_changed or recount))
         for uid, fed in gangs.items():
             if fed is None:
                 self.scheduler.remove_gang(uid)

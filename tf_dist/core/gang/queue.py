@@ -181,7 +181,7 @@ class FairSharingIterator:
         return bool(self._heap)
 
     def next(self) -> str:
-        """Take out the queue whose turn it is. IndexError: none is left."""
+        """Take out the queue that is served next. IndexError: none is left."""
         if self._gives != self._quotas.gives:
             self._gives = self._quotas.gives
             self._heap = [(self._rank(queue), tie, queue) for _, tie, queue in self._heap]

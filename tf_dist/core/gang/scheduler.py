@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -13,8 +13,7 @@ from tf_dist.core.gang.cycle import SchedulingCycle
 from tf_dist.core.gang.messages import explain_wait, unsatisfiable
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
-from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
-from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, Queue, Resources, UnavailableNode
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,8 @@ class Scheduler:
 
     def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
         self._policy = policy or AdmissionPolicy()
-        self._cache = SchedulerCache()
+        self.cache = SchedulerCache()
+        """Nodes, queues and quotas are put there; gangs here."""
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
         # Gangs whose assignment is written. Only those can be preempted.
@@ -55,35 +55,11 @@ class Scheduler:
         self._new: set[str] = set()
         self._limits: tuple[int, int] | None = None
         if sees_nodes:
-            self._cache.track_nodes()
-
-    def put_node(self, node: Node) -> None:
-        """Add or update a node; ``free`` is what all pods on it leave, those of gangs included."""
-        self._cache.put_node(node)
-
-    def remove_node(self, name: str) -> None:
-        """Remove a node that is gone or unschedulable. An unknown one is no error."""
-        self._cache.remove_node(name)
-
-    def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
-        """Replace the nodes that take no pods for now: a gang that fits with them only waits for them."""
-        self._cache.put_unavailable(nodes)
-
-    def put_queues(self, queues: Iterable[Queue]) -> None:
-        """Replace all queues. ValueError: two of one name."""
-        self._cache.put_queues(tuple(queues))
-
-    def put_resource_quotas(self, quotas: ResourceQuotas) -> None:
-        """Replace all ResourceQuotas, by namespace."""
-        self._cache.put_resource_quotas(quotas)
-
-    def put_orphans(self, orphans: Mapping[str, Resources]) -> None:
-        """Replace what pods without a gang use of the quota of each queue."""
-        self._cache.put_orphans(orphans)
+            self.cache.track_nodes()
 
     def put_gang(self, gang: Gang) -> None:
         """Add or update a gang; also to report whether a verdict on it was carried out."""
-        before = self._cache.entries.get(gang.uid)
+        before = self.cache.entries.get(gang.uid)
         nominated = gang.assigned is None and (gang.nominated or (before is not None and before.gang.nominated))
         if nominated != gang.nominated:
             gang = replace(gang, nominated=nominated)
@@ -96,9 +72,9 @@ class Scheduler:
             self._put(one)
 
     def _put(self, gang: Gang) -> None:
-        before = self._cache.entries.get(gang.uid)
+        before = self.cache.entries.get(gang.uid)
         known = before and gang.assigned is None and (_queue_facts_key(before.gang), before.request, before.problem)
-        entry = self._cache.put(gang)
+        entry = self.cache.put(gang)
         self._confirm(gang)
         if entry.admitted:
             self._pending.remove(gang.uid)
@@ -113,28 +89,28 @@ class Scheduler:
         elif gang.uid not in self._confirmed:
             self._confirmed.add(gang.uid)
             if self._awaits_confirmation:
-                self._cache.changes += 1
-                self._cache.state += 1
+                self.cache.changes += 1
+                self.cache.state += 1
 
     def assume(self, uid: str, assigned: AssignedPods, fallback: int) -> None:
         """A waiting gang has been admitted, and it is not known whether that is written."""
-        gang = self._cache.entries[uid].gang
+        gang = self.cache.entries[uid].gang
         for one in gang.fallbacks:
             self._drop(one.uid)
         self._pending.remove(uid)
         self._new.discard(uid)
-        self._cache.put(gang.admitted(assigned, fallback))
+        self.cache.put(gang.admitted(assigned, fallback))
 
     def remove_gang(self, uid: str) -> None:
         """Remove a gang that has ended or is gone. An unknown one is no error."""
-        entry = self._cache.entries.get(uid)
+        entry = self.cache.entries.get(uid)
         for one in entry.gang.fallbacks if entry is not None else ():
             self._drop(one.uid)
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
         self._pending.remove(uid)
-        self._cache.remove(uid)
+        self.cache.remove(uid)
         self._confirmed.discard(uid)
         self._new.discard(uid)
 
@@ -146,25 +122,25 @@ class Scheduler:
         one gang failed, and this scheduler must not be used any more.
         """
         self._now = now
-        self._cache.ends.advance(now)
+        self.cache.ends.advance(now)
         woken = self._pending.wake(now)
-        if self._seen == self._cache.changes and not woken and now < self._due:
+        if self._seen == self.cache.changes and not woken and now < self._due:
             return Decisions()
-        if self._cache.assumed_pods is not None:
-            self._cache.assumed_pods.settle()
-        self._seen = self._cache.changes
+        if self.cache.assumed_pods is not None:
+            self.cache.assumed_pods.settle()
+        self._seen = self.cache.changes
         self._due = self._pending.next_wake()
         verdicts: dict[str, Verdict] = {}
-        if self._pending.queues or self._cache.elastic:
-            cycle = SchedulingCycle(self._cache, self._pending, self._policy, now, self._known, self._confirmed)
+        if self._pending.queues or self.cache.elastic:
+            cycle = SchedulingCycle(self.cache, self._pending, self._policy, now, self._known, self._confirmed)
             cycle.run(inf if limit is None else limit)
             verdicts = cycle.verdicts
             self._due = cycle.due()
             self._awaits_confirmation = cycle.awaits_confirmation
             if cycle.is_settled:
-                self._seen = self._cache.changes
+                self._seen = self.cache.changes
             for uid in cycle.nominated:
-                self.put_gang(replace(self._cache.entries[uid].gang, nominated=True))
+                self.put_gang(replace(self.cache.entries[uid].gang, nominated=True))
                 self._new.add(uid)
             self._new -= verdicts.keys()
             if cycle.has_more:
@@ -178,46 +154,46 @@ class Scheduler:
 
     def _note_blocked(self) -> None:
         """Report at once when a gang becomes able or unable to start at all: clients stop waiting for the latter."""
-        moved, self._limits = self._limits != self._cache.limits, self._cache.limits
+        moved, self._limits = self._limits != self.cache.limits, self.cache.limits
         for queue in self._pending.queues.values():
             for group in queue.groups.values():
                 if moved or group.blocked_by is None:
-                    found = unsatisfiable(self._cache, self._cache.entries[group.ranks[0].uid], group.request)
+                    found = unsatisfiable(self.cache, self.cache.entries[group.ranks[0].uid], group.request)
                     before, group.blocked_by = group.blocked_by, found.reason if found is not None else ""
                     if before not in (None, group.blocked_by):
-                        self._new.update(self._cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
+                        self._new.update(self.cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
 
     def wake_at(self, now: float) -> float:
         """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
-        return now if self._seen != self._cache.changes else self._due
+        return now if self._seen != self.cache.changes else self._due
 
     def gang(self, uid: str) -> Gang:
         """A gang as it is as of the last decision, with the assigned that it was given then. KeyError: no such gang."""
-        return self._cache.entries[uid].gang
+        return self.cache.entries[uid].gang
 
     def explain(self, uid: str) -> Verdict:
         """The state of a gang as of the last decision: why it waits, and its position; or its assignment.
 
         KeyError: no such gang.
         """
-        entry = self._cache.entries[uid]
+        entry = self.cache.entries[uid]
         assigned = entry.gang.assigned
         if assigned is not None:
             return Admit(placement=assigned.placement, sizes=assigned.sizes, fallback=entry.gang.fallback)
         try:
-            wait = explain_wait(self._cache, self._pending, self._policy, entry, self._now, self._known)
+            wait = explain_wait(self.cache, self._pending, self._policy, entry, self._now, self._known)
         except Exception as error:
             # The decision stands; a message that fails must not undo it, nor affect other gangs.
             return Wait(
                 reason=PendingReason.WAITING_IN_QUEUE,
                 message=f"waits; why cannot be said ({type(error).__name__}: {error})",
             )
-        # Queues have their turns side by side; a gang that has no position has its turn after those that have one.
+        # Queues are served side by side, and a gang without a position after those that have one.
         return replace(wait, rank=wait.position * len(self._pending.queues) or self._pending.number)
 
     def queue_usages(self) -> dict[str, QueueUsage]:
         """Usage of every queue that has a document."""
-        cache = self._cache
+        cache = self.cache
         return {
             name: queue_usage(cache.quotas, name, pending=cache.pending[name], admitted=cache.admitted[name])
             for name in cache.queues
@@ -227,12 +203,12 @@ class Scheduler:
     @property
     def gangs(self) -> list[Gang]:
         """The gangs of all jobs as of the last decision, in arbitrary order."""
-        return [entry.gang for entry in self._cache.entries.values() if not entry.gang.fallback_of]
+        return [entry.gang for entry in self.cache.entries.values() if not entry.gang.fallback_of]
 
     @property
     def nodes(self) -> list[Node]:
         """The nodes that take pods, by name; without what is assumed on them."""
-        snapshot = self._cache.assumed_pods.snapshot if self._cache.assumed_pods else None
+        snapshot = self.cache.assumed_pods.snapshot if self.cache.assumed_pods else None
         return [snapshot.node(name) for name in snapshot.nodes] if snapshot else []
 
 

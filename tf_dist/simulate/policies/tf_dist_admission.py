@@ -102,8 +102,8 @@ class TfDistAdmission:
         cluster = self._scenario.cluster
         room = {"cpu": Decimal(cluster.cpu)} | ({GPU: Decimal(cluster.gpus)} if cluster.gpus else {})
         for name in self._names:
-            scheduler.put_node(Node(name=name, allocatable=room, free=room))
-        scheduler.put_queues(self._scenario.queues)
+            scheduler.cache.put_node(Node(name=name, allocatable=room, free=room))
+        scheduler.cache.put_queues(self._scenario.queues)
         return scheduler
 
     def _members_of(self, job: SimJob) -> tuple[PodSet, ...]:

@@ -39,7 +39,7 @@ def bounded(name: str, count: int, **rest: Any) -> Gang:
 
 def world(*quotas: ResourceQuota, **rest: Any) -> World:
     made = World(NODES, **rest)
-    made.scheduler.put_resource_quotas({"ml": quotas})
+    made.scheduler.cache.put_resource_quotas({"ml": quotas})
     return made
 
 
@@ -107,7 +107,7 @@ def test_what_can_never_be_within_it_is_told_so() -> None:
     assert isinstance(verdict, Wait)
     assert (verdict.reason, verdict.reason.unreachable) == ("NeverFits", True)
     assert verdict.message == "needs pods 3, and ResourceQuota q allows no more than 2"
-    made.scheduler.put_resource_quotas({"ml": (quota(3, used=1),)})
+    made.scheduler.cache.put_resource_quotas({"ml": (quota(3, used=1),)})
     assert {uid: reason(one) for uid, one in made.decide(1).items()} == {"a": "ResourceQuotaExceeded"}
 
 
@@ -134,11 +134,11 @@ def test_gangs_never_go_beyond_a_quota_however_far_the_counting_lags(
     hard = foreign + room
     scheduler = Scheduler()
     for one in NODES:
-        scheduler.put_node(one)
+        scheduler.cache.put_node(one)
     gangs = {f"g{at}": bounded(f"g{at}", count, at=at) for at, (count, _) in enumerate(sizes)}
     counted = 0
     for one in gangs.values():
-        scheduler.put_resource_quotas({"ml": (quota(hard, foreign + counted),)})
+        scheduler.cache.put_resource_quotas({"ml": (quota(hard, foreign + counted),)})
         scheduler.put_gang(one)
         for uid, verdict in scheduler.cycle(one.created_at + 1).verdicts.items():
             if isinstance(verdict, Admit):

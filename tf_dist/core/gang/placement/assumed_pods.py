@@ -1,4 +1,4 @@
-"""Free resources of the nodes less the assumed pods: admitted, and not yet bound."""
+"""Free capacity of the nodes less the assumed pods: admitted, and not yet bound."""
 
 from __future__ import annotations
 
@@ -18,43 +18,45 @@ from tf_dist.core.gang.types import Node, Resources, UnavailableNode
 NodeAssignments = list[dict[str, int]]
 """For each member of a gang: on which nodes how many of its pods are."""
 
-_NONE: Final = Decimal(0)
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class AssumedPods:
-    """Nodes and what is granted on them.
-
-    ``epoch`` grows whenever room becomes free, ``version`` with every change of the room, ``layout`` when nodes come,
-    go, or become others; ``failed_searches`` counts the gangs that were not placed though each member alone had room.
-    ``capacity``: what all nodes have together.
-    """
+    """Nodes and what is assumed on them."""
 
     def __init__(self) -> None:
         self.snapshot = NodeSnapshot(())
+        """The nodes, less the assumed pods."""
         self.capacity: dict[str, Decimal] = {}
+        """What all nodes have together."""
         self.epoch = 0
+        """Grows whenever capacity becomes free."""
         self.version = 0
+        """Grows with every change of what is free."""
         self.layout = 0
+        """Grows when nodes come, go, or become others."""
         self.failed_searches = 0
+        """Counts the gangs for which no nodes were found though each member alone fits."""
         self.unavailable: Mapping[str, UnavailableNode] = {}
+        """The nodes that take no pods for now."""
         self._empty: NodeSnapshot | None = None
         self._with_unavailable: NodeSnapshot | None = None
-        self._claims: dict[str, dict[PodClass, int]] = {}
-        self._anywhere: Counter[PodClass] = Counter()
-        self._settled: list[PodsOnNode] | None = None
+        self._assumed: dict[str, dict[PodClass, int]] = {}  # by node
+        self._unassigned: Counter[PodClass] = Counter()  # those that may come to any node
+        self._settled: list[PodsOnNode] | None = None  # where these are counted meanwhile; None: nowhere
 
     # -- nodes --
 
     def put_node(self, node: Node) -> None:
-        """A node that is new or has changed; what gangs are to have on it is taken again."""
+        """A node that is new or has changed; what is assumed on it is taken again."""
         self._lift()
         known = self.snapshot.node(node.name) if node.name in self.snapshot else None
         self.snapshot.put_node(node)
-        for shape, count in self._claims.get(node.name, {}).items():
+        for shape, count in self._assumed.get(node.name, {}).items():
             self.snapshot.take(shape, node.name, count)
-        self._grown()
-        if known is None or _what(known) != _what(node):
+        self._freed()
+        before = known and (known.allocatable, known.labels, known.taints)
+        if before != (node.allocatable, node.labels, node.taints):
             self._lay_out(known.allocatable if known else {}, node.allocatable)
             if self._empty is not None:
                 self._empty.put_node(replace(node, free=node.allocatable))
@@ -65,7 +67,7 @@ class AssumedPods:
             self._lift()
             self._lay_out(self.snapshot.node(name).allocatable, {})
             self.snapshot.remove_node(name)
-            self._grown()
+            self._freed()
             if self._empty is not None:
                 self._empty.remove_node(name)
 
@@ -79,67 +81,64 @@ class AssumedPods:
         self._with_unavailable = None
         for sign, resources in ((-1, before), (1, now)):
             for resource, value in resources.items():
-                self.capacity[resource] = self.capacity.get(resource, _NONE) + sign * value
+                self.capacity[resource] = self.capacity.get(resource, Decimal(0)) + sign * value
 
-    def _grown(self) -> None:
+    def _freed(self) -> None:
         self.epoch += 1
         self.version += 1
 
-    # -- what is granted --
+    # -- assumed pods --
 
     def assume(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
-        """Room for pods that are to come, some of them to nodes that are not known."""
+        """Pods are to come, some of them to nodes that are not known."""
         for shape, node, count in coming:
-            claims = self._claims.setdefault(node, {})
-            claims[shape] = claims.get(shape, 0) + count
+            assumed = self._assumed.setdefault(node, {})
+            assumed[shape] = assumed.get(shape, 0) + count
             if node in self.snapshot:
                 self.snapshot.take(shape, node, count)
                 self.version += 1
         for shape, count in anywhere:
             self._lift()
-            self._anywhere[shape] += count
+            self._unassigned[shape] += count
 
     def forget(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
         """They are there, or will not come."""
         for shape, node, count in coming:
-            claims = self._claims[node]
-            claims[shape] -= count
-            if not claims[shape]:
-                del claims[shape]
+            assumed = self._assumed[node]
+            assumed[shape] -= count
+            if not assumed[shape]:
+                del assumed[shape]
             if node in self.snapshot:
-                self._lift()  # one of those that may come to any node may have had no room yet
+                self._lift()  # one of those that may come to any node may have fitted nowhere yet
                 self.snapshot.give(shape, node, count)
-                self._grown()
+                self._freed()
         for shape, count in anywhere:
             self._lift()
-            self._anywhere[shape] -= count
-            if not self._anywhere[shape]:
-                del self._anywhere[shape]
+            self._unassigned[shape] -= count
+            if not self._unassigned[shape]:
+                del self._unassigned[shape]
 
     def settle(self) -> None:
-        """Take room for those that may come to any node: wherever there is some, the most demanding first.
+        """Take capacity for those that may come to any node: wherever there is some, the most demanding first.
 
-        A node that has refused one of a gang's pods may have room for it by now, and the scheduler is free to send it
-        there: it is taken where no other has any. Where not all of them fit now, the others still count. Those that ask
-        for the same are placed together, whichever gang they are of: after a rush there are thousands.
+        A node that has refused one of a gang's pods may take it by now, and the scheduler is free to send it there: it
+        is counted there if it fits nowhere else. Where not all of them fit now, the others still count. Those that
+        request the same are counted together, whichever gang they are of: after a rush there are thousands.
         """
-        if not self._anywhere or self._settled is not None:
+        if not self._unassigned or self._settled is not None:
             return
         self._settled = []
-        for shape in sorted(self._anywhere, key=lambda s: (-s.accelerators, -s.cpu, s.requests, s.signature)):
-            left = self._anywhere[shape] - self._take(shape, self._anywhere[shape])
-            if left and REFUSED_NODES in shape.constraints:
-                self._take(self.snapshot.catalogue.without(shape, REFUSED_NODES), left)
+        for shape in sorted(self._unassigned, key=lambda s: (-s.accelerators, -s.cpu, s.requests, s.signature)):
+            ways = [shape]
+            if REFUSED_NODES in shape.constraints:
+                ways.append(self.snapshot.catalogue.without(shape, REFUSED_NODES))
+            left = self._unassigned[shape]
+            for way in ways:
+                found = place_gang(self.snapshot, [(way, self.snapshot.most(way, left))]) if left else 0
+                for node, count in found[0].items() if not isinstance(found, int) else ():
+                    self._settled.append(PodsOnNode(way, node, count))
+                    left -= count
         self.version += 1
-
-    def _take(self, shape: PodClass, most: int) -> int:
-        """Take room for so many pods, as far as there is any; for how many."""
-        found = place_gang(self.snapshot, [(shape, self.snapshot.most(shape, most))])
-        seated = (
-            [PodsOnNode(shape, node, count) for node, count in found[0].items()] if not isinstance(found, int) else []
-        )
-        self._settled = [*(self._settled or ()), *seated]
-        return sum(pods.number for pods in seated)
 
     def _lift(self) -> None:
         """Give that back before anything else changes."""
@@ -147,12 +146,12 @@ class AssumedPods:
             for shape, node, count in self._settled:
                 self.snapshot.give(shape, node, count)
             self._settled = None
-            self._grown()
+            self._freed()
 
-    # -- looking for room --
+    # -- looking for nodes --
 
     def look(self, request: GangRequest, counts: Counts) -> NodeAssignments | None:
-        """Where there is room for so many pods of each member; None: not for all of them. Nothing is taken."""
+        """Where so many pods of each member fit; None: not all of them. Nothing is taken."""
         # To count first is quicker for those who will find nothing: mostly those who found nothing before.
         if self.lacks(request, counts) or (counts in request.lacking and self.surely_lacks(request, counts)):
             return None
@@ -163,36 +162,31 @@ class AssumedPods:
         return found
 
     def surely_lacks(self, request: GangRequest, counts: Counts) -> bool:
-        """Whether some member alone has not room enough, which is remembered until room becomes free."""
+        """Whether some member alone does not fit, which is remembered until capacity becomes free."""
         lacks = self.short(request, counts) is not None
         if lacks:
             request.lacking[counts] = self.epoch
         return lacks
 
     def lacks(self, request: GangRequest, counts: Counts) -> bool:
-        """Whether it is known already that there is no room for so many."""
+        """Whether it is known already that so many do not fit."""
         return request.lacking.get(counts) == self.epoch or request.unplaced.get(counts) == self.version
 
     def fit(self, request: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
-        """As ``look``, but nothing is remembered: for a room that is only supposed, or beside nodes to ``keep``."""
-        mark = self.snapshot.mark()
-        found = place_gang(self.snapshot, _pairs(request, counts), locality=request.locality, keep=keep)
-        self.snapshot.rollback(mark)
+        """As ``look``, but nothing is remembered: for what is only supposed to be free, or beside nodes to ``keep``."""
+        found = _try(self.snapshot, request, counts, keep)
         return None if isinstance(found, int) else found
 
     def short(self, request: GangRequest, counts: Counts) -> int | None:
-        """The first member that alone has not room enough, by number; None: each has."""
+        """The first member that alone does not fit, by number; None: each does."""
         wants = enumerate(_pairs(request, counts))
         return next((at for at, (shape, count) in wants if self.snapshot.most(shape) < count), None)
 
     def never(self, request: GangRequest) -> int | None:
-        """The member for which not even empty nodes have room beside the others, by number, at their least."""
+        """The member that does not fit even on empty nodes beside the others, by number, at their least."""
         if request.never[0] != self.layout:
-            if self._empty is None:
-                self._empty = self.snapshot.emptied()
-            mark = self._empty.mark()
-            found = place_gang(self._empty, _pairs(request, request.least), locality=request.locality)
-            self._empty.rollback(mark)
+            self._empty = self._empty or self.snapshot.emptied()
+            found = _try(self._empty, request, request.least)
             request.never = (self.layout, found if isinstance(found, int) else None)
         return request.never[1]
 
@@ -201,17 +195,18 @@ class AssumedPods:
         if not self.unavailable:
             return False
         if self._with_unavailable is None:
-            self._with_unavailable = self.snapshot.emptied(
-                [self.unavailable[name].node for name in sorted(self.unavailable)]
-            )
-        mark = self._with_unavailable.mark()
-        found = place_gang(self._with_unavailable, _pairs(request, request.least), locality=request.locality)
-        self._with_unavailable.rollback(mark)
-        return not isinstance(found, int)
+            more = [self.unavailable[name].node for name in sorted(self.unavailable)]
+            self._with_unavailable = self.snapshot.emptied(more)
+        return not isinstance(_try(self._with_unavailable, request, request.least), int)
 
 
-def _what(node: Node) -> tuple[object, ...]:
-    return node.allocatable, node.labels, node.taints
+def _try(
+    snapshot: NodeSnapshot, request: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE
+) -> NodeAssignments | int:
+    mark = snapshot.mark()
+    found = place_gang(snapshot, _pairs(request, counts), locality=request.locality, keep=keep)
+    snapshot.rollback(mark)
+    return found
 
 
 def _pairs(request: GangRequest, counts: Counts) -> list[tuple[PodClass, int]]:

@@ -231,7 +231,7 @@ class NodeSnapshot:
         return self._filters.of(shape)
 
     def capacity(self, shape: PodClass) -> PodCapacity:
-        """How many of its pods each node has room for now."""
+        """How many of its pods fit on each node now."""
         self.ready()
         known = self._capacities.pop(shape, None)
         if known is None:
@@ -243,28 +243,28 @@ class NodeSnapshot:
         return known
 
     def most(self, shape: PodClass, limit: int | None = None) -> int:
-        """For how many of its pods there is room now, over all nodes; ``limit`` if for more."""
+        """How many of its pods fit now, over all nodes; ``limit`` if more do."""
         total = self.capacity(shape).total
         return total if limit is None else min(total, limit)
 
     def most_ever(self, shape: PodClass) -> int:
-        """For how many there would be room if all nodes were empty."""
+        """How many would fit if all nodes were empty."""
         self.ready()
         return int(pods_per_node(self.table.whole, shape.requests, self.mask(shape)).sum())
 
     # -- pods --
 
     def take(self, shape: PodClass, node: str, count: int) -> None:
-        """Take the room of pods that are there; it may go below zero. KeyError when there is no such node."""
+        """Take the capacity of pods that are there; it may go below zero. KeyError when there is no such node."""
         self.ready()
         self.take_rows(shape.requests, {self.table.row[node]: count})
 
     def give(self, shape: PodClass, node: str, count: int) -> None:
-        """The pods are gone: their room is free. KeyError when there is no such node."""
+        """The pods are gone: their capacity is free. KeyError when there is no such node."""
         self.take(shape, node, -count)
 
     def take_rows(self, requests: Requests, times: Mapping[int, int]) -> None:
-        """Take room so many times on the nodes of some rows."""
+        """Take these requests so many times on the nodes of some rows."""
         if self._marks:
             self._log.append((requests, times))
         self.table.add(requests, times, -1)

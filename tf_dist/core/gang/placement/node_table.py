@@ -179,13 +179,13 @@ class NodeTable:
         return rows if 2 * len(rows) < self.size else None
 
     def fitting(self, requests: Requests, row: int) -> int:
-        """How many times a node has room for the requests."""
+        """How many times the requests fit on a node."""
         cells = self.cells
         return max(0, min([cells[column][row] // value for column, value in requests], default=UNLIMITED))
 
 
 class PodCapacity:
-    """How many pods of a class each node has room for: ``counts``, as of the last ``refresh``."""
+    """How many pods of a class fit on each node: ``counts``, as of the last ``refresh``."""
 
     def __init__(self, table: NodeTable, requests: Requests, mask: NodeMask) -> None:
         self._table = table
@@ -223,7 +223,7 @@ class PodCapacity:
 
 
 def pods_per_node(amounts: Ints, requests: Requests, mask: NodeMask, rows: Rows | None = None) -> Ints:
-    """How many such pods have room in each row (``rows``: in each of these), of these amounts by column and row."""
+    """How many such pods fit in each row (``rows``: in each of these), of these amounts by column and row."""
     found: Ints | None = None
     for column, value in requests:
         there = (amounts[column] if rows is None else amounts[column].take(rows)) // value

@@ -1,8 +1,8 @@
 """Search: nodes for all pods of a gang, or for none.
 
-A gang goes to one node if one has room for all of it. Else each class of its pods, those that ask for most accelerators
+A gang goes to one node if all of it fits there. Else each class of its pods, those that ask for most accelerators
 first, goes to the nodes that the gang uses already, and the rest to as few nodes as possible: as many pods as possible
-to the node with room for the most, and so on; the last node is one with just enough room. Of nodes that are equally
+to the node where most fit, and so on; the last node is one where the rest just fits. Of nodes that are equally
 good the one with the smallest ``NodeTable.key`` is taken, so that large pieces stay whole. Within a topology domain, if
 the gang asks for one, the same rule holds.
 
@@ -34,7 +34,7 @@ _LAST: Final = np.iinfo(np.int64).max  # behind every key
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """There was no room for all pods of this class."""
+    """Not all pods of this class fit."""
 
     shape: PodClass
 
@@ -42,9 +42,9 @@ class NoCapacity:
 def place_gang(
     snapshot: NodeSnapshot, wants: Wants, *, locality: TopologyRequest | None = None, keep: Mapping[str, int] = _NOWHERE
 ) -> list[dict[str, int]] | int:
-    """Take room for all pods of ``wants``, and say per want how many go to which node.
+    """Take capacity for all pods of ``wants``; per want, how many go to which node.
 
-    An int: nothing was taken; the index of the want that lacked room. (With a required ``locality`` it may have room,
+    An int: nothing was taken; the index of the want that did not fit. (With a required ``locality`` it may fit,
     but not where the others have.) ``keep``: nodes that the gang is on already; they come first.
     """
     groups = group_by_class(tuple(wants))
@@ -55,7 +55,7 @@ def place_gang(
     found = _placed(snapshot, groups, locality, [rows[node] for node in keep if node in rows])
     if not isinstance(found, NoCapacity):
         return _distribute(snapshot.table.names, wants, groups.counts, found)
-    # A member that lacks room even alone is the better answer.
+    # A member that does not fit even alone is the better answer.
     lacking = next((shape for shape, count in groups.counts.items() if snapshot.most(shape) < count), found.shape)
     return next(at for at, (shape, count) in enumerate(wants) if shape is lacking and count > 0)
 
@@ -100,7 +100,7 @@ def _first_pods(nodes: dict[int, int], count: int) -> dict[int, int]:
 
 
 def _on_one_node(snapshot: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Found | None:
-    """Take room for all groups on one node, of those ``within``; None: no node has so much."""
+    """Take capacity for all groups on one node, of those ``within``; None: no node has so much."""
     table = snapshot.table
     largest, count = next(iter(groups.counts.items()))
     rows = (snapshot.capacity(largest).counts >= count).nonzero()[0]  # mostly few: the rest is asked of these alone
@@ -121,7 +121,7 @@ def _on_one_node(snapshot: NodeSnapshot, groups: PodGroups, within: NodeMask) ->
 def _on_several(
     snapshot: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], rows: Rows | None = None
 ) -> Found | NoCapacity:
-    """Take room for all groups in their order or, if that fails, in the reverse; nothing is taken if both do."""
+    """Take capacity for all groups in their order or, if that fails, in the reverse; nothing is taken if both do."""
     found = _in_order(snapshot, list(groups.items()), keep, rows)
     if isinstance(found, NoCapacity) and len(groups) > 1:
         again = _in_order(snapshot, list(groups.items())[::-1], keep, rows)
@@ -149,7 +149,7 @@ def _in_order(
 
 
 def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[int]) -> dict[int, int]:
-    """Take room for up to so many pods on the nodes that the gang uses already, one after the other."""
+    """Take capacity for up to so many pods on the nodes that the gang uses already, one after the other."""
     found: dict[int, int] = {}
     mask = snapshot.mask(shape)
     for row in used:
@@ -164,7 +164,7 @@ def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[in
 
 
 def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) -> dict[int, int] | None:
-    """Take room for so many pods on as few of the rows as possible; None, and nothing taken, if there is not enough."""
+    """Take capacity for so many pods on as few of the rows as possible; None, and nothing taken: there is not enough."""
     capacity = snapshot.capacity(shape)
     if capacity.total < count:
         return None
@@ -246,7 +246,7 @@ def _smallest_first(domains: TopologyDomains, size: Ints, some: Rows) -> Iterato
 def _fewest_domains(groups: Mapping[PodClass, int], sums: Mapping[PodClass, Ints], at_home: set[int]) -> list[int]:
     """Two domains or more that hold so many pods together: the largest, and a last one that is just large enough.
 
-    Empty when all of them do not. One that has room for each class, but not for all of them, needs another.
+    Empty when all of them do not. One that holds each class, but not all of them, needs another.
     """
     size = sums[next(iter(groups))].copy()
     chosen: list[int] = []

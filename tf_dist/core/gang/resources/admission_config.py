@@ -23,7 +23,7 @@ def admission_config(
 ) -> AdmissionConfig:
     """The configuration of admission. An invalid queue is left out: its jobs wait, as for a missing queue.
 
-    ``volcano_queues``: those of Volcano's; ours of the same name, readable or not, stand in their place.
+    ``volcano_queues``: those of Volcano's; ours of the same name, readable or not, replace them.
     """
     stored, classes = list(queues), list(priorities)
     foreign = served_queues(volcano_queues, {document["metadata"]["name"] for document in stored})

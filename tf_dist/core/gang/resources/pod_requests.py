@@ -30,7 +30,7 @@ _CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
 def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
     """Requests of a pod: its containers together, or the maximum while it starts; its overhead; and one pod.
 
-    What the pod requests as a whole (``spec.resources``) is in place of what its containers do. A limit of the pod
+    What the pod requests as a whole (``spec.resources``) replaces what its containers request. A limit of the pod
     counts where nothing is requested.
     """
     found = _together(pod_spec, _requested)

@@ -1,7 +1,7 @@
 """ResourceQuotas of namespaces: what pods count as, and what admitted gangs may still use.
 
 The API server refuses a pod that would go beyond one. So a gang starts only when all of it is within every quota of its
-namespace: what is used, and what gangs that were admitted have still to create, leave room for it.
+namespace: what is used, and what gangs that were admitted have still to create, leave enough for it.
 """
 
 from __future__ import annotations
