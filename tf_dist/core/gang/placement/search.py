@@ -164,7 +164,7 @@ def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[in
 
 
 def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) -> dict[int, int] | None:
-    """Take capacity for so many pods on as few of the rows as possible; None, and nothing taken: there is not enough."""
+    """Take capacity for so many pods on as few of the rows as possible; None: there is not enough."""
     capacity = snapshot.capacity(shape)
     if capacity.total < count:
         return None

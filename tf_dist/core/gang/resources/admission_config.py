@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
+from contextlib import suppress
 
 from tf_dist.core.api.fieldpath import mapping, mappings, number
 from tf_dist.core.api.job import Document
 from tf_dist.core.gang.resources.queue_resource import read_queue
-from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, quotas_by_namespace, read_resource_quota
+from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, read_resource_quota
 from tf_dist.core.gang.resources.volcano_queue import served_queues
-from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, Queue
+from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, ResourceQuota
 from tf_dist.errors import InvalidQueue
 
 
@@ -25,27 +25,41 @@ def admission_config(
 
     ``volcano_queues``: those of Volcano's; ours of the same name, readable or not, replace them.
     """
-    stored, classes = list(queues), list(priorities)
+    stored, found = list(queues), []
+    for document in stored:
+        with suppress(InvalidQueue):
+            found.append(read_queue(document))
     foreign = served_queues(volcano_queues, {document["metadata"]["name"] for document in stored})
-    found = [*_queues(stored), *foreign]
-    listed = tuple(sorted(found, key=lambda queue: queue.name)) if stored or foreign else None
-    default, values = _default_class(classes), dict(_priorities(classes))
+    listed = sorted([*found, *foreign], key=lambda queue: queue.name)
+    classes = {str(one["metadata"]["name"]): one for one in priorities}
+    values = {
+        name: PriorityClass(number(one.get("value")) or 0, one.get("preemptionPolicy") != "Never")
+        for name, one in classes.items()
+    }
+    # The class that the API server gives pods which name none; of several such the lowest.
+    defaults = [name for name, one in classes.items() if one.get("globalDefault")]
+    default = min(defaults, key=lambda name: values[name].value, default="")
     if default:
         values[""] = values[default]
+    overheads = {
+        str(one["metadata"]["name"]): mapping(mapping(one.get("overhead")).get("podFixed")) for one in runtime_classes
+    }
     return AdmissionConfig(
-        queues=listed,
+        queues=tuple(listed) if stored or foreign else None,
         priorities=values,
         default_class=default,
-        overheads=dict(_overheads(runtime_classes)),
+        overheads={name: fixed for name, fixed in overheads.items() if fixed},
         container_defaults=container_defaults(limit_ranges),
     )
 
 
 def resource_quotas(quotas: Iterable[Document]) -> ResourceQuotas:
-    """The stored ResourceQuotas, by namespace."""
-    return quotas_by_namespace(
-        (str(document["metadata"].get("namespace") or ""), read_resource_quota(document)) for document in quotas
-    )
+    """The stored ResourceQuotas, by namespace and in the order of their names."""
+    found: dict[str, list[ResourceQuota]] = {}
+    for document in quotas:
+        namespace = str(document["metadata"].get("namespace") or "")
+        found.setdefault(namespace, []).append(read_resource_quota(document))
+    return {name: tuple(sorted(listed, key=lambda quota: quota.name)) for name, listed in found.items()}
 
 
 def container_defaults(limit_ranges: Iterable[Document]) -> dict[str, ContainerDefaults]:
@@ -66,32 +80,3 @@ def container_defaults(limit_ranges: Iterable[Document]) -> dict[str, ContainerD
                 limits={**limits, **before.limits}, requests={**requests, **before.requests}
             )
     return found
-
-
-def _default_class(stored: Iterable[Document]) -> str:
-    """The class that the API server gives pods which name none; of several such the lowest."""
-    defaults = [one for one in stored if one.get("globalDefault")]
-    lowest = min(defaults, key=lambda one: number(one.get("value")) or 0, default=None)
-    return str(lowest["metadata"]["name"]) if lowest is not None else ""
-
-
-def _overheads(stored: Iterable[Document]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for document in stored:
-        overhead = document.get("overhead")
-        fixed = overhead.get("podFixed") if isinstance(overhead, Mapping) else None
-        if isinstance(fixed, Mapping) and fixed:
-            yield str(document["metadata"]["name"]), fixed
-
-
-def _queues(stored: Iterable[Document]) -> Iterator[Queue]:
-    for document in stored:
-        try:
-            yield read_queue(document)
-        except InvalidQueue:
-            continue
-
-
-def _priorities(stored: Iterable[Document]) -> Iterator[tuple[str, PriorityClass]]:
-    for document in stored:
-        value = number(document.get("value")) or 0
-        yield str(document["metadata"]["name"]), PriorityClass(value, document.get("preemptionPolicy") != "Never")

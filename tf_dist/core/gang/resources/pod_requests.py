@@ -20,11 +20,9 @@ from tf_dist.core.gang.types import PodSet, PriorityClass, Resources
 if TYPE_CHECKING:
     from tf_dist.core.gang.types import ContainerDefaults, Overheads
 
-_ONE_POD: Final = {"pods": Decimal(1)}
 _NONE: Final = Decimal(0)
 _NO_OVERHEADS: Final[Overheads] = MappingProxyType({})
 _NO_CLASSES: Final[Mapping[str, PriorityClass]] = MappingProxyType({})
-_CONSTRAINTS: Final = ("nodeSelector", "affinity", "tolerations")
 
 
 def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
@@ -37,12 +35,13 @@ def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
     whole = mapping(pod_spec.get("resources"))
     found |= {r: v for r, v in _of_pod(whole.get("limits")).items() if r not in found}
     found |= _of_pod(whole.get("requests"))
-    return {**add_resources((found, parse_resources(pod_spec.get("overhead")))), **_ONE_POD}
+    return {**add_resources((found, parse_resources(pod_spec.get("overhead")))), "pods": Decimal(1)}
 
 
 def pod_limits(pod_spec: Document) -> dict[str, Decimal]:
     """Limits of a pod, added up in the same way; the overhead is added where there is a limit."""
-    found = _together(pod_spec, _limited) | _of_pod(mapping(pod_spec.get("resources")).get("limits"))
+    found = _together(pod_spec, lambda container: parse_resources(mapping(container.get("resources")).get("limits")))
+    found |= _of_pod(mapping(pod_spec.get("resources")).get("limits"))
     overhead = parse_resources(pod_spec.get("overhead"))
     return {resource: value + overhead.get(resource, _NONE) for resource, value in found.items()}
 
@@ -75,10 +74,6 @@ def _requested(container: Mapping[str, Any]) -> dict[str, Decimal]:
     return parse_resources({**mapping(resources.get("limits")), **mapping(resources.get("requests"))})
 
 
-def _limited(container: Mapping[str, Any]) -> dict[str, Decimal]:
-    return parse_resources(mapping(container.get("resources")).get("limits"))
-
-
 def parse_resources(stated: object) -> dict[str, Decimal]:
     """Quantities as numbers; an invalid one counts as nothing: objects of others must not stop admission."""
     found: dict[str, Decimal] = {}
@@ -102,27 +97,6 @@ def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 
-def pod_set(
-    body: Document,
-    spec: ReplicaSpec,
-    least: int | None = None,
-    most: int | None = None,
-    start: int | None = None,
-    priority: int = 0,
-) -> PodSet:
-    """The replicas of a spec, as admission sees them; ``body``: their pod spec."""
-    return PodSet(
-        type=spec.type,
-        count=spec.replicas,
-        requests=pod_requests(body),
-        constraints={key: body[key] for key in _CONSTRAINTS if key in body},
-        least=least,
-        most=most,
-        start=start,
-        priority=priority,
-    )
-
-
 def pod_sets(
     job: Job,
     overheads: Overheads = _NO_OVERHEADS,
@@ -136,12 +110,22 @@ def pod_sets(
     """
     priorities = pod_priorities(job, classes)
     start = start_counts(job, priorities)
-    return shared(
-        tuple(
-            pod_set(pod_spec(spec, overheads, defaults), spec, *sizes, start[spec.type], priorities[spec.type])
-            for spec, sizes in admitted_specs(job)
+    found = []
+    for spec, (least, most) in admitted_specs(job):
+        body = pod_spec(spec, overheads, defaults)
+        found.append(
+            PodSet(
+                type=spec.type,
+                count=spec.replicas,
+                requests=pod_requests(body),
+                constraints={key: body[key] for key in ("nodeSelector", "affinity", "tolerations") if key in body},
+                least=least,
+                most=most,
+                start=start[spec.type],
+                priority=priorities[spec.type],
+            )
         )
-    )
+    return shared(tuple(found))
 
 
 def pod_priorities(job: Job, classes: Mapping[str, PriorityClass]) -> dict[str, int]:
@@ -185,31 +169,26 @@ def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> 
 
     A request that is missing defaults to the container's own limit before LimitRanges are applied.
     """
+
+    def filled(container: Mapping[str, Any]) -> Mapping[str, Any]:
+        resources = mapping(container.get("resources"))
+        limits = mapping(resources.get("limits"))
+        requests = {**defaults.requests, **limits, **mapping(resources.get("requests"))}
+        both = {"limits": {**defaults.limits, **limits}, "requests": requests}
+        return {**container, "resources": {**resources, **{key: value for key, value in both.items() if value}}}
+
     fields = [key for key in ("initContainers", "containers") if key in pod_spec]
-    return {**pod_spec, **{key: [_filled(one, defaults) for one in pod_spec[key] or ()] for key in fields}}
-
-
-def _filled(container: Mapping[str, Any], defaults: ContainerDefaults) -> Mapping[str, Any]:
-    resources = mapping(container.get("resources"))
-    limits = mapping(resources.get("limits"))
-    requests = {**defaults.requests, **limits, **mapping(resources.get("requests"))}
-    filled = {"limits": {**defaults.limits, **limits}, "requests": requests}
-    return {**container, "resources": {**resources, **{key: value for key, value in filled.items() if value}}}
+    return {**pod_spec, **{key: [filled(one) for one in pod_spec[key] or ()] for key in fields}}
 
 
 def gang_exclusions(job: Job) -> Exclusions:
     """By what the pods of ``pod_sets`` exclude others from their nodes."""
-    stated = [(_with_port(job, spec), _labels(job, spec), most) for spec, (_, most) in admitted_specs(job)]
+    stated = []
+    for spec, (_, most) in admitted_specs(job):
+        body = spec.pod_spec
+        if body.get("hostNetwork") and job.dialect is Dialect.TFJOB_V1:
+            # The port that the pod builder adds: on the host's network it is a port of the node.
+            body = {**body, "containers": [*(body.get("containers") or ()), {"ports": [{"containerPort": spec.port}]}]}
+        labels = (spec.template.get("metadata") or {}).get("labels") or {}
+        stated.append((body, {**labels, **names.replica_labels(job, spec, 0)}, most))
     return exclusions(stated, job.key.namespace)
-
-
-def _with_port(job: Job, spec: ReplicaSpec) -> Document:
-    """The pod spec with the port that ``render`` adds; on the host's network that is a port of the node."""
-    body = spec.pod_spec
-    if not body.get("hostNetwork") or job.dialect is not Dialect.TFJOB_V1:
-        return body
-    return {**body, "containers": [*(body.get("containers") or ()), {"ports": [{"containerPort": spec.port}]}]}
-
-
-def _labels(job: Job, spec: ReplicaSpec) -> dict[str, str]:
-    return {**((spec.template.get("metadata") or {}).get("labels") or {}), **names.replica_labels(job, spec, 0)}

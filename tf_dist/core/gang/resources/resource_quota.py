@@ -6,12 +6,11 @@ namespace: what is used, and what gangs that were admitted have still to create,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
-from tf_dist.core.api.assignment import Sizes
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings
 from tf_dist.core.api.job import Document, Job, ServiceStyle
 from tf_dist.core.api.quantity import format_quantity
@@ -85,13 +84,14 @@ _NONE: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceQuotaShortage:
-    """Why a gang is not within a quota: of ``resource`` it needs ``needed``, of ``hard`` so much is ``used``."""
+    """Why a gang is not within a quota."""
 
     quota: str
     resource: str
     needed: Decimal
     used: Decimal
     hard: Decimal
+    """How much may be used."""
 
     @property
     def never(self) -> bool:
@@ -178,9 +178,10 @@ class ResourceQuotaUsage:
         """Usage and promised usage. The API server's count may lag behind: then our own is larger and counts."""
         counted, ours = dict(quota.used), dict[str, Decimal]()
         for other in self._held.get(gang.key.namespace, {}).values():
-            charges, wanted = other.charges, _wanted(other)
+            charges, sizes = other.charges, other.assigned.sizes if other.assigned else {}
             if charges is None:
                 continue
+            wanted = [max(0, sizes.get(one.type, one.count) - other.done.get(one.type, 0)) for one in other.members]
             created = [other.created.get(member.type, 0) for member in other.members]
             missing = [
                 many if quota.counts_by_job_alone(pod) else max(0, many - there)
@@ -204,19 +205,6 @@ class ResourceQuotaUsage:
         self._supposed.clear()
 
 
-def _wanted(gang: Gang) -> list[int]:
-    sizes: Sizes = gang.assigned.sizes if gang.assigned else {}
-    return [max(0, sizes.get(one.type, one.count) - gang.done.get(one.type, 0)) for one in gang.members]
-
-
 def _add(total: dict[str, Decimal], part: Resources) -> None:
     for resource, value in part.items():
         total[resource] = total.get(resource, _NONE) + value
-
-
-def quotas_by_namespace(quotas: Iterable[tuple[str, ResourceQuota]]) -> ResourceQuotas:
-    """The quotas of each namespace, by name."""
-    found: dict[str, list[ResourceQuota]] = {}
-    for namespace, quota in quotas:
-        found.setdefault(namespace, []).append(quota)
-    return {name: tuple(sorted(listed, key=lambda quota: quota.name)) for name, listed in found.items()}
