@@ -13,7 +13,7 @@ from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.core.api.assignment import Admit, Preempt, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.quota import Quotas
-from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet, Queue, Quota, Resources
 
 GPU = "nvidia.com/gpu"

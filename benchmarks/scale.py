@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.measure import cpu_seconds, resident_mib
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet
 
 FOUND: Final = Path(__file__).with_name("scale.json")

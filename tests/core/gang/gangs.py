@@ -10,7 +10,7 @@ from typing import Any
 from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, Verdict, Wait
 from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
-from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, UnavailableNode
 
 GPU = "nvidia.com/gpu"

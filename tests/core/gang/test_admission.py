@@ -30,7 +30,7 @@ from tests.core.gang.gangs import (
 from tests.thorough import thorough
 from tf_dist.core.api.assignment import Admit, Verdict, Wait
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
-from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import (
     AdmissionPolicy,
     AssignedPods,

@@ -17,7 +17,7 @@ from tf_dist.core.gang.resources.namespace_selector import LabelsOf, NamespaceMa
 from tf_dist.core.gang.resources.pod_index import PodIndex
 from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
-from tf_dist.core.gang.scheduler import Decisions, Scheduler
+from tf_dist.core.gang.scheduling import Decisions, Scheduler
 from tf_dist.core.gang.types import (
     DEFAULT_QUEUE,
     NO_ADMISSION_CONFIG,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from tf_dist.core.gang import usage
+from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods
 from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, PodsOnNode
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
@@ -15,7 +16,6 @@ from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, ResourceQuotaUsage
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Node, Queue, Resources, UnavailableNode
 from tf_dist.core.gang.usage import Usage
-from tf_dist.core.gang.workload import Workload
 
 PreemptionRank = tuple[int, float, float, str]
 """The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""

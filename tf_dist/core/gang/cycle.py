@@ -11,11 +11,11 @@ from tf_dist.core.api.assignment import Admit, Resize, Sizes, Verdict
 from tf_dist.core.gang import elastic, messages, preemption, usage
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache
+from tf_dist.core.gang.gang_workload import EquivalentGangs, Workload
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
-from tf_dist.core.gang.workload import EquivalentGangs, Workload
 
 
 class SchedulingCycle:

@@ -16,11 +16,11 @@ from typing import Final
 
 from tf_dist.core.gang import usage
 from tf_dist.core.gang.cache import SchedulerCache, expected_end
+from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
-from tf_dist.core.gang.workload import Workload
 
 _SYNC_OVERHEAD: Final = 0.03
 """One more worker slows every worker down by this fraction: the more workers, the less another one brings."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from tf_dist.core.api.assignment import Admit, Placement, Preempt, Verdict, Wait
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, Node, PodSet
 from tf_dist.simulate.engine import JobRun, World
 from tf_dist.simulate.scenario import Layout, Scenario, SimJob

@@ -14,7 +14,7 @@ from tests.core.gang.gangs import Snapshot, World, admit, gang, message, node, p
 from tests.core.gang.placement.nodes import PATIENT
 from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
-from tf_dist.core.gang.scheduler import Scheduler
+from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import (
     Gang,
     GangQuotaUsage,
