@@ -51,22 +51,19 @@ def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
     rules = list_items(mapping(stated).get("matchExpressions"))
     if len(rules) > MAX_SELECTOR_RULES:
         out.error((*loc, "matchExpressions"), f"has {len(rules)} entries; {MAX_SELECTOR_RULES} are allowed")
-    for at, rule in enumerate(rules):
-        _check_rule(mapping(rule), (*loc, "matchExpressions", at), out)
-
-
-def _check_rule(rule: Any, loc: FieldPath, out: FieldErrors) -> None:
-    operator, values = rule.get("operator"), list_items(rule.get("values"))
-    if "key" in rule:
-        _check_key(rule["key"], (*loc, "key"), out)
-    if operator in ("In", "NotIn") and not values:
-        out.error(
-            (*loc, "values"), MISSING, f"{operator} compares with one value or more; Exists asks for the key alone"
-        )
-    if operator in ("Exists", "DoesNotExist") and values:
-        out.error((*loc, "values"), f"must be left out: {operator} asks for the key alone", "or write In or NotIn")
-    for at, value in enumerate(values):
-        _check_value(value, (*loc, "values", at), out)
+    for at, stated_rule in enumerate(rules):
+        rule, rule_loc = mapping(stated_rule), (*loc, "matchExpressions", at)
+        operator, values = rule.get("operator"), list_items(rule.get("values"))
+        if "key" in rule:
+            _check_key(rule["key"], (*rule_loc, "key"), out)
+        if operator in ("In", "NotIn") and not values:
+            hint = f"{operator} compares with one value or more; Exists asks for the key alone"
+            out.error((*rule_loc, "values"), MISSING, hint)
+        if operator in ("Exists", "DoesNotExist") and values:
+            message = f"must be left out: {operator} asks for the key alone"
+            out.error((*rule_loc, "values"), message, "or write In or NotIn")
+        for number, value in enumerate(values):
+            _check_value(value, (*rule_loc, "values", number), out)
 
 
 def _check_key(key: object, loc: FieldPath, out: FieldErrors) -> None:
@@ -159,7 +156,11 @@ def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool
 
 
 def _read(document: Document, out: FieldErrors, *, strict: bool) -> ParsedQueue:
-    _check_kind(document, out)
+    version = document.get("apiVersion")
+    if version is not None and version != API_VERSION:
+        out.error(("apiVersion",), f"a queue is of apiVersion {API_VERSION}, not {version!r}")
+    if document.get("kind") not in (None, KIND):
+        out.error(("kind",), f"a queue is of kind {KIND}, not {document['kind']!r}")
     shape = _shaped(document, out, strict=strict)
     selector = value_at(document, "spec", "namespaceSelector")
     if selector is not None and not strict:  # an unknown key of it would admit namespaces that it is to exclude
@@ -181,14 +182,6 @@ def _shaped(document: Document, out: FieldErrors, *, strict: bool) -> QueueShape
         return None
 
 
-def _check_kind(document: Document, out: FieldErrors) -> None:
-    version = document.get("apiVersion")
-    if version is not None and version != API_VERSION:
-        out.error(("apiVersion",), f"a queue is of apiVersion {API_VERSION}, not {version!r}")
-    if document.get("kind") not in (None, KIND):
-        out.error(("kind",), f"a queue is of kind {KIND}, not {document['kind']!r}")
-
-
 def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, strict: bool) -> None:
     name, spec = shape.metadata.name, shape.spec
     if not name:
@@ -207,19 +200,16 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
     if spec.recovery_timeout is not None and parse_duration(spec.recovery_timeout) is None:
         message = f"{describe_value(spec.recovery_timeout)} is no duration"
         out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
-    for resource, quota in quotas.items():
-        _advise(resource, quota, bool(spec.parent), out)
-
-
-def _advise(resource: str, quota: Quota, shared: bool, out: FieldErrors) -> None:
-    """Warn about limits that change nothing."""
-    loc = ("spec", "quotas", resource)
-    if quota.lending_limit is not None and quota.lending_limit > quota.nominal:
-        out.warn((*loc, "lendingLimit"), "is more than nominal, so that all of it is lent", "leave it out")
-    for key, limit in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
-        if limit is not None and not shared:
-            message = "has no effect: a queue without a parent borrows from no queue and lends only to those below it"
-            out.warn((*loc, key), message, "name a parent, or leave it out")
+    for resource, quota in quotas.items():  # limits that change nothing
+        loc = ("spec", "quotas", resource)
+        if quota.lending_limit is not None and quota.lending_limit > quota.nominal:
+            out.warn((*loc, "lendingLimit"), "is more than nominal, so that all of it is lent", "leave it out")
+        for key, limit in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
+            if limit is not None and not spec.parent:
+                message = (
+                    "has no effect: a queue without a parent borrows from no queue and lends only to those below it"
+                )
+                out.warn((*loc, key), message, "name a parent, or leave it out")
 
 
 def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[str, Quota]]:

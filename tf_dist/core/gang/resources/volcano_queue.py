@@ -26,7 +26,6 @@ from tf_dist.errors import InvalidQueue, Problem
 GROUP: Final = "scheduling.volcano.sh"
 ROOT: Final = "root"
 """The queue above all that name no other."""
-_MADE_BY_VOLCANO: Final = (ROOT, DEFAULT_QUEUE)
 
 # Labels that every namespace has, asked for as absent: such a selector matches no namespace.
 _CLOSED: Final = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "DoesNotExist"}]}
@@ -90,32 +89,16 @@ def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> lis
 
 def served_documents(stored: Iterable[Document], taken: Container[str] = ()) -> list[Document]:
     """``served_queues`` as documents of ours."""
-    readable = [document for document in stored if _is_readable(document)]
-    if all(map(_is_untouched, readable)):
-        return []
-    documents = (one.document for one in convert_queues(readable))
+    readable, touched = [], False
+    for document in stored:
+        with suppress(InvalidQueue):
+            _amounts(document)
+            readable.append(document)
+            limits = any(value_at(document, "spec", key) for key in ("capability", "deserved", "guarantee"))
+            mine = value_at(document, "metadata", "name") not in (ROOT, DEFAULT_QUEUE)
+            touched = touched or limits or mine or _closed(document)
+    documents = (one.document for one in convert_queues(readable)) if touched else ()
     return [document for document in documents if document["metadata"]["name"] not in taken]
-
-
-def _is_readable(document: Document) -> bool:
-    try:
-        _amounts(document)
-    except InvalidQueue:
-        return False
-    return True
-
-
-def _is_untouched(document: Document) -> bool:
-    limits = any(value_at(document, "spec", key) for key in ("capability", "deserved", "guarantee"))
-    return value_at(document, "metadata", "name") in _MADE_BY_VOLCANO and not limits and not _closed(document)
-
-
-def _line(document: Document, by_name: Mapping[Any, Document]) -> list[Document]:
-    """A queue and those above it; closing one closes those below (``closeHierarchicalQueue``)."""
-    line = [document]
-    while (above := by_name.get(_parent(line[-1]))) is not None and above not in line:
-        line.append(above)
-    return line
 
 
 def _closed(document: Document) -> bool:
@@ -129,7 +112,14 @@ def _amounts(document: Document) -> _Amounts:
         out.error(("metadata", "name"), "is required and missing", "jobs name their queue by it")
     places = (("spec", "capability"), ("spec", "deserved"), ("spec", "guarantee", "resource"))
     found = _Amounts(*(dict(_read(document, place, out)) for place in places))
-    _check_order(found, out)
+    # Guarantee ≤ deserved ≤ capability, as Volcano's webhook wants it (``validateResourceQuantityOfQueue``). Unlike its
+    # latest release this accepts a guarantee without a deserved amount: older queues have it.
+    levels = (("guarantee.resource", found.guarantee), ("deserved", found.deserved), ("capability", found.capability))
+    for (low, below), (high, above) in itertools.combinations(levels, 2):
+        for resource in below:
+            if resource in above and below[resource] > above[resource]:
+                message = f"is {_written(above[resource])}, less than spec.{low}, {_written(below[resource])}"
+                out.error(("spec", *high.split("."), resource), message, f"write {_written(below[resource])} or more")
     weight = value_at(document, "spec", "weight")
     if weight is not None and (type(weight) is not int or not 0 <= weight <= 65535):
         out.error(("spec", "weight"), f"must be a whole number from 1 to 65535, not {describe_value(weight)}")
@@ -139,20 +129,6 @@ def _amounts(document: Document) -> _Amounts:
     if out.errors:
         raise InvalidQueue(out.errors)
     return found
-
-
-def _check_order(found: _Amounts, out: FieldErrors) -> None:
-    """Guarantee ≤ deserved ≤ capability, as Volcano's webhook wants it (``validateResourceQuantityOfQueue``).
-
-    Unlike the webhook's latest release this accepts a guarantee without a deserved amount: older queues have it.
-    """
-    levels = (("guarantee.resource", found.guarantee), ("deserved", found.deserved), ("capability", found.capability))
-    for (low, below), (high, above) in itertools.combinations(levels, 2):
-        for resource in below:
-            if resource in above and below[resource] > above[resource]:
-                message = f"is {_written(above[resource])}, less than spec.{low}, {_written(below[resource])}"
-                place = ("spec", *high.split("."), resource)
-                out.error(place, message, f"write {_written(below[resource])} or more")
 
 
 def _read(document: Document, place: tuple[str, ...], out: FieldErrors) -> Iterator[tuple[str, Decimal]]:
@@ -193,7 +169,10 @@ def _converted(
         found["reclaimable"] = False
     if order := _STRICT.get(text(spec.get("dequeueStrategy"))):
         found["order"] = order
-    if any(map(_closed, _line(document, by_name))):
+    line = [document]  # closing a queue closes those below (``closeHierarchicalQueue``)
+    while (above := by_name.get(_parent(line[-1]))) is not None and above not in line:
+        line.append(above)
+    if any(map(_closed, line)):
         found["namespaceSelector"] = _CLOSED
     kept = {key: metadata[key] for key in ("name", "labels") if metadata.get(key)}
     result = {"apiVersion": API_VERSION, "kind": KIND, "metadata": kept, "spec": found}
