@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 
@@ -16,6 +15,8 @@ from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
+
+_Head = tuple[QueueIterator, Workload, EquivalentGangs]
 
 
 class SchedulingCycle:
@@ -57,7 +58,7 @@ class SchedulingCycle:
             if len(self.verdicts) >= limit and not self._provisional:
                 self.has_more = True
                 return
-            with self._deciding(entry.gang.job_uid):
+            try:
                 # 2. Nominate: find quota and nodes beside all reservations. All free capacity is as earlier admissions
                 #    of this cycle leave it. A job that holds a worse fallback gives that back first.
                 if entry.gang.fallback_of and self._preempts(entry.gang.fallback_of):
@@ -83,6 +84,8 @@ class SchedulingCycle:
                     #    strict queue.
                     if queue.is_strict and not entry.gang.fallback_of:
                         queue.stop(keep={fallback.uid for fallback in entry.gang.fallbacks})
+            except Exception as error:
+                raise GangDecisionError(entry.gang.job_uid, error) from error
         # 7. Fallbacks that started are admitted. Gangs that started with their minimum get more of their replicas; and
         #    elastic gangs grow if no gang waits for capacity.
         for uid, gang in self._provisional.items():
@@ -121,19 +124,12 @@ class SchedulingCycle:
             times += [elastic.resize_cooldown_until(entry, policy) for entry in self._cache.elastic.values()]
         return min((time for time in times if time > self.now), default=inf)
 
-    @contextmanager
-    def _deciding(self, uid: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise GangDecisionError(uid, error) from error
-
     def _count_failed_searches(self) -> int:
         return self._cache.assumed_pods.failed_searches if self._cache.assumed_pods else 0
 
     # -- heads --
 
-    def _heads(self) -> Iterator[tuple[QueueIterator, Workload, EquivalentGangs]]:
+    def _heads(self) -> Iterator[_Head]:
         """The gangs that may start, in order, each with its queue and its group."""
         queues: dict[str, QueueIterator] = {}
         for name, pending in self._pending.queues.items():
@@ -143,7 +139,8 @@ class SchedulingCycle:
                     pending, strict=strict, asleep=self._is_unchanged, due=self._is_due_for_reservation
                 )
         while nominated := [queue for queue in queues.values() if queue and queue.head.nominated]:
-            yield from self._head(min(nominated, key=lambda queue: queue.head))
+            if head := self._head(min(nominated, key=lambda queue: queue.head)):
+                yield head
         self._start_rest(overdue=True)
         heads = {name: queue.head for name, queue in queues.items() if queue}
         order = FairSharingIterator(
@@ -151,18 +148,21 @@ class SchedulingCycle:
         )
         while order:
             name = order.next()
-            yield from self._head(queues[name])
-            while queues[name] and not order:  # no other queue is left
-                yield from self._head(queues[name])
-            if queues[name]:
-                order.back(name, queues[name].head)
+            queue = queues[name]
+            if head := self._head(queue):
+                yield head
+            while queue and not order:  # no other queue is left
+                if head := self._head(queue):
+                    yield head
+            if queue:
+                order.back(name, queue.head)
 
-    def _head(self, queue: QueueIterator) -> Iterator[tuple[QueueIterator, Workload, EquivalentGangs]]:
+    def _head(self, queue: QueueIterator) -> _Head | None:
         rank, group = queue.pop()
         if rank in group.ranks[:1]:
-            yield queue, self._cache.entries[rank.uid], group
-        else:
-            queue.push(group)  # the job has started in another way
+            return queue, self._cache.entries[rank.uid], group
+        queue.push(group)  # the job has started in another way
+        return None
 
     def _groups(self) -> Iterator[EquivalentGangs]:
         for queue in self._pending.queues.values():
@@ -371,8 +371,10 @@ class SchedulingCycle:
             if entry.uid not in self._confirmed:
                 self.awaits_confirmation = True
                 continue
-            with self._deciding(entry.uid):
+            try:
                 self._start_rest_of(entry)
+            except Exception as error:
+                raise GangDecisionError(entry.uid, error) from error
 
     def _start_rest_of(self, entry: Workload) -> None:
         has, request = usage.assigned_counts(entry.gang), _request(entry)

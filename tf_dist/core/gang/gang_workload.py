@@ -58,6 +58,8 @@ class Workload:
     """None: it cannot be read."""
     problem: str = ""
     """Why it cannot be read."""
+    uid: str = field(init=False)
+    """The uid of the gang."""
     held: Usage = field(default_factory=lambda: usage.NO_USAGE)
     """Its usage of nodes and quota."""
     released_pods: Sequence[PodsOnNode] = ()
@@ -70,10 +72,8 @@ class Workload:
     """None: it is not queued."""
     _nodes: dict[str, list[str]] = field(default_factory=dict)
 
-    @property
-    def uid(self) -> str:
-        """The uid of the gang."""
-        return self.gang.uid
+    def __post_init__(self) -> None:
+        self.uid = self.gang.uid
 
     @property
     def queue(self) -> str:
