@@ -150,7 +150,8 @@ def scene(waiting: int) -> Iterator[Scene]:
 def _in_line(text: str, number: int) -> str:
     """The JSON of a job that waits as it says where in the line it stands: a driver need not write it again."""
     ahead = [JobKey("default", f"waiting-{other:06}") for other in range(min(number, 3))]
-    return text.replace(queue_position_text(0, (), ""), queue_position_text(number, ahead, ""))
+    reader = JobKey("default", f"waiting-{number:06}")
+    return text.replace(queue_position_text(0, (), "", reader), queue_position_text(number, ahead, "", reader))
 
 
 def _fill(cluster: MemoryCluster, driver: Controller) -> None:
