@@ -23,7 +23,7 @@ from tf_dist.core.api.lifecycle_policy import policy_may_restart
 from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.api.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.api.status_codec import load_status, stored_status
-from tf_dist.core.reconciler.accepted_spec import read_stored_spec
+from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 
 JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
 LEASES: Final = "leases.coordination.k8s.io"
@@ -73,7 +73,7 @@ class Record:
         self.now = now
         self.written: dict[Key, float] = {}
         self._author = author
-        self._read: dict[str, tuple[object, Job | None]] = {}
+        self._read: dict[str, tuple[object, Object, StoredSpec]] = {}
 
     # A journal
 
@@ -137,8 +137,10 @@ class Record:
         version = stored["metadata"].get("generation"), stored["metadata"].get("annotations"), status.accepted
         known = self._read.get(uid(stored))
         if known is None or known[0] != version:
-            known = self._read[uid(stored)] = version, read_stored_spec(stored, status).job
-        return known[1]
+            # A controller that was away when the spec was edited does not know what was accepted: its status says so.
+            previous = None if known is None or status.refused is not None else known[1:]
+            known = self._read[uid(stored)] = version, stored, read_stored_spec(stored, status, previous)
+        return known[2].job
 
     def memory(self, stored: Object) -> Status:
         """What a stored job remembers."""

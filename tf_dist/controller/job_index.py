@@ -245,8 +245,7 @@ def _read_entry(
 def _with_accepted(reading: StoredSpec, accepted: AcceptedSpec | None) -> StoredSpec:
     """The same with the object that the status has, where that says the same."""
     mine = reading.accepted
-    same = mine is not None and mine == accepted and mine.data == accepted.data
-    return replace(reading, accepted=accepted) if same else reading
+    return replace(reading, accepted=accepted) if mine is not None and mine == accepted else reading
 
 
 def _is_same_object(before: JobEntry, stored: Object) -> bool:
@@ -259,7 +258,8 @@ def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: 
         # A spec that is refused here may be accepted by a controller of another release, and then be the one in force.
         if reading.refused is None or before.status.accepted == status.accepted:
             return reading
-    reading = read_stored_spec(stored, status)
+    previous = (before.stored, before.reading) if before is not None and _is_same_object(before, stored) else None
+    reading = read_stored_spec(stored, status, previous)
     return reading if reading.job is None else replace(reading, job=compact_job(seen(reading.job)))
 
 

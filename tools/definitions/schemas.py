@@ -150,7 +150,7 @@ _MEMORY: Final = mapping(
         "restarts": anything("Restarts after failures, by replica type."),
         "disruptions": anything("Restarts after disruptions, by replica type."),
         "obstacle": anything("Why it cannot be reconciled now."),
-        "acceptedSpec": anything("The spec in force: its generation, and its text in compressed form."),
+        "acceptedSpec": anything("The spec in force: its generation, and itself while the present one is refused."),
         "refusedSpec": anything("The present spec if it is not in force, and why."),
         "selector": anything("The labels of its workers, for autoscalers."),
     },

@@ -192,7 +192,7 @@ STATUSES = st.builds(
             at=TIME,
         ),
     ),
-    accepted=st.one_of(st.none(), st.builds(AcceptedSpec, generation=NUMBER, digest=TEXT, data=TEXT)),
+    accepted=st.one_of(st.none(), st.builds(AcceptedSpec, generation=NUMBER, digest=TEXT, runtime_id=TEXT)),
     refused=st.one_of(st.none(), st.builds(RefusedSpec, generation=NUMBER, digest=TEXT, message=TEXT)),
 )
 

@@ -126,7 +126,13 @@ FULL: Final = Status(
     ),
     gang="volcano",
     last_error="quota",
-    accepted=AcceptedSpec(generation=9, digest="abc", data="data", unknown="spec.y: unknown key"),
+    accepted=AcceptedSpec(
+        generation=9,
+        digest="abc",
+        runtime_id="a1b2",
+        document={"spec": {"replicaSpecs": []}, "annotations": {}, "labels": {}},
+        unknown="spec.y: unknown key",
+    ),
     refused=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
     unconfirmed="mnist-worker-1 on n3",
     reported=1_800_000_010.0,
@@ -214,7 +220,7 @@ MEMORY: Final = {
     "lastSizes": {"worker": 2},
     "replicas": {"worker": {"running": 2}},
     "failure": {"event": "PodFailed", "replica": "worker-0", "code": 1, "at": "2027-01-15T08:00:00.000000Z"},
-    "acceptedSpec": {"generation": 1, "digest": "x", "data": "{}"},
+    "acceptedSpec": {"generation": 1, "digest": "x", "document": {"spec": {}}},
     "refusedSpec": {"generation": 2, "digest": "y", "message": "no"},
 }
 CONDITIONS: Final = [{"type": "Running", "status": "True", "reason": "r", "message": "m"}]

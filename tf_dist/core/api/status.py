@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from tf_dist.core.api.fieldpath import PackedJson
-from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.api.job import Document, ReplicaId
 
 
 class Phase(StrEnum):
@@ -170,16 +170,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedSpec:
-    """The last spec that was accepted: its generation, its ``digest``, and itself (``data``: compressed).
-
-    ``data`` is empty where it is too large to be kept. Two are the same if they say the same, however compressed.
-    ``unknown``: of its keys those that nothing reads, as text; not stored.
-    """
+    """The last spec that was accepted."""
 
     generation: int
+    """The job's ``metadata.generation`` when it was accepted."""
     digest: str
-    data: str = field(default="", compare=False, repr=False)
+    """Tells whether another version says the same: annotations that are part of the spec change no generation."""
+    runtime_id: str = ""
+    """v1alpha1: the ``RuntimeId`` in the names of its pods, for a replacement that leaves it out."""
+    document: Document = field(default_factory=dict, repr=False)
+    """The spec with its annotations and labels while the present one is refused, if it is known and not too large."""
     unknown: str = field(default="", compare=False)
+    """The keys of the spec that nothing reads, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +322,7 @@ class Status:
             return ""
         if self.never_accepted:
             follows = "the job starts once this is mended"
-        elif self.accepted is not None and self.accepted.data:
+        elif self.accepted is not None and self.accepted.document:
             follows = f"generation {self.accepted.generation} stays in force"
         else:
             follows = "its pods are left as they are, and nothing is restarted until this is mended"

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tf_dist.core.api.fieldpath import list_items, mapping, mappings
 from tf_dist.core.api.job import (
@@ -47,6 +47,7 @@ from tf_dist.core.api.timestamps import format_micro_time, parse_time
 from tf_dist.errors import TFDistError
 
 _MOST: Final = 2**31 - 1
+_MOST_GENERATION: Final = 2**63 - 1
 
 
 class InvalidStatus(TFDistError):
@@ -154,8 +155,6 @@ def _displayed(status: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-_Part = TypeVar("_Part", AcceptedSpec, RefusedSpec)
-
 _FAILURE: Final = tuple(part.name for part in fields(Failure) if part.name not in ("code", "at"))
 _COUNTS: Final = tuple(part.name for part in fields(Counts))
 
@@ -256,8 +255,8 @@ def load_status(stored: Document) -> Status:
         failure=_load_failure(raw),
         gang=stored_text(raw, "gang"),
         last_error=stored_text(raw, "obstacle"),
-        accepted=_load_part(AcceptedSpec, raw.get("acceptedSpec")),
-        refused=_load_part(RefusedSpec, raw.get("refusedSpec")),
+        accepted=_load_accepted(stored_mapping(raw, "acceptedSpec")),
+        refused=_load_refused(stored_mapping(raw, "refusedSpec")),
         unconfirmed=stored_text(raw, "unconfirmed"),
         reported=parse_time(raw.get("reported")),
     )
@@ -317,8 +316,8 @@ def dump_status(status: Status) -> dict[str, Any]:
         "failure": _dump_failure(status.failure),
         "gang": status.gang,
         "obstacle": status.last_error,
-        "acceptedSpec": _dump_part(status.accepted),
-        "refusedSpec": _dump_part(status.refused),
+        "acceptedSpec": _dump_accepted(status.accepted),
+        "refusedSpec": None if status.refused is None else _nonzero(asdict(status.refused)),
         "unconfirmed": status.unconfirmed,
         "reported": _time(status.reported),
     }
@@ -487,14 +486,27 @@ def _load_failure(memory: Mapping[str, Any]) -> Failure | None:
     return Failure(**texts, code=code if type(code) is int else None, at=parse_time(raw.get("at")))
 
 
-def _dump_part(part: AcceptedSpec | RefusedSpec | None) -> dict[str, Any] | None:
-    return None if part is None else _nonzero(asdict(part))
-
-
-def _load_part(kind: type[_Part], raw: object) -> _Part | None:
-    if not isinstance(raw, Mapping):
+def _dump_accepted(spec: AcceptedSpec | None) -> dict[str, Any] | None:
+    if spec is None:
         return None
-    generation = raw.get("generation")
-    texts: dict[str, Any] = {key: value for key, value in raw.items() if isinstance(value, str)}
-    known = {key: value for key, value in texts.items() if key in kind.__slots__}
-    return kind(**{"digest": "", **known, "generation": generation if type(generation) is int else 0})
+    shown = {key: getattr(spec, key) for key in ("generation", "digest", "unknown", "document")}
+    return _nonzero({**shown, "runtimeId": spec.runtime_id})
+
+
+def _load_accepted(raw: Mapping[str, Any]) -> AcceptedSpec | None:
+    if not raw:
+        return None
+    return AcceptedSpec(
+        generation=stored_number(raw, "generation", most=_MOST_GENERATION),
+        digest=stored_text(raw, "digest"),
+        runtime_id=stored_text(raw, "runtimeId"),
+        document=stored_mapping(raw, "document"),
+        unknown=stored_text(raw, "unknown"),
+    )
+
+
+def _load_refused(raw: Mapping[str, Any]) -> RefusedSpec | None:
+    if not raw:
+        return None
+    texts = {key: stored_text(raw, key) for key in ("digest", "message")}
+    return RefusedSpec(generation=stored_number(raw, "generation", most=_MOST_GENERATION), **texts)

@@ -1,7 +1,8 @@
-"""The last accepted spec of a job, kept in its status: an edit that is invalid leaves it in force.
+"""The last accepted spec of a job: an edit that is invalid leaves it in force.
 
-It is written with the first status, before any pod exists, and anew with every spec that is accepted after. So an edit
-that was made while no driver ran, or that only a newer release can read, takes nothing from what runs.
+While the present spec is accepted, the status names it by generation and digest. An edit that is refused replaces it in
+the document, so the controller, which has read the version before, writes that one into the status with the refusal.
+If the edit came while no controller ran, the accepted spec is lost: pods are left as they are until the spec is mended.
 
 A job that never had a valid one got into the cluster past the checks (``kubectl apply`` where there are none): its
 status says so, because its owner will look there, and nothing else is done (``plan_for_invalid_spec``).
@@ -9,18 +10,15 @@ status says so, because its owner will look there, and nothing else is done (``p
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tf_dist.core.api import names
 from tf_dist.core.api.context import Plan, WriteStatus
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
+from tf_dist.core.api.fieldpath import list_items, mapping, updated, value_at
 from tf_dist.core.api.job import Document, Job
 from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status, display_phase
 from tf_dist.core.api.status_codec import FIELD, dump_status, stored_status
@@ -56,9 +54,9 @@ _KEYS: Final = frozenset(
     }
 )
 _PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "kueue.x-k8s.io/")
-# Characters of compressed data that a status may carry for this, and of the JSON that they may stand for.
-_MOST_DATA: Final = 65_536
-_MOST_TEXT: Final = 2_000_000
+# Characters of JSON that a status carries for an accepted spec: as many as Kubernetes takes in annotations. The whole
+# object must stay below the 1.5 MiB that etcd takes.
+_MOST_TEXT: Final = 262_144
 _MOST_MESSAGE: Final = 4_096
 
 
@@ -72,34 +70,57 @@ class StoredSpec:
     problem: InvalidJob | None = None
 
 
-def read_stored_spec(stored: Document, status: Status) -> StoredSpec:
-    """The job that ``stored`` means, or the one that was accepted last, as ``status`` remembers it."""
+def read_stored_spec(
+    stored: Document, status: Status, previous: tuple[Document, StoredSpec] | None = None
+) -> StoredSpec:
+    """The job that ``stored`` means, or the one that was accepted last.
+
+    ``previous``: the version of this job that was read before, and what it was read as.
+    """
     generation = _generation(stored)
-    runtime_id = _left_out_runtime_id(stored, status.accepted)
+    before = _last_accepted(status.accepted, previous)
+    runtime_id = _left_out_runtime_id(stored, before)
     if runtime_id:
         stored = {**stored, "spec": {**mapping(stored.get("spec")), **runtime_id}}
     try:
         job = read(stored)
         if runtime_id:
             job = replace(job, spec_defaults=runtime_id)  # it is written again
-        # What a driver writes into the spec makes no other spec of it.
-        said = _source({**stored, "spec": {**mapping(stored.get("spec")), **job.spec_defaults}})
-        digest, before = _digest(said), status.accepted
-        if before is not None and before.digest != digest:
-            _check_update(stored, before)
+        digest = _digest(_source(stored, job.spec_defaults))
+        if before is not None and before.document and before.digest != digest:
+            problems = update_problems(before.document, stored)
+            if problems:
+                raise InvalidJob(problems)
     except InvalidJob as first:
         problem = all_problems(stored, first)
         message = "; ".join(map(str, problem.problems))[:_MOST_MESSAGE]
-        digest = _digest(_source(stored))
-        refused = RefusedSpec(generation=generation, digest=digest, message=message)
-        return StoredSpec(job=_in_force(stored, status), accepted=status.accepted, refused=refused, problem=problem)
+        refused = RefusedSpec(generation=generation, digest=_digest(_source(stored)), message=message)
+        return StoredSpec(job=_in_force(stored, before), accepted=before, refused=refused, problem=problem)
     if before is not None and before.digest == digest:
-        return StoredSpec(
-            job=job, accepted=before if before.generation == generation else replace(before, generation=generation)
-        )
-    unknown = "" if status.finished else _unknown_keys(stored)
-    accepted = AcceptedSpec(generation=generation, digest=digest, data=_packed(said), unknown=unknown)
-    return StoredSpec(job=job, accepted=accepted)
+        return StoredSpec(job=job, accepted=updated(before, generation=generation, document={}))
+    return StoredSpec(
+        job=job,
+        accepted=AcceptedSpec(
+            generation=generation,
+            digest=digest,
+            runtime_id=job.runtime_id,
+            unknown="" if status.finished else _unknown_keys(stored),
+        ),
+    )
+
+
+def _last_accepted(stored: AcceptedSpec | None, previous: tuple[Document, StoredSpec] | None) -> AcceptedSpec | None:
+    """The spec that was accepted last, with its document if the status or the version before has it."""
+    if stored is None or previous is None:
+        return stored
+    document, reading = previous
+    accepted = reading.accepted
+    if accepted is None or accepted.generation < stored.generation:
+        return stored  # another controller has accepted a later one
+    if reading.refused is None and reading.job is not None:
+        said = _source(document, reading.job.spec_defaults)
+        accepted = replace(accepted, document=json.loads(said) if len(said) <= _MOST_TEXT else {})
+    return accepted if accepted.document else stored
 
 
 def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[str, Any]:
@@ -110,8 +131,7 @@ def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[
     spec = mapping(stored.get("spec"))
     if before is None or spec.get("RuntimeId") or not isinstance(spec.get("replicaSpecs"), list):
         return {}
-    kept = value_at(_unpacked(before.data), "spec", "RuntimeId")
-    return {"RuntimeId": kept} if isinstance(kept, str) and kept else {}
+    return {"RuntimeId": before.runtime_id} if before.runtime_id else {}
 
 
 def _unknown_keys(stored: Document) -> str:
@@ -121,13 +141,6 @@ def _unknown_keys(stored: Document) -> str:
     except InvalidJob:
         return ""  # the driver takes less exception than the checks of files: of pod templates it reads the frame
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
-
-
-def _check_update(stored: Document, before: AcceptedSpec) -> None:
-    """InvalidJob for an edit of what no update may change; one whose accepted spec was not kept cannot be compared."""
-    kept = _unpacked(before.data)
-    if kept and (problems := update_problems(kept, stored)):
-        raise InvalidJob(problems)
 
 
 def _generation(stored: Document) -> int:
@@ -144,11 +157,12 @@ def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
     return first
 
 
-def _source(stored: Document) -> str:
-    """All that a job is read from, in one form."""
+def _source(stored: Document, defaults: Mapping[str, Any] | None = None) -> str:
+    """All that a job is read from, in one form. What a controller writes into the spec makes no other spec of it."""
     metadata = mapping(stored.get("metadata"))
     parts = {key: _of_spec(metadata.get(key)) for key in ("annotations", "labels")}
-    return json.dumps({"spec": stored.get("spec"), **parts}, sort_keys=True, separators=(",", ":"))
+    spec = {**mapping(stored.get("spec")), **defaults} if defaults else stored.get("spec")
+    return json.dumps({"spec": spec, **parts}, sort_keys=True, separators=(",", ":"))
 
 
 def _of_spec(pairs: object) -> dict[str, str]:
@@ -163,45 +177,24 @@ def _digest(said: str) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
-def _packed(said: str) -> str:
-    """Compressed as text; "" if that is too much to keep."""
-    if len(said) > _MOST_TEXT:
-        return ""
-    data = base64.b64encode(zlib.compress(said.encode(), 9)).decode()
-    return data if len(data) <= _MOST_DATA else ""
-
-
-def _unpacked(data: str) -> Mapping[str, Any]:
-    """What ``_packed`` was given; empty for anything else, however it came there."""
-    if len(data) > _MOST_DATA:
-        return {}
-    try:
-        packed = base64.b64decode(data, validate=True)
-        text = zlib.decompressobj().decompress(packed, _MOST_TEXT)
-        return mapping(json.loads(text))
-    except (binascii.Error, zlib.error, ValueError, RecursionError):
-        return {}
-
-
-def _in_force(stored: Document, status: Status) -> Job | None:
+def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
     """The job that was accepted last; None where there was none, or it was not kept, or can be read no more.
 
     Commands are no part of a spec: a job is suspended even if the rest of the edit cannot be read.
     """
-    kept = _unpacked(status.accepted.data) if status.accepted is not None else {}
-    if not kept:
+    if accepted is None or not accepted.document:
         return None
     metadata = mapping(stored.get("metadata"))
     present = {key: mapping(metadata.get(key)) for key in ("annotations", "labels")}
     merged = {
         key: {name: value for name, value in pairs.items() if isinstance(value, str) and not _is_of_spec(name)}
-        | dict(mapping(kept.get(key)))
+        | dict(mapping(accepted.document.get(key)))
         for key, pairs in present.items()
     }
     if value_at(stored, "spec", "runPolicy", "suspend") is True:
         merged["annotations"] |= {SUSPEND_ANNOTATION: "true"}
     try:
-        return read({**stored, "metadata": {**metadata, **merged}, "spec": kept.get("spec")})
+        return read({**stored, "metadata": {**metadata, **merged}, "spec": accepted.document.get("spec")})
     except InvalidJob:
         return None
 
