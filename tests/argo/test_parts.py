@@ -20,7 +20,7 @@ from tf_dist.client.launch.launcher_arguments import LauncherOptions, parse_argu
 from tf_dist.client.launch.log_writer import LogWriter
 from tf_dist.client.launch.step_job import step_document
 from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
-from tf_dist.client.log_follower import LogLine
+from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.diagnostics.metrics_parser import Progress
@@ -222,8 +222,8 @@ def test_progress_that_gets_shorter_leaves_nothing_behind(tmp_path: Path) -> Non
 # The relay
 
 
-def lines(*texts: str) -> list[LogLine]:
-    return [LogLine(ReplicaId("worker", 0), "worker-0", text) for text in texts]
+def lines(*texts: str) -> list[LogLines]:
+    return [LogLines(ReplicaId("worker", 0), "worker-0", texts)]
 
 
 def test_a_slow_reader_holds_up_whoever_writes() -> None:

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.cluster.support import FixedStream, pod
 from tests.controller.harness import tfjob
@@ -20,7 +22,7 @@ from tf_dist.client.log_follower import (
     InstanceState,
     LogEnded,
     LogFollower,
-    LogLine,
+    LogLines,
     ResumingLogStream,
     log_opener,
 )
@@ -55,7 +57,7 @@ def test_all_end_when_it_is_closed_one_that_is_only_being_opened_included() -> N
     body = pod("a")
     body["metadata"] |= {"uid": "p", "labels": labels}
     streams = {"open": Endless(), "slow": Endless()}
-    gate, opening, said = threading.Event(), list[str](), queue.SimpleQueue[LogLine | LogEnded]()
+    gate, opening, said = threading.Event(), list[str](), queue.SimpleQueue[LogLines | LogEnded]()
 
     def open_log(_: Object, instance: ContainerInstance) -> Any:
         opening.append(instance.container)
@@ -86,10 +88,10 @@ def stored_job() -> StoredJob:
     return StoredJob(TFJOBS, {**tfjob(), "metadata": {"name": "mnist", "namespace": "default", "uid": "u"}})
 
 
-class Said(list[LogLine | LogEnded]):
+class Said(list[LogLines | LogEnded]):
     """What a follower has put."""
 
-    put = list[LogLine | LogEnded].append
+    put = list[LogLines | LogEnded].append
 
 
 class Queue:
@@ -122,7 +124,7 @@ def test_the_log_of_a_container_that_has_ended_becomes_urgent_and_is_read_once()
         work()
     ends = [ContainerInstance("ends", "main", 0), ContainerInstance("goes on", "main", 0)]
     assert [one.instance for one in said if isinstance(one, LogEnded)] == ends
-    assert len([one for one in said if isinstance(one, LogLine)]) == 2
+    assert len([one for one in said if isinstance(one, LogLines)]) == 2
 
 
 class Asked:
@@ -209,6 +211,36 @@ def test_a_log_that_waits_for_its_turn_is_not_silent(asked: bool) -> None:
         assert any("could not be read in time" in text for text in view.said) is asked
         stream.close()
         following.close()
+
+
+@given(st.data())
+def test_each_line_comes_once_however_pieces_and_connections_break(data: st.DataObject) -> None:
+    """Written at moments that may be equal, read in pieces of whole lines, and again after each break."""
+    moments = sorted(data.draw(st.lists(st.integers(0, 3_000), min_size=1, max_size=30)))
+    lines = [f"2026-11-27T12:00:0{at // 1000}.{at % 1000:03}Z line {n}\n".encode() for n, at in enumerate(moments)]
+    breaks = data.draw(st.lists(st.integers(0, len(lines)), max_size=3))
+
+    def logs(*given: Any) -> FixedStream:
+        since = (given[-1].since_time or "")[:19].encode()
+        present = [line for line in lines[: breaks.pop() if breaks else None] if line[:19] >= since]
+        pieces = []
+        while present:
+            size = data.draw(st.integers(1, len(present)))
+            pieces.append(b"".join(present[:size]))
+            present = present[size:]
+        return FixedStream(pieces)
+
+    reader: Any = SimpleNamespace(logs=logs)
+    states = [InstanceState.RUNNING] * len(breaks)
+    stream = ResumingLogStream(
+        reader,
+        "default",
+        "a",
+        LogOptions(follow=True),
+        state=lambda: states.pop() if states and breaks else InstanceState.ENDED,
+        settle=0.0,
+    )
+    assert b"".join(stream).splitlines() == [line[25:-1] for line in lines]
 
 
 class Again(FixedStream):

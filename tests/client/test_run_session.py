@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.support import FixedLogs, FixedStream, owned_by, pod
 from tests.controller.harness import tfjob
 from tests.waiting import until
-from tf_dist.client.log_follower import LogLine, log_opener
+from tf_dist.client.log_follower import LogLines, log_opener
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.run_session import Result, RunEnd, RunOptions, RunSession
 from tf_dist.client.stored_jobs import StoredJob
@@ -57,8 +57,8 @@ class Notes:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def show(self, scene: JobSnapshot, lines: list[LogLine]) -> None:
-        self.lines += [line.text for line in lines]
+    def show(self, scene: JobSnapshot, lines: list[LogLines]) -> None:
+        self.lines += [text for some in lines for text in some.texts]
 
     def say(self, text: str, style: str = "") -> None:
         self.lines.append(text)

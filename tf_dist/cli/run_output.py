@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.cli import output
@@ -13,7 +14,7 @@ from tf_dist.cli.job_output import LinePrefixes, show_findings
 from tf_dist.cli.output import STATE_STYLES
 from tf_dist.client import exit_codes
 from tf_dist.client.job_display import LineView
-from tf_dist.client.log_follower import LogLine
+from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
 from tf_dist.client.run_session import Result, RunEnd
 from tf_dist.core.api.job import Job
@@ -59,7 +60,7 @@ class LiveView:
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._live.start()
 
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
         """Print lines above the table, and draw the table again if it is time."""
         if lines:
             self._console.print(self._text(lines))
@@ -78,13 +79,13 @@ class LiveView:
         """Take the table away."""
         self._live.stop()
 
-    def _text(self, lines: list[LogLine]) -> Any:
+    def _text(self, lines: list[LogLines]) -> Any:
         from rich.text import Text
 
         text = Text()
-        for count, line in enumerate(lines):
+        for line in chain.from_iterable(some.each() for some in lines):
             prefix = self._prefixes.plain(line.source)
-            text.append(("\n" if count else "") + prefix, style=self._prefixes.colour(line.source))
+            text.append(("\n" if text else "") + prefix, style=self._prefixes.colour(line.source))
             text.append_text(Text.from_ansi(f" {visible_text(line.text)}"))
         return text
 

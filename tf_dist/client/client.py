@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.job_display import view_of
-from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, log_opener, without_stamp
+from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, LogLines, log_opener, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
     JobSnapshot,
@@ -254,7 +254,7 @@ class Client:
     def _lines(
         self, job: StoredJob, options: LogOptions, chosen: frozenset[str], note: Callable[[str], object]
     ) -> _Lines:
-        lines: queue.SimpleQueue[LogLine | LogEnded] = queue.SimpleQueue()
+        lines: queue.SimpleQueue[LogLines | LogEnded] = queue.SimpleQueue()
         following = LogFollower(job.job, log_opener(self.cluster, options), lines)
         silent = [
             pod["metadata"]["name"]
@@ -263,8 +263,8 @@ class Client:
         ]
         found: _Lines = []
         for _ in range(following.count):
-            while isinstance(item := lines.get(), LogLine):
-                found.append(item)
+            while isinstance(item := lines.get(), LogLines):
+                found += item.each()
             if item.problem:
                 note(item.problem)
         for name in silent:
@@ -286,8 +286,8 @@ class Client:
                     if ending and not batch:
                         following.reread_quiet(watch.ended)
                     for item in batch:
-                        if isinstance(item, LogLine):
-                            yield item
+                        if isinstance(item, LogLines):
+                            yield from item.each()
                         elif isinstance(item, LogEnded) and item.problem:
                             note(item.problem)
                     pods = list(pods_in(batch))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tf_dist.core.diagnostics.display_text import visible_text
 
 if TYPE_CHECKING:
-    from tf_dist.client.log_follower import LogLine
+    from tf_dist.client.log_follower import LogLines
     from tf_dist.client.monitor import JobSnapshot, JobView
     from tf_dist.core.api.job import Job
 
@@ -71,15 +71,15 @@ class LineView:
         self._line = line
         self._shown: dict[str, str] = {}
 
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
         """Write what is new."""
         if lines:
             self._write_lines(snapshot, lines)
         for text in state_changes(snapshot, self._shown):
             self.say(text)
 
-    def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        self._write("\n".join(self._line(line.source, line.text) for line in lines))
+    def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
+        self._write("\n".join(self._line(some.source, text) for some in lines for text in some.texts))
 
     def say(self, text: str, style: str = "") -> None:
         """A line with our own name before it; each of several."""
@@ -101,7 +101,7 @@ class NotebookView:
         self._snapshot: JobSnapshot | None = None
         self._drawn = 0.0
 
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
         """Draw the table anew, if it is time."""
         self._snapshot = snapshot
         if time.monotonic() - self._drawn >= _REDRAW:

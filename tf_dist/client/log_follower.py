@@ -7,11 +7,11 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from itertools import cycle
+from itertools import cycle, zip_longest
 from typing import Any, Final, NamedTuple, Protocol
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
@@ -59,20 +59,19 @@ QUIET: Final = 2.0
 _SETTLE: Final = 3.0  # seconds by which a pod's status may lag behind the end of a container
 _UNSTAMPED: Final = 100  # lines that are known again
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d) ")
+_LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
+# Of many lines: the time of each, and both its time and text. Only \n ends a line.
+_STAMPS: Final = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) ", re.MULTILINE)
+_STAMPED_LINES: Final = re.compile(rf"^(?:({_STAMPS.pattern.decode()[1:-1]}) )?(.*)", re.MULTILINE | re.ASCII)
 # What a kubelet says instead of a log that its node does not have any more, as if it were one.
 _NOT_KEPT: Final = re.compile(rb"unable to retrieve container logs for |failed to try resolving symlinks in path ")
 _Moment = tuple[float, bytes]
 
 
-def split_stamp(line: bytes) -> tuple[str, bytes]:
-    """The time of a line that was asked for with it, and the rest; the server's own lines, and of a gap, have none."""
-    found = _STAMP.match(line)
-    return (found[0][:-1].decode(), line[found.end() :]) if found else ("", line)
-
-
 def without_stamp(text: str) -> str:
-    """A line that was asked for with its time, without."""
-    return split_stamp(text.encode())[1].decode()
+    """A line that was asked for with its time, without; the server's own lines, and that of a gap, have none."""
+    found = _STAMP.match(text.encode())
+    return text[found.end() :] if found else text
 
 
 class _LogPosition:
@@ -80,6 +79,7 @@ class _LogPosition:
 
     def __init__(self) -> None:
         self.last: _Moment | None = None  # the stamp of the newest line that was given
+        self._stamp = b""  # the same as it was written
         self._given = 0  # how many lines had that stamp
         self._known: tuple[_Moment, int] | None = None  # both, as they were when it was opened again
         self._proven = True  # it is known that what is read now is the same log
@@ -102,7 +102,25 @@ class _LogPosition:
         self._proven = True
         return self._known is None or moment > self._known[0]
 
-    def advance(self, moment: _Moment) -> bool:
+    @property
+    def read_before(self) -> bool:
+        """Whether lines may come that were given before, or are those of another instance."""
+        return self._known is not None or not self._proven
+
+    def before(self, stamps: list[bytes]) -> bool:
+        """Whether all lines of these times were given before, as far as that can be told at once."""
+        # Times of one length are in the order of their texts.
+        if self._known is None or {*map(len, stamps)} != {len(self._stamp)} or max(stamps) >= self._stamp:
+            return False
+        self._proven = True
+        return True
+
+    def skip(self, moment: _Moment, stamp: bytes, count: int, *, others: bool) -> None:
+        """Lines were given none of which was given before: ``count`` of this moment, and ``others`` before them."""
+        self._given = self._given + count if moment == self.last and not others else count
+        self.last, self._stamp = moment, stamp
+
+    def advance(self, moment: _Moment, stamp: bytes) -> bool:
         """Whether a line of this moment was not given before; it is taken for given from now on."""
         if self._known is not None:
             last, count = self._known
@@ -112,13 +130,13 @@ class _LogPosition:
                 self._known = last, count - 1
                 return False
             self._known = None
-        self._given = self._given + 1 if moment == self.last else 1
-        self.last = moment
+        self.skip(moment, stamp, 1, others=False)
         return True
 
 
 class ResumingLogStream(Stream[bytes]):
-    """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection.
+    """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection. Lines
+    that came together are one item.
 
     A kubelet that restarts ends a followed log as if its container had ended. So ``state`` is asked at every end: the
     log of a container that runs is followed on, and the end of one that has ended is read once more, without
@@ -180,17 +198,22 @@ class ResumingLogStream(Stream[bytes]):
         raise StopIteration
 
     def _advance(self) -> None:
-        """One line more, or what is to be done at the end of a stream; ClusterError."""
+        """What comes next, or what is to be done at the end of a stream; ClusterError."""
         if self._judging:
             self._judge()
             return
         following = self._options.follow
-        line = next(self._stream or self._opened(), None)
+        lines = next(self._stream or self._opened(), None)
         self._heard_at = time.monotonic()
         # A line without its end was cut off there, or is the last of the container: reading it again shows which.
-        if line is not None and (line.endswith(b"\n") or not following):
+        if lines is not None and (lines.endswith(b"\n") or not following):
             self.line_at = self._heard_at
-            self._take(line)
+            self._backoff.succeeded()
+            if not self._take_all(lines):
+                for line in _LINES.findall(lines):
+                    self._take(line)
+                    if self._finished:
+                        break
             return
         self._let_go()
         if following:
@@ -198,9 +221,28 @@ class ResumingLogStream(Stream[bytes]):
         else:
             self._finish()
 
+    def _take_all(self, lines: bytes) -> bool:
+        """Have lines given at once, unless each must be looked at: one has no time, or may have been given before."""
+        total, stamps = lines.count(b"\n"), _STAMPS.findall(lines)
+        if len(stamps) != total:
+            return False
+        if self._position.read_before:
+            return self._position.before(stamps)
+        begin = lines.rfind(b"\n", 0, -1) + 1
+        found = _STAMP.match(lines, begin)
+        seconds = parse_time((found[1] + found[3]).decode()) if found else None
+        if found is None or seconds is None:
+            return False
+        count = 1  # lines at the end that were written at the same moment
+        while begin and lines.startswith(found[0], begin := lines.rfind(b"\n", 0, begin - 1) + 1):
+            count += 1
+        moment = seconds, (found[2] or b"").ljust(9, b"0")
+        self._position.skip(moment, found[0], count, others=count < total)
+        self._ready.append(lines if self._shown else _STAMPS.sub(b"", lines))
+        return True
+
     def _take(self, line: bytes) -> None:
         """Have a line given, unless it was given before."""
-        self._backoff.succeeded()
         found = _STAMP.match(line)
         seconds = parse_time((found[1] + found[3]).decode()) if found else None
         if found is None or seconds is None:
@@ -213,7 +255,7 @@ class ResumingLogStream(Stream[bytes]):
                 return
             if self._position.last is not None:
                 self._note("lines are missing here: the node had dropped them before they could be read", found[0])
-        if self._position.advance(moment):
+        if self._position.advance(moment, found[0]):
             self._ready.append(line if self._shown else line[found.end() :])
 
     def _take_unstamped(self, line: bytes) -> None:
@@ -325,6 +367,22 @@ class LogLine(NamedTuple):
     """When the container wrote it (RFC 3339, by its node's clock); "": not asked for, or not said."""
 
 
+class LogLines(NamedTuple):
+    """Lines of one container that were read at once. See ``LogLine``: millions of lines are never made into such."""
+
+    replica: ReplicaId
+    source: str
+    texts: Sequence[str]
+    trains: bool = True
+    written: Sequence[str] = ()
+    """As many as there are texts, or none."""
+
+    def each(self) -> Iterator[LogLine]:
+        """Line by line."""
+        for text, written in zip_longest(self.texts, self.written, fillvalue=""):
+            yield LogLine(self.replica, self.source, text, self.trains, written)
+
+
 class LogEnded(NamedTuple):
     """A container's log has come to its end; ``problem`` if it could not be read."""
 
@@ -336,7 +394,7 @@ class LogSink(Protocol):
     """What takes lines: a queue, a ``JobInformer``."""
 
     def put(self, item: Any, /) -> object:
-        """Add a ``LogLine`` or a ``LogEnded``; it may block."""
+        """Add ``LogLines`` or a ``LogEnded``; it may block."""
 
 
 LogOpener = Callable[[Object, ContainerInstance], Stream[bytes]]
@@ -406,7 +464,7 @@ class LogFollower:
 
     ``start`` has a log read: in a thread of its own, or when one is free, an urgent one before the others. It gets one
     that waits and has become urgent once more. ``stamped``: ``open_log`` asks for the time of each line, which becomes
-    ``LogLine.written``.
+    ``LogLines.written``.
     """
 
     def __init__(
@@ -499,10 +557,15 @@ class LogFollower:
                 self._keep(instance, lines)
                 trains = instance.container in (self._containers.get(replica.type, instance.container), "")
                 source = str(replica) if trains else f"{replica}/{instance.container}"
-                for line in lines:
-                    written, content = split_stamp(line) if self._stamped else ("", line)
-                    text = content.decode(errors="replace").rstrip("\r\n")
-                    self._sink.put(LogLine(replica, source, text, trains, written))
+                for some in lines:
+                    text = some.decode(errors="replace").removesuffix("\n")
+                    texts: Sequence[str] = text.split("\n")
+                    written: Sequence[str] = ()
+                    if self._stamped:
+                        written, texts = zip(*_STAMPED_LINES.findall(text), strict=True)
+                    if "\r" in text:
+                        texts = [one.rstrip("\r") for one in texts]
+                    self._sink.put(LogLines(replica, source, texts, trains, written))
         except ClusterError as error:
             problem = str(error)
         finally:

@@ -18,7 +18,7 @@ from tf_dist.client.log_follower import (
     InstanceState,
     LogEnded,
     LogFollower,
-    LogLine,
+    LogLines,
     LogOpener,
     instance_state,
 )
@@ -86,17 +86,17 @@ class JobSnapshot:
         seen = pod_views(job, pods)
         return replace(self, job=job, status=status, pods=seen, replicas=replica_states(job, status, seen))
 
-    def with_lines(self, lines: list[LogLine], now: float) -> JobSnapshot:
+    def with_lines(self, lines: list[LogLines], now: float) -> JobSnapshot:
         """The snapshot with more log lines."""
         if not lines:
             return self
         progress, last_line_at = dict(self.progress), dict(self.last_line_at)
         new: dict[ReplicaId, deque[str]] = {}
-        for line in lines:
-            last_line_at[line.replica] = now
-            new.setdefault(line.replica, deque(maxlen=self.kept_lines)).append(line.text)
-            if line.trains:
-                progress[line.replica] = progress.get(line.replica, NO_PROGRESS).after(line.text)
+        for some in lines:
+            last_line_at[some.replica] = now
+            new.setdefault(some.replica, deque(maxlen=self.kept_lines)).extend(some.texts)
+            if some.trains:
+                progress[some.replica] = progress.get(some.replica, NO_PROGRESS).after_all(some.texts)
         tails = {replica: (*self.tails.get(replica, ()), *texts)[-self.kept_lines :] for replica, texts in new.items()}
         return replace(self, progress=progress, last_line_at=last_line_at, tails={**self.tails, **tails})
 
@@ -132,7 +132,7 @@ class SignalReceived(NamedTuple):
     number: int
 
 
-JobEvent = LogLine | LogEnded | ObjectsListed | ObjectChanged | SignalReceived | ClusterError
+JobEvent = LogLines | LogEnded | ObjectsListed | ObjectChanged | SignalReceived | ClusterError
 
 _T = TypeVar("_T")
 WaitStep = float | Callable[[], object] | None
@@ -202,7 +202,7 @@ class JobInformer:
     """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
 
     About ``most_lines`` may wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``:
-    the most that is taken at once.
+    about so many lines and other items are taken at once.
     """
 
     def __init__(
@@ -219,7 +219,8 @@ class JobInformer:
         self._resource = job.resource
         self._batch = batch
         self._items: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
-        self._most_lines = most_lines
+        self._most_lines, self._lines = most_lines, 0  # those that wait
+        self._counting = threading.Lock()
         self._roomy, self._blocked = roomy or threading.Condition(), 0
         self._closed = False
 
@@ -242,25 +243,39 @@ class JobInformer:
 
     def put(self, item: JobEvent) -> None:
         """Add something; safe in a signal handler, except for lines, which wait for room."""
-        # No lock as long as there is room: the threads that read many logs at once would line up for it.
-        if isinstance(item, LogLine) and not self._has_room():
-            with self._roomy:
-                self._blocked += 1
-                self._roomy.wait_for(self._has_room)
-                self._blocked -= 1
+        if isinstance(item, LogLines):
+            # Not with what many share, as long as there is room: threads that read many logs would line up for it.
+            if not self._has_room():
+                with self._roomy:
+                    self._blocked += 1
+                    self._roomy.wait_for(self._has_room)
+                    self._blocked -= 1
+            with self._counting:
+                self._lines += len(item.texts)
         self._items.put(item)
 
     def _has_room(self) -> bool:
-        return self._items.qsize() < self._most_lines or self._closed
+        return self._lines < self._most_lines or self._closed
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """What has come, waiting for the first up to ``timeout`` seconds; the state is that after it."""
         found: list[JobEvent] = []
+        lines = others = 0
         with suppress(queue.Empty):
             # No longer than a thread can wait at once (292 years); infinity is a timeout, too.
-            found.append(self._items.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX)))
-            while len(found) < self._batch:
-                found.append(self._items.get_nowait())
+            item = self._items.get(timeout=None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            while True:
+                found.append(item)
+                if isinstance(item, LogLines):
+                    lines += len(item.texts)
+                else:
+                    others += 1
+                if lines + others >= self._batch:
+                    break
+                item = self._items.get_nowait()
+        if lines:
+            with self._counting:
+                self._lines -= lines
         if self._blocked:
             with self._roomy:
                 self._roomy.notify_all()
@@ -337,7 +352,7 @@ class JobView(Protocol):
 
     tick: float | None
 
-    def show(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
+    def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
         """The snapshot has changed, or lines have come."""
 
     def say(self, text: str, style: str = "") -> None:
@@ -383,7 +398,7 @@ class JobMonitor:
 
     def show(self, batch: list[JobEvent]) -> bool:
         """Take in and show what has come; whether anything had."""
-        lines = [item for item in batch if isinstance(item, LogLine)]
+        lines = [item for item in batch if isinstance(item, LogLines)]
         for pod in changed_pods(batch):
             self._following.notice(pod)
         self._note(batch)

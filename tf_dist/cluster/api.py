@@ -225,7 +225,7 @@ class Cluster(Protocol):
         """
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log, each with its line end."""
+        """The lines of a container's log, each with its line end; those that are there at once may be one item."""
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
         """Where these DNS endpoints (``host:port``) of the job ``owner`` are really reached, where that differs.

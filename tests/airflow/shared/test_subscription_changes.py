@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.airflow.site import document
 from tf_dist.airflow.shared.subscription import SeenJob, Subscription
-from tf_dist.client.log_follower import LogLine
+from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Object
@@ -34,7 +34,7 @@ class Desk:
         self.told += 1
 
 
-LINE = LogLine(ReplicaId("worker", 0), "worker-0", "step=1", True)
+LINE = LogLines(ReplicaId("worker", 0), "worker-0", ["step=1"])
 
 
 def test_several_changes_are_told_once_until_they_are_taken() -> None:

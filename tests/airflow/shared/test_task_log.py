@@ -13,7 +13,7 @@ from tests.airflow.site import Site, document
 from tests.waiting import until
 from tf_dist.airflow.shared.job_store import InformerJobStore
 from tf_dist.airflow.shared.job_waiter import TaskLogView
-from tf_dist.client.log_follower import LogLine
+from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, LogOptions
@@ -35,7 +35,7 @@ def test_its_place_in_the_line_is_told_when_it_changes() -> None:
     view = TaskLogView(waiting("").job, lambda line, _="": said.append(line), lines=True)
     for message in ("place 3", "place 2", "place 2"):
         view.show(waiting(message), [])
-    view.show(waiting("place 2"), [LogLine(ReplicaId("worker", 0), "worker-0", "step=1")])
+    view.show(waiting("place 2"), [LogLines(ReplicaId("worker", 0), "worker-0", ["step=1"])])
     assert said == [
         "tf-dist  | job a is Waiting: place 3",
         "tf-dist  | job a is Waiting: place 2",
@@ -47,7 +47,7 @@ def test_lines_of_replicas_have_their_own_times() -> None:
     said: list[tuple[str, str]] = []
     view = TaskLogView(waiting("").job, lambda line, written="": said.append((written, line)), lines=True)
     times = [f"2026-11-27T12:00:{second:02}.5Z" for second in range(30)]
-    lines = [LogLine(ReplicaId("worker", 0), "worker-0", "step=1", written=time) for time in times]
+    lines = [LogLines(ReplicaId("worker", 0), "worker-0", ["step=1"] * 30, written=times)]
     view.show(waiting("place 3"), lines)
     assert said == [*((time, "worker-0 | step=1") for time in times), ("", "tf-dist  | job a is Waiting: place 3")]
 
@@ -55,8 +55,8 @@ def test_lines_of_replicas_have_their_own_times() -> None:
 def test_equal_lines_of_one_moment_are_not_the_same_record() -> None:
     times: list[str] = []
     view = TaskLogView(waiting("").job, lambda _, written="": times.append(written), lines=True)
-    line = LogLine(ReplicaId("worker", 0), "worker-0", "hello", written="2026-11-27T12:00:00.123456789Z")
-    view.show(waiting(""), [line] * 12)
+    time = "2026-11-27T12:00:00.123456789Z"
+    view.show(waiting(""), [LogLines(ReplicaId("worker", 0), "worker-0", ["hello"] * 12, written=[time] * 12)])
     shown = [time[:26] for time in times if time]  # Airflow reads microseconds
     assert len(shown) == 12
     assert shown == sorted({*shown})
@@ -75,7 +75,7 @@ def test_records_have_the_times_at_which_replicas_wrote_them(
             task.execute(instance.context())
     (name,) = cluster_site.names()
     with cluster_site.cluster.logs("default", f"{name}-worker-0", LogOptions(timestamps=True)) as stream:
-        written = [tuple(line.decode().split()) for line in stream]
+        written = [tuple(line.decode().split()) for line in b"".join(stream).splitlines()]
     prefix = "worker-0 | "
     found = [
         (record["timestamp"], record["event"].removeprefix(prefix))

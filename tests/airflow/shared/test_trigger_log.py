@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 from contextvars import ContextVar
 
+import pytest
+
 from tf_dist.airflow.shared.task_log import TriggerLog
 
 SECONDS = 60.0
 
 
-def test_keeps_the_last_lines_and_says_how_many_were_skipped_when_the_log_is_slow() -> None:
+def form(text: str, written: str) -> tuple[str, str]:
+    return f"worker-0 | {text}", written
+
+
+@pytest.mark.parametrize("size", [0, 9, 999])
+def test_keeps_the_last_lines_and_says_how_many_were_skipped_when_the_log_is_slow(size: int) -> None:
     begun, goes_on, written = threading.Event(), threading.Event(), list[str]()
 
     def write(line: str, written_at: str = "") -> None:
@@ -19,17 +26,18 @@ def test_keeps_the_last_lines_and_says_how_many_were_skipped_when_the_log_is_slo
         written.append(line)
 
     log = TriggerLog(write, most=1_000)
-    log("worker-0 | first")
+    log.lines(["first"], [], form)
     assert begun.wait(SECONDS)
     log("tf-dist  | job a is Running")
-    for number in range(100_000):
-        log(f"worker-0 | line {number}")
+    for number in range(0, 100_000, 1 + size):
+        some = range(number, min(number + 1 + size, 100_000))
+        log.lines([f"line {one}" for one in some], [], form)
     goes_on.set()
     log.flush(SECONDS)
     assert written[1] == "tf-dist  | job a is Running"
     *lines, note = written[2:]
     assert lines == [f"worker-0 | line {number}" for number in range(100_000 - len(lines), 100_000)]
-    assert sum(map(len, lines)) <= 1_000
+    assert 0 < sum(len(line) - len("worker-0 | ") for line in lines) <= 1_000
     assert f"{100_000 - len(lines):,} lines are not shown here" in note
 
 

@@ -177,7 +177,8 @@ def test_deletion_is_graceful(bench: Bench) -> None:
     bench.delete("one")
     bench.gone("one")
     reader.join()
-    assert (lines[0], lines[-1]) == (b"up\n", b"bye\n")
+    said = b"".join(lines).splitlines()
+    assert (said[0], said[-1]) == (b"up", b"bye")
 
 
 def test_whoever_ignores_sigterm_is_killed(bench: Bench) -> None:

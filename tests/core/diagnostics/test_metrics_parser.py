@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tf_dist.core.diagnostics.metrics_parser import MOST_NAMES, Progress, combine_progress
 
@@ -217,6 +219,33 @@ def test_reads_no_metrics_from_a_traceback_and_goes_on_after_it(name: str) -> No
     for line in _TRACEBACKS[name].splitlines():
         progress = progress.after(line)
     assert progress.metrics == {"loss": 0.5}
+
+
+_FORMS = (
+    "plain text",
+    "step={n} loss=0.{n:04}",
+    "[{n}] loss={n}.5e-05 time=17{n:08}",
+    "gpu{n}: gpu{n}_util={n}%",
+    "{n}/100 - accuracy: 0.{n:04} - loss: 1.{n:04}",
+    "saved checkpoint=/model/ckpt-{n}",
+    "tf-dist-result: {n}",
+    "address=10.0.0.{n} took={n}s",
+    "{{'loss': 0.{n:04}, 'step': {n}}}",
+    "Traceback (most recent call last):",
+    '  File "train.py", line {n}, in main',
+    "    epochs={n}",
+    "train.py:{n}: UserWarning: slow",
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(_FORMS), st.integers(0, 60)), max_size=20), st.integers(1, 12))
+def test_many_lines_at_once_come_to_the_same_as_one_by_one(drawn: list[tuple[str, int]], times: int) -> None:
+    lines = [form.format(n=n + time) for time in range(times) for form, n in drawn]
+    progress = Progress({"loss": 9.0})
+    for line in lines:
+        progress = progress.after(line)
+    found = Progress({"loss": 9.0}).after_all(lines)
+    assert (found, list(found.metrics)) == (progress, list(progress.metrics))
 
 
 def test_keeps_a_hundred_names_of_a_job() -> None:

@@ -6,17 +6,18 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import zip_longest
 from typing import Any, Final
 
 from tf_dist.airflow.jobs.event_payload import event_payload, exception_first
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.subscription import Subscription
-from tf_dist.airflow.shared.task_log import LineWriter
+from tf_dist.airflow.shared.task_log import LineFormat, LinesWriter, LineWriter
 from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
-from tf_dist.client.log_follower import LogLine
+from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob, leader_problems
 from tf_dist.client.wait import Take
@@ -95,14 +96,22 @@ def _prefixed(width: int) -> Callable[[str, str], str]:
 class TaskLogView(LineView):
     """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too.
 
-    ``error`` gets what says that a replica or the job has failed. A line of a replica has its own time: Airflow shows
-    a log in the order of these.
+    ``error`` gets what says that a replica or the job has failed, ``write_lines`` those of the replicas. A line of a
+    replica has its own time: Airflow shows a log in the order of these.
     """
 
-    def __init__(self, job: Job, write: LineWriter, *, lines: bool, error: LineWriter | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        write: LineWriter,
+        *,
+        lines: bool,
+        error: LineWriter | None = None,
+        write_lines: LinesWriter | None = None,
+    ) -> None:
         super().__init__(write, _prefixed(max(prefix_width(job), len(OWN_NAME))))
         self._lines, self._write_line = lines, write
-        self._error = error or write
+        self._error, self._write_all = error or write, write_lines or self._write_each
         self._last, self._repeats = ("", "", ""), 0
 
     def say(self, text: str, style: str = "") -> None:
@@ -111,21 +120,28 @@ class TaskLogView(LineView):
         for part in text.splitlines():
             write(self._line(OWN_NAME, part))
 
-    def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLine]) -> None:
-        for line in lines if self._lines else ():
-            self._write_line(self._line(line.source, line.text), self._record_time(line))
+    def _write_lines(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
+        for some in lines if self._lines else ():
+            self._write_all(some.texts, some.written, partial(self._record, some.source))
 
-    def _record_time(self, line: LogLine) -> str:
-        """The line's time; later by a microsecond than that of an equal line, of which Airflow would show one only."""
-        this = line.source, line.text, line.written[:_MICROSECONDS]
+    def _write_each(self, texts: Sequence[str], written: Sequence[str], form: LineFormat) -> None:
+        for text, time_ in zip_longest(texts, written, fillvalue=""):
+            self._write_line(*form(text, time_))
+
+    def _record(self, source: str, text: str, written: str) -> tuple[str, str]:
+        """The line and its time; later by a microsecond than an equal line, of which Airflow would show one only."""
+        this = source, text, written[:_MICROSECONDS]
         self._repeats = self._repeats + 1 if this == self._last else 0
         self._last = this
-        moment = parse_time(line.written) if self._repeats else None
-        return line.written if moment is None else format_micro_time(moment + self._repeats / 1e6)
+        moment = parse_time(written) if self._repeats else None
+        time_ = written if moment is None else format_micro_time(moment + self._repeats / 1e6)
+        return self._line(source, text), time_
 
 
 class JobWaiter:
-    """Waits for the job of ``subscription``; ``write`` gets each line for the task's log, ``error`` failures."""
+    """Waits for the job of ``subscription``; ``write`` gets each line for the task's log, ``error`` failures, and
+    ``write_lines`` the lines of replicas.
+    """
 
     def __init__(
         self,
@@ -134,6 +150,7 @@ class JobWaiter:
         options: WaitOptions,
         write: LineWriter,
         error: LineWriter | None = None,
+        write_lines: LinesWriter | None = None,
     ) -> None:
         job = subscription.job
         assert job is not None  # a subscription begins with its job
@@ -144,7 +161,7 @@ class JobWaiter:
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail, timestamps=True), begun=options.get_logs
         )
-        self._view = TaskLogView(job.job, write, lines=options.get_logs, error=error)
+        self._view = TaskLogView(job.job, write, lines=options.get_logs, error=error, write_lines=write_lines)
         self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
         driven = subscription.driven
         self._driver_check = None if driven else _DriverCheck(informer.cluster, options.driver_check)

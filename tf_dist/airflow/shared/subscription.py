@@ -192,7 +192,7 @@ class Subscription(JobInformer):
         if seen and self._items.empty():
             return seen
         found = super().take(0 if seen else timeout)
-        if len(found) >= _BATCH:
+        if not self._items.empty():
             self._notify()
         return [*seen, *found]
 

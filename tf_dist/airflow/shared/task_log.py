@@ -11,7 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass, replace
+from itertools import starmap, zip_longest
 from typing import Final, Protocol
 
 import structlog
@@ -36,6 +39,10 @@ class LineWriter(Protocol):
         """Write one. ``written``: when a replica wrote it (RFC 3339); "": now."""
 
 
+LineFormat = Callable[[str, str], tuple[str, str]]
+"""Makes of a replica's line and its time what is written."""
+
+
 def write_line(line: str, written: str = "") -> None:
     """Write a line into the log of the task that this context works for, see ``LineWriter``."""
     _LOG.info(masked(line), **_record_time(written))
@@ -51,6 +58,35 @@ def _record_time(written: str) -> dict[str, str]:
     return {"timestamp": written} if written else {}
 
 
+class LinesWriter(Protocol):
+    """Writes lines of a replica into a log, many at a time."""
+
+    def __call__(self, texts: Sequence[str], written: Sequence[str], form: LineFormat, /) -> object:
+        """Write them. ``written``: as many times as there are texts, or none."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Lines that wait to be written."""
+
+    write: LineWriter
+    texts: Sequence[str]
+    written: Sequence[str] = ()
+    form: LineFormat | None = None
+    """None: a line of tf-dist itself, which is never skipped."""
+
+    def split(self, count: int) -> _Waiting:
+        """Take the first lines out, so many."""
+        first = replace(self, texts=self.texts[:count], written=self.written[:count])
+        self.texts, self.written = self.texts[count:], self.written[count:]
+        return first
+
+    def records(self) -> Iterator[tuple[str, str]]:
+        """The lines as they are written, and their times. Not made before: most of a flood is never written."""
+        pairs = zip_longest(self.texts, self.written, fillvalue="")
+        return pairs if self.form is None else starmap(self.form, pairs)
+
+
 class TriggerLog:
     """Takes lines without waiting, from one event loop; the oldest that wait go when there are too many.
 
@@ -63,7 +99,7 @@ class TriggerLog:
     ) -> None:
         self._write, self._write_error = write, write_error
         self._most, self._context = most, copy_context()
-        self._lines: deque[tuple[LineWriter, str, str]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._size = self._skipped = 0
         self._said_at = time.monotonic()  # when it was said last that lines were skipped
         self._changed = threading.Condition()
@@ -71,19 +107,23 @@ class TriggerLog:
         self._asked = False
 
     def __call__(self, line: str, written: str = "", /) -> None:
-        """Have a line written."""
-        self._add(self._write, line, written)
+        """Have a line of our own written."""
+        self._add(_Waiting(self._write, [line], [written]))
 
     def error(self, line: str, written: str = "", /) -> None:
-        """Have a line written as an error."""
-        self._add(self._write_error, line, written)
+        """Have a line of our own written as an error."""
+        self._add(_Waiting(self._write_error, [line], [written]))
 
-    def _add(self, write: LineWriter, line: str, written: str) -> None:
-        if len(line) > _LONGEST:
-            line = f"{line[:_LONGEST]} … ({len(line) - _LONGEST:,} more characters)"
+    def lines(self, texts: Sequence[str], written: Sequence[str], form: LineFormat, /) -> None:
+        """Have lines of a replica written; see ``LinesWriter``."""
+        self._add(_Waiting(self._write, texts, written, form))
+
+    def _add(self, waiting: _Waiting) -> None:
+        if max(map(len, waiting.texts), default=0) > _LONGEST:
+            waiting.texts = [*map(_cut, waiting.texts)]
         with self._changed:
-            self._lines.append((write, line, written))
-            self._size += len(line)
+            self._waiting.append(waiting)
+            self._size += sum(map(len, waiting.texts))
             if self._size > self._most:
                 self._make_room()
             asked, self._asked = self._asked, True
@@ -98,32 +138,49 @@ class TriggerLog:
     def _make_room(self) -> None:
         """Let go of the oldest lines of replicas, half of what may wait; with the lock."""
         kept = []
-        while self._lines and self._size > self._most // 2:
-            entry = self._lines.popleft()
-            self._size -= len(entry[1])
-            if entry[1].startswith(OWN_NAME):  # what tf-dist says
-                kept.append(entry)
-            else:
-                self._skipped += 1
-        self._lines.extendleft(reversed(kept))
-        self._size += sum(len(line) for _, line, _ in kept)
+        while self._waiting and self._size > self._most // 2:
+            oldest = self._waiting.popleft()
+            if oldest.form is None:
+                kept.append(oldest)
+                continue
+            count, size = len(oldest.texts), sum(map(len, oldest.texts))
+            if self._size - size < self._most // 2:  # its last ones stay
+                count, size = 0, 0
+                while self._size - size > self._most // 2:
+                    size += len(oldest.texts[count])
+                    count += 1
+                self._waiting.appendleft(oldest)
+            self._skipped += len(oldest.split(count).texts)
+            self._size -= size
+        self._waiting.extendleft(reversed(kept))
 
     def _write_some(self) -> None:
+        some: list[_Waiting] = []
         with self._changed:
-            lines = [self._lines.popleft() for _ in range(min(_AT_ONCE, len(self._lines)))]
-            self._size -= sum(len(line) for _, line, _ in lines)
+            left = _AT_ONCE
+            while self._waiting and left > 0:
+                oldest = self._waiting[0]
+                some.append(self._waiting.popleft() if len(oldest.texts) <= left else oldest.split(left))
+                left -= len(some[-1].texts)
+            self._size -= sum(len(text) for one in some for text in one.texts)
             now = time.monotonic()
-            if self._skipped and (not self._lines or now - self._said_at >= _SAY_EVERY):
+            if self._skipped and (not self._waiting or now - self._said_at >= _SAY_EVERY):
                 skipped = f"{self._skipped:,} lines are not shown here: they came faster than a triggerer writes them"
                 where = "tf-dist logs shows them, and deferrable=False does"
-                lines.append((self._write, f"{OWN_NAME} | {skipped} ({where})", ""))
+                some.append(_Waiting(self._write, [f"{OWN_NAME} | {skipped} ({where})"]))
                 self._skipped, self._said_at = 0, now
         try:
-            for write, line, written in lines:
-                self._context.run(write, line, written)
+            for one in some:
+                for line, written in one.records():
+                    self._context.run(one.write, line, written)
         finally:
             with self._changed:
-                self._asked = more = bool(self._lines)
+                self._asked = more = bool(self._waiting)
                 self._changed.notify_all()
             if more:
                 _WRITER.start(self._write_some)
+
+
+def _cut(line: str) -> str:
+    rest = len(line) - _LONGEST
+    return line if rest <= 0 else f"{line[:_LONGEST]} … ({rest:,} more characters)"

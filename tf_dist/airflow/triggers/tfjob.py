@@ -214,7 +214,7 @@ class TFJobTrigger(BaseTrigger):
             results=request.goal in ("succeeded", "finished", "failed"),
             tail=self._tail(),
         )
-        return JobWaiter(informer, subscription, options, log, log.error).steps()
+        return JobWaiter(informer, subscription, options, log, log.error, log.lines).steps()
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
         """The subscription to the job; one that is waited for by its name only may still have to come."""

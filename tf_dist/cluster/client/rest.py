@@ -183,7 +183,7 @@ class RestCluster:
         return WatchEventStream(LineStream(response, asked, silence_ends=True, pacer=pacer), asked)
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log."""
+        """See ``Cluster``."""
         query = query_string(
             container=options.container,
             follow=bool_param(options.follow),
@@ -202,7 +202,7 @@ class RestCluster:
             if options.follow and isinstance(error.__cause__, urllib3.exceptions.ReadTimeoutError):
                 raise StreamSilent(str(error)) from error
             raise
-        return LineStream(response, asked)
+        return LineStream(response, asked, together=True)
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
         """The addresses from an embedded cluster without DNS, whose kubeconfig says so; else none."""

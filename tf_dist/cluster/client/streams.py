@@ -17,6 +17,7 @@ from tf_dist.cluster.client.read_pacer import ReadPacer
 from tf_dist.errors import Unavailable
 
 _CHUNK = 256 * 1024
+_LOG_CHUNK = 64 * 1024
 _MANAGED_FIELDS = b',"managedFields":['
 # What follows them in objects of built-in kinds, whose members come in a fixed order, and in those of others, sorted.
 _AFTER_MANAGED_FIELDS = (b']},"spec":', b'],"name":')
@@ -66,7 +67,7 @@ class LineStream(Stream[bytes]):
     """The lines of a streamed body. Iterate it in one thread; close it from any.
 
     A read that times out ends it quietly if ``silence_ends``, else it raises StreamSilent; a broken one, Unavailable.
-    ``pacer``: what arrives is read at its pace.
+    ``pacer``: what arrives is read at its pace. ``together``: whole lines that have arrived together are one item.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class LineStream(Stream[bytes]):
         *,
         silence_ends: bool = False,
         pacer: ReadPacer | None = None,
+        together: bool = False,
     ) -> None:
         self._response = response
         self._asked = asked
@@ -86,27 +88,34 @@ class LineStream(Stream[bytes]):
         # Reentrant: a signal handler may close what the thread that it interrupts is closing.
         self._lock = threading.RLock()
         self._reading = self._closed = self._released = False
-        self._lines = self._read()
+        self._most = _LOG_CHUNK if together else _CHUNK
+        self._lines = self._read() if together else self._split()
 
     def _read(self) -> Iterator[bytes]:
+        """Whole lines as they arrive; at the end what has no line end."""
         begun: list[bytes] = []
         while chunk := self._chunk():
-            first, *others = chunk.split(b"\n")
-            begun.append(first)
-            if others:
-                yield b"".join(begun) + b"\n"
-                *whole, last = others
-                yield from (text + b"\n" for text in whole)
-                begun = [last]
+            end = chunk.rfind(b"\n") + 1
+            begun.append(chunk[:end] or chunk)
+            if end:
+                yield b"".join(begun)
+                begun = [chunk[end:]]
         if rest := b"".join(begun):
             yield rest
+
+    def _split(self) -> Iterator[bytes]:
+        for lines in self._read():
+            *whole, rest = lines.split(b"\n")
+            yield from (text + b"\n" for text in whole)
+            if rest:
+                yield rest
 
     def _chunk(self) -> bytes:
         """What has arrived, at least one byte; empty at the end."""
         if not self._begin_reading():
             return b""
         try:
-            return self._response.read1(_CHUNK)
+            return self._response.read1(self._most)
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             # Closing from another thread ends the body under the reader (an ssl socket loses its inner object then).
             quiet = self._silence_ends and isinstance(error, urllib3.exceptions.ReadTimeoutError)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Literal, Self
@@ -41,6 +41,10 @@ _FINAL_LOSS: Final = re.compile(rf"Loss for final step: ({_NUMBER})\.?\s*$")
 _STEP_RATE: Final = re.compile(rf"(global_step/sec): ({_NUMBER})\s*$")
 _FLOAT_CALL: Final = re.compile(rf"\b(?:np\.|numpy\.)?float\d*\(({_NUMBER})\)")
 _CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
+# A number that is no part of a word, and that nothing tells by its size: one of ten digits may be a time.
+_ANY_NUMBER: Final = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,12})?(?:[eE][+-]\d\d)?(?![\w.])")
+_MANY: Final = 50
+"""Lines from which on it is quicker to find those that are alike than to read all."""
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 # What begins or ends a part of a log that quotes source: its indented lines, and for a traceback the exception.
@@ -91,6 +95,13 @@ class Progress:
     quoting: Literal["", "source", "traceback"] = ""
     """What the next indented lines quote, if they quote something; a traceback ends with the line after them."""
 
+    def after_all(self, lines: Sequence[str]) -> Self:
+        """The progress after all lines, in their order."""
+        found = self
+        for line in lines if len(lines) < _MANY or self.quoting else _distinct(lines):
+            found = found.after(line)
+        return found
+
     def after(self, line: str) -> Self:
         """The progress after ``line``; the same object if the line says nothing new."""
         if line.startswith(RESULT_MARK):
@@ -124,6 +135,24 @@ class Progress:
         if not read and checkpoint == self.checkpoint:
             return self
         return replace(self, metrics=metrics, checkpoint=checkpoint)
+
+
+def _distinct(lines: Sequence[str]) -> Sequence[str]:
+    """The lines that count: of those that are alike except for their numbers the first, which has the place of a name
+    among the others, and the last, which has the newest value. All of them where some quote source.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        if "=" in line or ": " in line:
+            if "most recent call" in line or 'File "' in line or "Warning: " in line:
+                return lines
+            shape = _ANY_NUMBER.sub("0", line) if len(line) <= _LONGEST else line
+            first.setdefault(shape, number)
+            last[shape] = number
+        elif "most recent call" in line:
+            return lines
+    return [lines[number] for number in sorted({*first.values(), *last.values()})]
 
 
 def bounded(metrics: Mapping[str, float]) -> Mapping[str, float]:

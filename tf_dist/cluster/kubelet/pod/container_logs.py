@@ -7,13 +7,13 @@ import os
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from datetime import datetime
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from tf_dist.cluster.api import LogOptions, Stream
-from tf_dist.cluster.kubelet.runtime.log_file import rotated_paths
+from tf_dist.cluster.kubelet.runtime.log_file import log_timestamp, rotated_paths
 
 _POLL = 0.1  # seconds between looks at a file that is being followed
 _MAX_LINE = 1 << 20  # bytes of one line given out as a whole
@@ -23,14 +23,15 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
 
 
 class ContainerLogStream(Stream[bytes]):
-    """The lines of one container instance, none older than ``since`` (epoch seconds).
+    """The lines of one container instance, none older than ``since`` (epoch seconds). Lines that are there together are
+    one item.
 
     ``alive`` says whether more may come; ``close`` ends it from any thread.
     """
 
     def __init__(self, path: Path, options: LogOptions, alive: Callable[[], bool], *, since: float = 0.0) -> None:
         self._options = options
-        self._since = since
+        self._since = log_timestamp(since).encode()
         self._closed = threading.Event()
         self._files = _LogFiles(path, alive if options.follow else lambda: False, self._closed)
         self._lines = self._begin()
@@ -38,10 +39,10 @@ class ContainerLogStream(Stream[bytes]):
     def __next__(self) -> bytes:
         if self._closed.is_set():
             raise StopIteration
-        for line in self._lines:
+        for lines in filter(None, self._lines):
             if self._closed.is_set():
                 break
-            return line
+            return lines
         self.close()
         raise StopIteration
 
@@ -54,37 +55,37 @@ class ContainerLogStream(Stream[bytes]):
 
     def _begin(self) -> Generator[bytes, None, None]:
         try:
+            present, coming = self._files.present(), self._files.coming() if self._options.follow else iter(())
             if self._options.tail is not None:
-                yield from deque(self._chosen(self._files.present()), maxlen=self._options.tail)
-            else:
-                yield from self._chosen(self._files.present())
-            if self._options.follow:
-                yield from self._chosen(self._files.coming())
+                yield b"".join(deque(chain.from_iterable(self._chosen(present)), maxlen=self._options.tail))
+            yield from map(b"".join, self._chosen(chain(present, coming)))
         finally:
             self._files.close()
 
-    def _chosen(self, entries: Iterator[bytes]) -> Iterator[bytes]:
+    def _chosen(self, blocks: Iterator[list[bytes]]) -> Iterator[Iterable[bytes]]:
+        stamped = self._options.timestamps
         line, stamp = b"", b""
-        for entry in entries:
-            when, _, rest = entry.partition(b" ")
-            kind, text = rest[7:8], rest[9:]
-            if kind not in (b"F", b"P") or not _STAMP.match(when):
-                continue  # cut off by a full disk
-            stamp = stamp or when
-            line += text[:-1]
-            if kind == b"P" and len(line) < _MAX_LINE:
-                continue
-            if _seconds(stamp) >= self._since:
-                yield (stamp + b" " if self._options.timestamps else b"") + line + (b"" if kind == b"P" else b"\n")
-            line, stamp = b"", b""
-
-
-def _seconds(stamp: bytes) -> float:
-    return datetime.fromisoformat(stamp[:26].decode() + "+00:00").timestamp()
+        for entries in blocks:
+            lines = []
+            for entry in entries:
+                when, _, rest = entry.partition(b" ")
+                kind, text = rest[7:8], rest[9:]
+                if kind not in (b"F", b"P") or not _STAMP.match(when):
+                    continue  # cut off by a full disk
+                stamp = stamp or when
+                line = line + text if line else text
+                if kind == b"P" and len(line) < _MAX_LINE:
+                    continue
+                if stamp >= self._since:
+                    end = b"" if kind == b"P" else b"\n"
+                    lines.append(b"%b %b%b" % (stamp, line, end) if stamped else line + end)
+                line, stamp = b"", b""
+            yield lines
 
 
 class _LogFiles:
-    """Raw entries of a log: first the rotated files, then the current one, then (following) what is added.
+    """Raw entries of a log, without their line ends, those of one read at once: first the rotated files, then the
+    current one, then (following) what is added.
 
     A file that is being read stays open, so that a rotation takes nothing from its reader. Only one that falls behind
     by more than all the files together misses lines, which are deleted by then.
@@ -97,7 +98,7 @@ class _LogFiles:
         self._rest = b""
         self._open = _opened(path)
 
-    def present(self) -> Iterator[bytes]:
+    def present(self) -> Iterator[list[bytes]]:
         """The entries that are written by now."""
         while self._open:
             yield from self._read(self._open[0])
@@ -105,7 +106,7 @@ class _LogFiles:
                 return
             self._open.pop(0).close()
 
-    def coming(self) -> Iterator[bytes]:
+    def coming(self) -> Iterator[list[bytes]]:
         """The entries that are written from now on, until the container has ended."""
         while not self._closed.is_set():
             alive = self._alive()  # asked before reading: what was written before the end is then read, too
@@ -132,11 +133,10 @@ class _LogFiles:
             file.close()
         self._open += found[seen:]
 
-    def _read(self, file: BinaryIO) -> Iterator[bytes]:
+    def _read(self, file: BinaryIO) -> Iterator[list[bytes]]:
         while not self._closed.is_set() and (data := file.read(_CHUNK)):
             *entries, self._rest = (self._rest + data).split(b"\n")
-            for entry in entries:
-                yield entry + b"\n"
+            yield entries
 
 
 def _opened(path: Path) -> list[BinaryIO]:
