@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.controller.harness import tfjob
-from tf_dist.cluster.api import TFJOBS
+from tf_dist.cluster.api import QUEUES, TFJOBS
 from tf_dist.cluster.api_errors import Invalid
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.api.names import MULTIKUEUE, TRAINING_OPERATOR
@@ -33,6 +33,16 @@ def test_refuses_change_of_manager(cluster: MemoryCluster, before: str | None, a
     cluster.create(TFJOBS, "default", tfjob(managedBy=before))
     with pytest.raises(Invalid, match=f"managedBy: cannot be changed from .* to {after}"):
         cluster.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"managedBy": after}}})
+
+
+def test_refuses_queue_with_unknown_key(cluster: MemoryCluster) -> None:
+    queue = {"metadata": {"name": "vision"}, "spec": {"quota": {"cpu": {"nominal": 4}}}}
+    with pytest.raises(Invalid, match=r"spec\.quota: unknown key \(did you mean quotas\?\)"):
+        cluster.create(QUEUES, None, queue)
+    made = cluster.create(QUEUES, None, {**queue, "spec": {"quotas": {"cpu": {"nominal": 4}}}})
+    cluster.replace(QUEUES, None, "vision", {**made, "status": {"pending": 1}}, subresource="status")
+    patched = cluster.patch(QUEUES, None, "vision", {"spec": {"weight": 2}})
+    assert patched["spec"]["weight"] == 2
 
 
 def test_accepts_update_that_names_default_manager(cluster: MemoryCluster) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.cluster.api import QUEUES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator
 from tf_dist.cluster.apiserver.routes import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.scheduler import Scheduler
@@ -26,6 +26,7 @@ from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.dialects import read, update_problems
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
+from tf_dist.core.gang.resources.queue_resource import parse_queue
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import ClusterError, InvalidJob
 
@@ -125,8 +126,16 @@ def _validate(document: Object, old: Object | None) -> Object:
     return document
 
 
+def _validate_queue(document: Object, _: Object | None) -> Object:
+    """The same for queues, which have no other keys than the known ones."""
+    parse_queue(document)
+    return document
+
+
 ADMISSION_VALIDATORS: Mapping[tuple[str, str], Callable[[Object, Object | None], Object]] = {
-    (resource.group, resource.kind): _validate for resource in (TFJOBS, VOLCANO_JOBS)
+    (TFJOBS.group, TFJOBS.kind): _validate,
+    (VOLCANO_JOBS.group, VOLCANO_JOBS.kind): _validate,
+    (QUEUES.group, QUEUES.kind): _validate_queue,
 }
 
 

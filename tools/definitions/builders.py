@@ -1,7 +1,8 @@
 """Builders of structural schemas (OpenAPI v3), so that a definition reads like the document it describes.
 
-Every mapping keeps keys that it does not know. A TFJob in the wild has fields of other releases and other operators,
-and what tf-dist itself refuses it must have seen: it names the key and the nearest known one, a pruned one is silent.
+A mapping keeps keys that it does not know, unless it is ``closed``. A TFJob in the wild has fields of other releases
+and other operators, and what tf-dist itself refuses it must have seen: it names the key and the nearest known one, a
+pruned one is silent. Queues are of tf-dist alone: kubectl refuses a key that their definition does not know.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ def mapping(about: str, keys: Mapping[str, Schema] | None = None, *, required: S
     if required:
         schema["required"] = list(required)
     return schema
+
+
+def closed(schema: Schema) -> Schema:
+    """A mapping without room for other keys than the known ones."""
+    return {key: value for key, value in schema.items() if key != "x-kubernetes-preserve-unknown-fields"}
 
 
 def mapping_of(about: str, value: Schema, *, most: int | None = None) -> Schema:

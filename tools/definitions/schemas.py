@@ -28,6 +28,7 @@ from tools.definitions.builders import (
     amount,
     anything,
     choice,
+    closed,
     flag,
     list_of,
     mapping,
@@ -327,14 +328,16 @@ VOLCANO_COMMAND_SCHEMA: Final[Schema] = mapping(
     },
 )
 
-_QUOTA: Final = mapping(
-    "How much of a resource its jobs may hold.",
-    {
-        "nominal": amount("What is its own."),
-        "borrowingLimit": amount("The most it may take of what others leave idle; no limit if not said."),
-        "lendingLimit": amount("The most of its own that others may take while it is idle; all of it if not said."),
-    },
-    required=["nominal"],
+_QUOTA: Final = closed(
+    mapping(
+        "How much of a resource its jobs may hold.",
+        {
+            "nominal": amount("What is its own."),
+            "borrowingLimit": amount("The most it may take of what others leave idle; no limit if not said."),
+            "lendingLimit": amount("The most of its own that others may take while it is idle; all of it if not said."),
+        },
+        required=["nominal"],
+    )
 )
 _VALUE: Final = text("A value of a label.", longest=LONGEST_VALUE, pattern=f"^({LABEL_NAME})?$")
 _EXPRESSION: Final = mapping(
@@ -346,6 +349,8 @@ _EXPRESSION: Final = mapping(
     },
     required=["key", "operator"],
 )
+# Not closed: where a client does not ask for strict validation, a key that is dropped would open the queue to all.
+# tf-dist takes no job into a queue whose selector has a key that it does not know.
 _SELECTOR: Final = mapping(
     "Whose jobs may be in it, by the labels of their namespace: of every namespace if not said, or if it is empty.",
     {
@@ -370,45 +375,43 @@ _STATUS: Final = mapping(
     },
 )
 
-_QUEUE: Final = root(
-    "A queue of gangs: who may hold how much, and who goes first.",
-    mapping(
-        "Its share and its rules.",
-        {
-            "parent": text("The queue above it; queues below the same one borrow from each other what is idle."),
-            "weight": number("Its share of what is free, against the queues beside it; 1 if not said.", least=1),
-            "quotas": mapping_of("By resource: cpu, memory, nvidia.com/gpu, pods.", _QUOTA),
-            "order": choice(
-                "StrictFIFO: no job passes the head. BestEffortFIFO: who fits now goes, if it does not delay the head.",
-                "StrictFIFO",
-                "BestEffortFIFO",
-            ),
-            "preemption": choice(
-                "Whom its gangs may have stopped. LowerPriority: gangs of lower priority in this queue. Reclaim, if "
-                "not said: besides, gangs of other queues that hold what is this one's.",
-                "Never",
-                "LowerPriority",
-                "Reclaim",
-            ),
-            "defaultPriority": number("The priority of jobs that name none; 0 if not said.", least=None),
-            "priority": number("Queues of a higher one are served first; 0 if not said.", least=None),
-            "reclaimable": flag("Whether gangs of other queues may take back what it borrowed; true if not said."),
-            "recoveryTimeout": text(
-                "How long a gang that was complete may lack nodes before it goes on with fewer replicas or gives its "
-                "place back, such as 90s or 10m; 5m if not said.",
-                longest=MAX_DURATION_LENGTH,
-                pattern=DURATION,
-            ),
-            "namespaceSelector": _SELECTOR,
-            "priorityClasses": list_of(
-                "The priority classes that its jobs may name; any but system-* if not said.",
-                text("Name of a PriorityClass.", longest=253),
-                most=256,
-            ),
-            "default": flag("Whether it is the queue of jobs that name none; of several, the first by name is."),
-        },
-    ),
-    _STATUS,
+_QUEUE_SPEC: Final = mapping(
+    "Its share and its rules.",
+    {
+        "parent": text("The queue above it; queues below the same one borrow from each other what is idle."),
+        "weight": number("Its share of what is free, against the queues beside it; 1 if not said.", least=1),
+        "quotas": mapping_of("By resource: cpu, memory, nvidia.com/gpu, pods.", _QUOTA),
+        "order": choice(
+            "StrictFIFO: no job passes the head. BestEffortFIFO: who fits now goes, if it does not delay the head.",
+            "StrictFIFO",
+            "BestEffortFIFO",
+        ),
+        "preemption": choice(
+            "Whom its gangs may have stopped. LowerPriority: gangs of lower priority in this queue. Reclaim, if "
+            "not said: besides, gangs of other queues that hold what is this one's.",
+            "Never",
+            "LowerPriority",
+            "Reclaim",
+        ),
+        "defaultPriority": number("The priority of jobs that name none; 0 if not said.", least=None),
+        "priority": number("Queues of a higher one are served first; 0 if not said.", least=None),
+        "reclaimable": flag("Whether gangs of other queues may take back what it borrowed; true if not said."),
+        "recoveryTimeout": text(
+            "How long a gang that was complete may lack nodes before it goes on with fewer replicas or gives its "
+            "place back, such as 90s or 10m; 5m if not said.",
+            longest=MAX_DURATION_LENGTH,
+            pattern=DURATION,
+        ),
+        "namespaceSelector": _SELECTOR,
+        "priorityClasses": list_of(
+            "The priority classes that its jobs may name; any but system-* if not said.",
+            text("Name of a PriorityClass.", longest=253),
+            most=256,
+        ),
+        "default": flag("Whether it is the queue of jobs that name none; of several, the first by name is."),
+    },
 )
 
-QUEUE_SCHEMA: Final[Schema] = validated(_QUEUE, *cel_rules.QUEUE)
+_QUEUE: Final = root("A queue of gangs: who may hold how much, and who goes first.", closed(_QUEUE_SPEC), _STATUS)
+
+QUEUE_SCHEMA: Final[Schema] = validated(closed(_QUEUE), *cel_rules.QUEUE)
