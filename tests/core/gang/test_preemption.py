@@ -207,6 +207,33 @@ def test_what_a_queue_borrowed_is_left_to_it_if_it_is_not_reclaimable(reclaimabl
     assert victims(found) == gone
 
 
+@pytest.mark.parametrize(
+    ("own", "lent", "gone"),
+    [(False, False, ["lent"]), (True, False, ["lent"]), (False, True, ["own"]), (True, True, ["lent"])],
+)
+def test_borrowed_quota_is_reclaimed_from_protected_gangs_after_all_others(
+    own: bool, lent: bool, gone: list[str]
+) -> None:
+    """Which of two gangs has what its queue borrowed is not said: only one of them has to go."""
+    found = world(
+        running("own", {"n0": 4}, queue="b", at=1, preemptable=not own),
+        running("lent", {"n1": 4}, queue="b", at=2, preemptable=not lent),
+        gang("mine", workers(4), queue="a"),
+        queues=(queue("a", gpu=4, parent="all"), queue("b", gpu=4, parent="all")),
+    )
+    assert victims(found) == gone
+
+
+def test_protected_gang_keeps_what_is_its_queues_own() -> None:
+    found = world(
+        running("own", {"n0": 4}, queue="b", preemptable=False, priority=-9),
+        gang("mine", workers(4), queue="a", priority=9),
+        nodes=1,
+        queues=(queue("a", gpu=4, parent="all"), queue("b", gpu=4, parent="all")),
+    )
+    assert victims(found) == []
+
+
 def test_within_a_queue_that_is_not_reclaimable_priority_counts() -> None:
     closed = queue("b", gpu=4, reclaimable=False)
     low = running("low", {"n0": 4}, queue="b", least=1)

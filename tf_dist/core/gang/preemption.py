@@ -157,22 +157,35 @@ class _Planner:
         return victim.queue == self.entry.queue or queue is None or queue.reclaimable
 
     def _victims(self, order: dict[str, list[tuple[int, float, float, str]]]) -> Iterator[Workload]:
-        """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota."""
+        """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota.
+
+        What a queue lent it can always take back, as in Kueue: from a gang that is not preemptable when all others have
+        gone, and its queue still has more than its own.
+        """
         ranks = [order.get(self.entry.queue, [])]
+        protected: list[Workload] = []
         if _allowed(self.cache, self.entry) is PreemptionPolicy.RECLAIM:
             ranks += [others for queue, others in sorted(order.items()) if queue != self.entry.queue]
         for priority, _, _, uid in merge(*ranks):
             victim = self.cache.running[uid]
-            if victim.releasing or uid in self.spared or not victim.gang.preemptable:
+            if victim.releasing or uid in self.spared:
+                continue
+            if not victim.gang.preemptable:
+                protected += [victim] if len(ranks) > 1 and victim.queue != self.entry.queue else []
                 continue
             if victim.queue == self.entry.queue:
                 if priority >= self.entry.gang.priority:
                     if len(ranks) == 1:
                         return
                     continue
-            elif not self._is_open(victim) or not self.cache.quotas.reclaims(self.entry.queue, self.need, victim.queue):
+            elif not self._may_take_back(victim):
                 continue
             yield victim
+        yield from filter(self._may_take_back, protected)
+
+    def _may_take_back(self, victim: Workload) -> bool:
+        """Whether a gang of another queue uses what this queue lent, now that others have gone."""
+        return self._is_open(victim) and self.cache.quotas.reclaims(self.entry.queue, self.need, victim.queue)
 
     # -- no preemption without need --
 
