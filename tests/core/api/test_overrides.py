@@ -68,7 +68,8 @@ def test_a_path_that_is_written_reads_back(path: tuple[str | int, ...]) -> None:
         ("yes", True),
         ("2026-11-22", "2026-11-22"),
         ("12:30", "12:30"),
-        ("1_000", "1_000"),
+        ("1_000", 1000),
+        ("n", False),
         (".inf", ".inf"),
     ],
 )
@@ -136,10 +137,10 @@ def test_changes_what_is_there_and_makes_what_is_not() -> None:
         "spec.runPolicy.suspend=true",
         "spec.tasks[1].name=chief",
         "spec.tasks[2].name=new",
-        'metadata.labels["app.io/name"]=y',
+        'metadata.labels["app.io/name"]=blue',
     )
     assert found == {
-        "metadata": {"name": "a", "labels": {"app.io/name": "y"}},
+        "metadata": {"name": "a", "labels": {"app.io/name": "blue"}},
         "spec": {
             "tfReplicaSpecs": {"Worker": {"replicas": 3}},
             "tasks": [{"name": "ps"}, {"name": "chief"}, {"name": "new"}],

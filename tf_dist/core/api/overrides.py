@@ -1,7 +1,8 @@
 """``--set PATH=VALUE``: overrides of a document before it is parsed; scalars are YAML with the types of JSON.
 
-PyYAML reads YAML 1.1 with Python's types. Here dates and ``12:30`` stay text, and a value that JSON has no word for
-(``!!set``, ``!Ref``) is an error.
+Scalars are read as kubectl reads them, which follows YAML 1.1 further than PyYAML does: ``y`` is true, and ``1_000``
+and ``09`` are numbers. Dates and ``12:30`` stay text, and a value that JSON has no word for (``!!set``, ``!Ref``) is an
+error.
 
 What is set is checked by the dialect afterwards like everything else; here only what cannot be followed is refused: a
 path into a scalar, an index that is not there, and a key that looks like a slip of one that is.
@@ -30,8 +31,18 @@ class Loader(_Base):  # type: ignore[misc]
     """The types of JSON and no others."""
 
 
-_INT: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0x[0-9a-fA-F]+|0o?[0-7]+|0b[01]+)\Z")
-_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
+class _NumberPattern:
+    """What a number looks like once each ``_`` is left out."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern)
+
+    def match(self, text: str) -> object:
+        return self._pattern.fullmatch(text.replace("_", ""))
+
+
+_INT: Final = _NumberPattern(r"[-+]?(?:[0-9]+|0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+)")
+_FLOAT: Final = _NumberPattern(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _OWN: Final = frozenset({f"{TAG}{name}" for name in ("int", "float", "timestamp", "value")})
 
 Loader.yaml_implicit_resolvers = {
@@ -40,6 +51,8 @@ Loader.yaml_implicit_resolvers = {
 }
 Loader.add_implicit_resolver(f"{TAG}int", _INT, list("-+0123456789"))
 Loader.add_implicit_resolver(f"{TAG}float", _FLOAT, list("-+0123456789."))
+Loader.add_implicit_resolver(f"{TAG}bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
+Loader.bool_values = {**_Base.bool_values, "y": True, "n": False}
 Loader.yaml_constructors = {
     tag: make
     for tag, make in _Base.yaml_constructors.items()
@@ -48,13 +61,15 @@ Loader.yaml_constructors = {
 
 
 def _construct_int(loader: Any, node: yaml.ScalarNode) -> int:
-    text = str(node.value)
-    return int(text, 0) if not re.match(r"[-+]?0[0-7]", text) else int(text, 8)
+    text = str(node.value).replace("_", "")
+    if re.fullmatch(r"[-+]?0[0-7]+", text):
+        return int(text, 8)
+    return int(text, 10 if text.lstrip("-+").isdigit() else 0)
 
 
 def _construct_float(loader: Any, node: yaml.ScalarNode) -> float:
     """ValueError for what is beyond a float: JSON has no infinity."""
-    found = float(node.value)
+    found = float(str(node.value).replace("_", ""))
     if math.isinf(found):
         raise ValueError(f"{node.value} is too large a number")
     return found
