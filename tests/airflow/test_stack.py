@@ -89,6 +89,7 @@ def test_the_time_of_a_deferred_task_runs_out(tasks: dict[str, Task]) -> None:
 def test_a_task_in_the_worker_that_is_marked_failed(tasks: dict[str, Task]) -> None:
     task = tasks["killed"]
     task.until_running()
+    eventually(lambda: "worker-0 | up" in task.log())  # it waits: Airflow gives it five seconds from its end on
     task.set_state("failed")
     eventually(lambda: gone(task))
 

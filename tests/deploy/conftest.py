@@ -143,10 +143,10 @@ def as_account(config_of: Callable[[str, str], str]) -> Iterator[Callable[[str, 
 
 @pytest.fixture
 def room(admin: RestCluster, namespace: str) -> Iterator[Kubelet]:
-    """A node with room for a gang."""
+    """A node with room for a gang, whose label ``test`` is the namespace."""
     name = f"node-{namespace}"
     room = {"cpu": "64", "memory": "256Gi", "pods": "110"}
-    admin.create(NODES, None, {"metadata": {"name": name}})
+    admin.create(NODES, None, {"metadata": {"name": name, "labels": {"test": namespace}}})
     status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
     admin.patch(NODES, None, name, {"status": status}, subresource="status")
     try:

@@ -106,10 +106,11 @@ class Controller:
         return [line for line in self._log.read_text().splitlines() if "Traceback" in line]
 
 
-def gang(name: str, cpu: str) -> dict[str, Any]:
+def gang(name: str, cpu: str, namespace: str) -> dict[str, Any]:
+    """A gang for the node of this test: what another test has left elsewhere must not let it in."""
     job = tfjob(name)
     for replica in job["spec"]["tfReplicaSpecs"].values():
-        replica["template"]["spec"]["containers"] = [container(cpu=cpu)]
+        replica["template"]["spec"] |= {"containers": [container(cpu=cpu)], "nodeSelector": {"test": namespace}}
     return {**job, "metadata": {"name": name}}
 
 
@@ -169,10 +170,10 @@ def test_jobs_run_on_through_an_upgrade_and_back(
         kubectl("apply", "-f", "-", stdin=before.manifests())
         old = first.enter_context(before.controller(account, "old"))
         until(old.leads, 90)
-        jobs.create(TFJOBS, gang("runs", "15"))
+        jobs.create(TFJOBS, gang("runs", "15", namespace))
         jobs.create(TFJOBS_V1ALPHA1, v1alpha1("early"))
         jobs.until(lambda: jobs.phase("runs") == "Running" and jobs.phase("early", TFJOBS_V1ALPHA1) == "Running")
-        jobs.create(TFJOBS, gang("waits", "15"))  # 45 of 64 CPUs are taken
+        jobs.create(TFJOBS, gang("waits", "15", namespace))  # 45 of 64 CPUs are taken
         jobs.until(lambda: jobs.memory("waits") != {})
         running, early = jobs.pods("runs"), jobs.pods("early")
         assert (len(running), len(early)) == (3, 2)
