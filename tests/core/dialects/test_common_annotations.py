@@ -253,3 +253,21 @@ def test_v1alpha1_keeps_the_queue_of_a_v1_job_in_a_label() -> None:
     converted = convert(document, Dialect.TFJOB_V1ALPHA1)
     assert converted.document["metadata"]["labels"] == {"app": "mnist", **LABEL}
     assert not [problem for problem in converted.lost if "queue" in problem.message]
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        (v1(), "spec.runPolicy.schedulingPolicy"),
+        (v1(), "spec.tfReplicaSpecs.Worker.template.spec.priorityClassName"),
+        (v1alpha1(), "spec.replicaSpecs.0.template.spec.priorityClassName"),
+        (volcano(), "spec.priorityClassName"),
+    ],
+)
+def test_warns_of_priority_classes_that_admission_takes_from_no_job(document: Doc, path: str) -> None:
+    name: Any = "system-node-critical"
+    value = {"priorityClass": name} if path.endswith("schedulingPolicy") else name
+    (found,) = [one for one in warnings(changed(document, path, value)) if "priority class" in one.message]
+    assert found.message == f'priority class "{name}" is for components of the cluster: the job waits for ever'
+    assert path.replace(".0.", "[0].") in found.path
+    assert found.hint == "name another priority class, or none"

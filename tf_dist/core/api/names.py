@@ -334,6 +334,8 @@ def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
 
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
 """The ``managedBy`` of the controller whose jobs tf-dist runs."""
+SYSTEM_CLASSES: Final = "system-"
+"""How the names of the priority classes begin that Kubernetes keeps for components of the cluster."""
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 """The ``managedBy`` of jobs that Kueue runs in another cluster."""
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, text, value_at
 from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
+from tf_dist.core.api.names import SYSTEM_CLASSES
 from tf_dist.core.dialects import common_annotations, kubeflow_v1, placeholders, volcano
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
 from tf_dist.core.dialects.environment import check_environment
@@ -64,6 +65,7 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
     out.raise_errors()
     _advise_tf_config(job, form.templates(document), out)
     _advise_images(form.templates(document), out)
+    _advise_priority_classes(document, form.templates(document), out)
     return Parsed(job=job, document=ready, warnings=out.warnings)
 
 
@@ -86,6 +88,21 @@ def _advise_images(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
                     loc = (*raw.loc, *place, "image")
                     said = placeholders.placeholder_problem(format_field_path(loc), found)
                     out.warn(loc, said.message, said.hint)
+
+
+def _advise_priority_classes(document: Document, templates: Iterable[RawTemplate], out: FieldErrors) -> None:
+    """Admission takes no job of a class that Kubernetes keeps for components of the cluster."""
+    of_job: list[FieldPath] = [
+        ("spec", "priorityClassName"),
+        ("spec", "runPolicy", "schedulingPolicy", "priorityClass"),
+    ]
+    named = [(loc, value_at(document, *map(str, loc))) for loc in of_job]
+    for raw in templates:
+        named.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
+    for loc, name in named:
+        if text(name).startswith(SYSTEM_CLASSES):
+            message = f'priority class "{name}" is for components of the cluster: the job waits for ever'
+            out.warn(loc, message, "name another priority class, or none")
 
 
 def read(stored: Document) -> Job:

@@ -89,7 +89,7 @@ def gang_with_problem(request: AdmissionRequest, problem: str) -> Gang:
 def refused_priority_class(config: AdmissionConfig, queue: str, classes: Collection[str]) -> str:
     """Why a queue does not take a job because of its priority classes; "" if it does."""
     for name in classes:
-        if name.startswith("system-"):  # a prefix that Kubernetes keeps for its own classes
+        if name.startswith(names.SYSTEM_CLASSES):
             return f'priority class "{name}" is for components of the cluster, not for jobs; name another one, or none'
     allowed = next((one.priority_classes for one in config.queues or () if one.name == queue), None)
     refused = [name for name in classes if name not in allowed] if allowed is not None else []
