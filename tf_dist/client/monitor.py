@@ -92,11 +92,14 @@ class JobSnapshot:
             return self
         progress, last_line_at = dict(self.progress), dict(self.last_line_at)
         new: dict[ReplicaId, deque[str]] = {}
+        trained: dict[ReplicaId, list[str]] = {}
         for some in lines:
             last_line_at[some.replica] = now
             new.setdefault(some.replica, deque(maxlen=self.kept_lines)).extend(some.texts)
             if some.trains:
-                progress[some.replica] = progress.get(some.replica, NO_PROGRESS).after_all(some.texts)
+                trained.setdefault(some.replica, []).extend(some.texts)
+        for replica, texts in trained.items():
+            progress[replica] = progress.get(replica, NO_PROGRESS).after_all(texts)
         tails = {replica: (*self.tails.get(replica, ()), *texts)[-self.kept_lines :] for replica, texts in new.items()}
         return replace(self, progress=progress, last_line_at=last_line_at, tails={**self.tails, **tails})
 

@@ -53,9 +53,9 @@ def test_several_changes_are_told_once_until_they_are_taken() -> None:
 
 def test_what_is_too_much_for_once_is_told_again() -> None:
     desk = Desk()
-    for _ in range(201):
+    for _ in range(1_001):
         desk.subscription.put(LINE)
-    assert (desk.told, len(desk.subscription.take(0)), desk.told) == (1, 200, 2)
+    assert (desk.told, len(desk.subscription.take(0)), desk.told) == (1, 1_000, 2)
     assert (len(desk.subscription.take(0)), desk.told) == (1, 2)
 
 

@@ -130,8 +130,8 @@ class BoundedThreads:
             return None
 
 
-_MOST_LINES: Final = 1_000  # of one job that may wait to be logged; then its logs are not read on
-_BATCH: Final = 200
+_MOST_LINES: Final = 2_000  # of one job that may wait to be logged; then its logs are not read on
+_BATCH: Final = 1_000
 
 SeenJob = tuple[StoredJob | None, list[Object]]
 """A job (None: it is not there) and its pods, as they are at one moment."""
