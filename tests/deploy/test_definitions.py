@@ -174,7 +174,12 @@ def test_nonsense_is_refused_with_its_place(
 
 
 def queue(**spec: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "research"}, "spec": spec}
+    return {
+        "apiVersion": QUEUES.api_version,
+        "kind": QUEUES.kind,
+        "metadata": {"name": "research"},
+        "spec": spec,
+    }
 
 
 def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
@@ -182,7 +187,7 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
     spec = {
         "parent": "all",
         "weight": 2,
-        "quotas": {"nvidia.com/gpu": quota, "memory": {"nominal": "64Gi", "newer": 1}},
+        "quotas": {"nvidia.com/gpu": quota, "memory": {"nominal": "64Gi"}},
         "order": "BestEffortFIFO",
         "preemption": "LowerPriority",
         "defaultPriority": -5,
@@ -196,6 +201,13 @@ def test_queues(admin: RestCluster, kubectl: Kubectl, installed: str) -> None:
     for wrong in ({"weight": 0}, {"order": "LIFO"}, {"preemption": "Any"}, negative, nothing, selector):
         with pytest.raises(Rejected, match=next(iter(wrong))):
             admin.create(QUEUES, None, queue(**wrong))
+    for key, unknown in (
+        ("quota", {"quota": spec["quotas"]}),
+        ("nomnal", {"quotas": {"cpu": {"nominal": 1, "nomnal": 1}}}),
+    ):
+        said = kubectl("apply", "-f", "-", stdin=queue(**unknown), fails=True)
+        assert "unknown field" in said
+        assert key in said
     made = admin.create(QUEUES, None, queue(**spec))
     try:
         assert made["spec"] == spec

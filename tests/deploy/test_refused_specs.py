@@ -49,13 +49,15 @@ def test_an_edit_into_nonsense_takes_nothing_and_mending_takes_effect(
     assert condition(admin, namespace, "SpecAccepted")["observedGeneration"] == 1
     before = pods(admin, namespace)
     driver.stop()
-    # Another driver takes over: what it goes by is in the status.
+    # Another controller takes over, and reads the accepted spec before it is replaced.
     driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
+    until(lambda: driver.step() >= 0 and says("Running", "True"), 60)
     nothing = {"metadata": {"annotations": {"tf-dist.dev/max-workers": "1"}}}
     edit(nothing | {"spec": {"runPolicy": {"schedulingPolicy": {"queue": "x"}}}}, "False")
     refused = condition(admin, namespace, "SpecAccepted")
     assert (refused["reason"], refused["observedGeneration"]) == ("InvalidSpec", 2)
     assert "tf-dist.dev/max-workers" in refused["message"]
+    assert "generation 1 stays in force" in refused["message"]
     assert pods(admin, namespace) == before
     assert says("Running", "True")
     edit({"metadata": {"annotations": {"tf-dist.dev/max-workers": None}}}, "True")
