@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.calls import Call
+from tf_dist.cluster.apiserver.handlers import Router
 from tf_dist.cluster.apiserver.requests import Request, Response, StreamResponse
-from tf_dist.cluster.apiserver.routes import Router
 from tf_dist.cluster.apiserver.server import ApiServer
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 

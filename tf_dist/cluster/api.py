@@ -10,9 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 Object = dict[str, Any]
+KUBERNETES_VERSION: Final = "v1.34.0+tf-dist"
+"""The release whose behaviour the embedded API server and its node follow; kubectl accepts one minor version more."""
 T_co = TypeVar("T_co", covariant=True)
 
 

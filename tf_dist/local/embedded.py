@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tf_dist.cluster.api import QUEUES, TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.cluster.apiserver.handlers import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator
-from tf_dist.cluster.apiserver.routes import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster

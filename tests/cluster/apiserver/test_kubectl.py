@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,31 +16,36 @@ import pytest
 import yaml
 
 from tests.cluster.support import FixedLogs, config_map, job, node, pod
-from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, QUEUES, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, NODES, PODS, PRIORITY_CLASSES, QUEUES, SECRETS, TFJOBS
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on the PATH")
+KUBECTL = os.environ.get("TF_DIST_TEST_KUBECTL", "kubectl")
+"""Another release than that of the PATH."""
+pytestmark = pytest.mark.skipif(not shutil.which(KUBECTL), reason="kubectl is not on the PATH")
+PAGE = Path(__file__).parents[3] / "docs" / "node.md"
 
 Kubectl = Callable[..., str]
 
 
 @pytest.fixture
 def kubectl(server: ApiServer, tmp_path: Path) -> Kubectl:
-    """Runs kubectl; its output. A failure is an AssertionError with what it said, unless ``fails``."""
+    """Runs kubectl in a folder of its own; its output. A failure is an AssertionError with it, unless ``fails``."""
     config = tmp_path / "config"
     config.touch(mode=0o600)
     config.write_text(yaml.safe_dump(make_kubeconfig(server.app.url, server.token)))
 
     def run(*args: str, stdin: object = None, fails: bool = False) -> str:
         done = subprocess.run(
-            ["kubectl", f"--kubeconfig={config}", f"--cache-dir={tmp_path}/cache", *args],
+            [KUBECTL, f"--kubeconfig={config}", f"--cache-dir={tmp_path}/cache", *args],
             input=json.dumps(stdin) if stdin else None,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
+            cwd=tmp_path,
+            env={**os.environ, "KUBE_EDITOR": f"{sys.executable} editor.py"},
         )
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -50,6 +59,55 @@ def manifest(body: dict, kind: str, api_version: str = "v1") -> dict:
 
 def rows(output: str) -> list[list[str]]:
     return [line.split() for line in output.splitlines()]
+
+
+def commands(table: str) -> list[list[str]]:
+    """The commands of a table of the page, by the title of its column."""
+    text = PAGE.read_text(encoding="utf-8")
+    rows = text[text.index(f"| {table} |") :].partition("\n\n")[0].splitlines()[2:]
+    column = 1 if table.endswith("commands that work") else 0
+    found = [shlex.split(one) for row in rows for one in re.findall(r"`kubectl (.*?)`", row.split(" | ")[column])]
+    assert len(found) > 10
+    return found
+
+
+@pytest.fixture
+def mnist(memory: MemoryCluster, tmp_path: Path) -> None:
+    """The cluster and the files of the page's commands."""
+    memory.create(NODES, None, node("laptop"))
+    memory.create(TFJOBS, "default", job("mnist"))
+    conditions = [{"type": "Succeeded", "status": "True"}]
+    memory.patch(TFJOBS, "default", "mnist", {"status": {"conditions": conditions}}, subresource="status")
+    worker = pod("mnist-worker-0", nodeName="laptop")
+    worker["metadata"]["labels"] = {"job-name": "mnist"}
+    memory.create(PODS, "default", worker)
+    memory.patch(PODS, "default", "mnist-worker-0", {"status": {"phase": "Succeeded"}}, subresource="status")
+    memory.log_source = FixedLogs([b"step 1\n"]).logs
+    memory.create(CONFIG_MAPS, "default", config_map("settings", a="b"))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest(job("cifar", x=1), "TFJob", "kubeflow.org/v1")))
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(manifest(config_map("settings", a="w"), "ConfigMap")))
+    edit = "import pathlib, sys; f = pathlib.Path(sys.argv[1]); f.write_text(f.read_text().replace('a: w', 'a: z'))"
+    (tmp_path / "editor.py").write_text(edit)
+
+
+@pytest.mark.usefixtures("mnist")
+def test_runs_each_command_that_the_page_says_works(kubectl: Kubectl, memory: MemoryCluster) -> None:
+    seen: dict[str, str] = {}
+    for command in commands("to | commands that work"):
+        # A watch has no end of its own.
+        seen[shlex.join(command)] = kubectl(*command, *(["--request-timeout=2s"] if "-w" in command else []))
+        if command[:3] == ["patch", "configmap", "settings"]:
+            assert memory.get(CONFIG_MAPS, "default", "settings")["data"] == {"a": "z", "c": "d"}
+    assert seen["logs -f mnist-worker-0"] == "step 1\n"
+    assert "mnist-worker-0" in seen["get pods -w"]
+    assert [one["metadata"]["name"] for one in memory.list(PODS).items] == ["shell"]
+    assert memory.list(TFJOBS).items == []
+
+
+@pytest.mark.usefixtures("mnist")
+@pytest.mark.parametrize("command", commands("not there | use"), ids=" ".join)
+def test_refuses_each_command_that_the_page_says_is_not_there(kubectl: Kubectl, command: list[str]) -> None:
+    assert kubectl(*command, fails=True)
 
 
 def test_apply_creates_configures_and_prunes_fields(kubectl: Kubectl, memory: MemoryCluster) -> None:
@@ -178,12 +236,15 @@ def test_what_is_wrong_is_said(kubectl: Kubectl) -> None:
 
 
 def test_typed_commands_speak_protobuf(kubectl: Kubectl, memory: MemoryCluster) -> None:
-    assert "created" in kubectl("create", "namespace", "team")
-    assert "created" in kubectl("-n", "team", "create", "configmap", "c", "--from-literal=a=b")
-    assert memory.get(CONFIG_MAPS, "team", "c")["data"] == {"a": "b"}
-    assert "yes" in kubectl("auth", "can-i", "create", "pods")
-    assert "tf-dist" in kubectl("auth", "whoami")
-    assert "deleted" in kubectl("delete", "namespace", "team")
+    kubectl("create", "namespace", "team")
+    kubectl("-n", "team", "create", "configmap", "c", "--from-literal=a=b", "--from-literal=c=")
+    assert memory.get(CONFIG_MAPS, "team", "c")["data"] == {"a": "b", "c": ""}
+    kubectl("-n", "team", "create", "secret", "generic", "s", "--from-literal=a=b", "--type=own")
+    secret = memory.get(SECRETS, "team", "s")
+    assert (secret["type"], secret["data"]) == ("own", {"a": "Yg=="})
+    kubectl("create", "priorityclass", "low", "--value=-7", "--global-default", "--description=d")
+    low = memory.get(PRIORITY_CLASSES, None, "low")
+    assert (low["value"], low["globalDefault"], low["description"]) == (-7, True, "d")
 
 
 def test_discovery(kubectl: Kubectl) -> None:

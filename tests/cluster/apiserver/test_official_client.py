@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.support import FixedLogs, config_map, pod
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
 kubernetes = pytest.importorskip("kubernetes")
 
@@ -98,7 +99,7 @@ def test_leases(api: Any) -> None:
     assert leases.replace_namespaced_lease("l", "default", lease).spec.holder_identity == "you"
 
 
-def test_logs(core: Any, memory: Any) -> None:
+def test_logs(core: Any, memory: MemoryCluster) -> None:
     core.create_namespaced_pod("default", typed(pod("a"), "Pod"))
     memory.log_source = FixedLogs([b"one\n", b"two\n"]).logs
     assert core.read_namespaced_pod_log("a", "default") in ("one\ntwo\n", "b'one\\ntwo\\n'")
@@ -115,24 +116,12 @@ def test_collections_are_deleted(core: Any) -> None:
     assert [item.metadata.name for item in core.list_namespaced_config_map("default").items] == ["b"]
 
 
-def test_eviction_and_binding(core: Any) -> None:
+def test_eviction(core: Any, memory: MemoryCluster) -> None:
     core.create_namespaced_pod("default", typed(pod("a"), "Pod"))
-    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
-    binding = typed({"metadata": {"name": "a"}, "target": target}, "Binding")
-    core.create_namespaced_pod_binding("a", "default", binding, _preload_content=False)
+    memory.bind("default", "a", "n1")
     bound = core.read_namespaced_pod("a", "default")
     assert bound.spec.node_name == "n1"
     assert [(one.type, one.status) for one in bound.status.conditions] == [("PodScheduled", "True")]
     eviction = typed({"metadata": {"name": "a"}}, "Eviction", "policy/v1")
     core.create_namespaced_pod_eviction("a", "default", eviction, _preload_content=False)
     assert core.read_namespaced_pod("a", "default").metadata.deletion_timestamp is not None
-
-
-def test_access_reviews_say_yes(api: Any) -> None:
-    review = typed(
-        {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods"}}},
-        "SelfSubjectAccessReview",
-        "authorization.k8s.io/v1",
-    )
-    found = kubernetes.client.AuthorizationV1Api(api).create_self_subject_access_review(review)
-    assert found.status.allowed is True

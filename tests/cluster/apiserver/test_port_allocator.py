@@ -14,13 +14,13 @@ import pytest
 from tests.cluster.support import job
 from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS
 from tf_dist.cluster.api_errors import BadRequest
+from tf_dist.cluster.apiserver.handlers import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator, is_port_free
-from tf_dist.cluster.apiserver.routes import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.client_config import load_config
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.errors import ClusterError
+from tf_dist.errors import ClusterError, NotFound
 
 ENDPOINTS = ["a-ps-0.default.svc:2222", "a-worker-0.default.svc:2222"]
 
@@ -87,6 +87,22 @@ def test_the_cluster_asks_its_book(memory: MemoryCluster) -> None:
     assert memory.addresses(owner, ENDPOINTS) == {}
     memory.endpoint_resolver = PortAllocator(memory).addresses
     assert set(memory.addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
+
+
+def test_a_job_in_a_namespace_that_is_gone_is_refused(memory: MemoryCluster) -> None:
+    owner = memory.create(TFJOBS, "default", job("a"))
+    owner = {**owner, "metadata": {**owner["metadata"], "namespace": "gone"}}
+    with pytest.raises(NotFound, match="gone"):
+        PortAllocator(memory).addresses(owner, ENDPOINTS)
+
+
+@pytest.mark.parametrize("text", ["", "{", "5", "[5]", '{"a": "b"}', '{"a": [1]}'])
+def test_allocates_beside_a_foreign_config_map(memory: MemoryCluster, text: str) -> None:
+    labels = {"tf-dist.dev/addresses": "true"}
+    foreign = {"metadata": {"name": "foreign", "labels": labels}, "data": {"addresses.json": text}}
+    memory.create(CONFIG_MAPS, "default", foreign)
+    owner = memory.create(TFJOBS, "default", job("a"))
+    assert set(PortAllocator(memory).addresses(owner, ENDPOINTS)) == set(ENDPOINTS)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 
 from tf_dist.cluster.api import PODS, LogOptions, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.apiserver.storage.object_validation import set_pod_defaults
+from tf_dist.cluster.apiserver.storage.object_admission import set_pod_defaults
 from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode, NodeSettings, RestartBackoff

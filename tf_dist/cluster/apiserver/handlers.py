@@ -1,243 +1,196 @@
-"""Handlers of the REST verbs, and of the pod subresources log, binding and eviction."""
+"""From a request to its response: the router, the REST verbs, and the log and eviction of pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tf_dist.cluster.api import LogOptions, Object, PatchType, Resource, Stream, WatchEvent
 from tf_dist.cluster.api_errors import BadRequest, Invalid, MethodNotAllowed, UnsupportedMediaType, status_from_error
+from tf_dist.cluster.apiserver.discovery import OPENAPI_V2_PROTOBUF, discovery_document
 from tf_dist.cluster.apiserver.printing import ObjectFormat, negotiate_format
-from tf_dist.cluster.apiserver.requests import APPLY_PATCH, Request, ResourcePath, Response, StreamResponse, json_line
+from tf_dist.cluster.apiserver.requests import (
+    APPLY_PATCH,
+    Request,
+    ResourcePath,
+    Response,
+    StreamResponse,
+    json_line,
+    parse_path,
+)
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import POLICIES, DeleteOptions
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.object_admission import unmarshal_error
-from tf_dist.cluster.apiserver.storage.store import with_metadata
 from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.openapi.kubernetes_types import UNKNOWN, type_mistakes
 from tf_dist.errors import ClusterError, NotFound, Problem
 
+_log = logging.getLogger(__name__)
+_HEALTH: Final = ("/healthz", "/livez", "/readyz")
+ADDRESSES_PATH: Final = "/tf-dist/addresses"
+"""Its kubeconfig names this path where there is no DNS, so that no other server is asked for it."""
+_NO_RESOURCE: Final = "the server could not find the requested resource"
+_NO_METHOD: Final = "the server does not allow this method on the requested resource"
+# As in an API server: a watch without a timeout ends after a while, so that clients spread over restarts.
+_WATCH_SECONDS: Final = 1800
+_SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+# The kinds whose removal answers with the object instead of a Status.
+_RETURNED: Final = frozenset({"pods", "services", "persistentvolumeclaims", "serviceaccounts"})
+
+
+class Router:
+    """Answers requests for one cluster. Thread-safe as the cluster is."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self.url = ""
+
+    def handle(self, request: Request) -> Response | StreamResponse:
+        """The response to a request; never raises."""
+        route = ResourcePath("", "")
+        try:
+            if request.path == ADDRESSES_PATH and request.method == "POST":
+                return _addresses(self._cluster, request)
+            if found := self._document(request):
+                return found
+            route = parse_path(request.path)
+            return _call(self._cluster, request, route)
+        except ClusterError as error:
+            return error_response(error, route)
+        except Exception:
+            _log.exception("failed to handle request: method=%s path=%s", request.method, request.path)
+            return error_response(
+                ClusterError("internal error of the embedded cluster: its log has the details"), route
+            )
+
+    def _document(self, request: Request) -> Response | None:
+        """The documents that describe the server; None for every other path."""
+        path = request.path.rstrip("/") or "/"
+        if path.startswith(_HEALTH):
+            return Response(200, "ok", "text/plain")
+        parts = path.strip("/").split("/")
+        longest = {"": 1, "version": 1, "api": 2, "apis": 3, "openapi": 2}.get(parts[0], 0)
+        if len(parts) > longest:
+            return None
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(_NO_METHOD)
+        if parts == ["openapi", "v2"] and "proto-openapi" in request.accept:
+            return Response(200, "", OPENAPI_V2_PROTOBUF)
+        return Response(200, discovery_document(parts, tuple(self._cluster.kinds), self.url))
+
+
+def error_response(error: ClusterError, route: ResourcePath) -> Response:
+    """The Status of an error, as a response."""
+    status = status_from_error(error, name=route.name, group=route.group, kind=route.plural)
+    retry = status.get("details", {}).get("retryAfterSeconds")
+    return Response(status["code"], status, headers={"Retry-After": str(retry)} if retry else {})
+
+
+def _addresses(cluster: MemoryCluster, request: Request) -> Response:
+    """The addresses of the endpoints of a job; BadRequest."""
+    body = request.document()
+    try:
+        owner, endpoints = body["owner"], [str(endpoint) for endpoint in body["endpoints"]]
+        metadata = owner["metadata"]
+        names = metadata["name"], metadata["namespace"], metadata["uid"], owner["apiVersion"], owner["kind"]
+    except (KeyError, TypeError) as error:
+        raise BadRequest(f"the body needs the owner with its type and metadata, and endpoints: {error}") from error
+    if not all(isinstance(value, str) and value for value in names):
+        raise BadRequest("the owner needs apiVersion, kind, metadata.name, namespace and uid")
+    return Response(200, {"kind": "Addresses", "addresses": dict(cluster.addresses(owner, endpoints))})
+
 
 @dataclass(frozen=True, slots=True)
-class ResourceRequest:
-    """A request that found its kind."""
+class _Call:
+    """A request about objects of a kind."""
 
     cluster: MemoryCluster
     request: Request
     route: ResourcePath
     kind: Kind
-    resource: Resource
+    resource: Resource  # the kind, at the version that the path names
 
     @property
-    def space(self) -> str | None:
-        """The namespace, or None."""
-        return self.route.namespace
+    def target(self) -> tuple[Resource, str | None, str]:
+        """The object, as the cluster's verbs take it."""
+        return self.resource, self.route.namespace, self.route.name
 
     @property
-    def selectors(self) -> dict[str, str]:
+    def selectors(self) -> dict[str, Any]:
         """The label and the field selector, as arguments of the cluster's verbs."""
         query = self.request.query
         return {"labels": query.get("labelSelector", ""), "fields": query.get("fieldSelector", "")}
 
     @property
-    def shape(self) -> ObjectFormat:
+    def write(self) -> dict[str, Any]:
+        """What is written, and whether it is kept, as arguments of the cluster's verbs."""
+        return {"subresource": self.route.subresource, "dry_run": self.request.dry_run}
+
+    @property
+    def format(self) -> ObjectFormat:
         """The format that the client accepts."""
-        include = self.request.query.get("includeObject", "")
-        return negotiate_format(self.request.accept, self.kind, self.resource, include, self.cluster.clock())
+        return negotiate_format(self.request, self.kind, self.resource, self.cluster.clock())
 
     def shown(self, obj: Object, code: int = 200) -> Response:
         """One object as a response."""
-        return Response(code, self.shape.one(obj))
+        return Response(code, self.format.one(obj))
+
+    def body(self) -> Object:
+        """The body, which must be an object; BadRequest."""
+        body = self.request.document()
+        if not isinstance(body, dict):
+            raise BadRequest("the body of the request must be an object")
+        return body
 
 
-def body_object(call: ResourceRequest) -> Object:
-    """The body, which must be an object; BadRequest."""
-    body = call.request.document()
-    if not isinstance(body, dict):
-        raise BadRequest("the body of the request must be an object")
-    return body
-
-
-def delete_options(request: Request) -> tuple[DeleteOptions, bool]:
-    """The delete options of the body and the query (which wins), and whether it is a dry run; BadRequest."""
-    body: Any = request.document() if request.body.strip() else {}
-    for mistake in type_mistakes(body, "DeleteOptions"):
-        if mistake.wanted != UNKNOWN:
-            raise BadRequest(f"delete options cannot be handled as DeleteOptions: {unmarshal_error(mistake)}")
-    fences = body.get("preconditions") or {}
-    grace = request.number("gracePeriodSeconds")
-    if grace is None:
-        grace = body.get("gracePeriodSeconds")
-    orphan = body.get("orphanDependents") or request.flag("orphanDependents")
-    policy = request.query.get("propagationPolicy") or body.get("propagationPolicy")
-    dry_run = body.get("dryRun") or []
-    problems = (
-        (
-            policy and policy not in POLICIES,
-            "propagationPolicy",
-            f"Unsupported value: {policy!r}: {', '.join(POLICIES)}",
-        ),
-        (policy and orphan, "propagationPolicy", "Invalid value: orphanDependents and it cannot be both set"),
-        (set(dry_run) - {"All"}, "dryRun", f"Unsupported value: {dry_run}: All"),
-    )
-    if found := [Problem(field, text) for wrong, field, text in problems if wrong]:
-        raise Invalid("DeleteOptions.meta.k8s.io", found)
-    options = DeleteOptions(
-        uid=str(fences.get("uid") or ""),
-        version=str(fences.get("resourceVersion") or ""),
-        grace_period=None if grace is None else max(grace, 0),
-        propagation=str(policy or ("Orphan" if orphan else "Background")),
-    )
-    return options, request.dry_run or "All" in dry_run
-
-
-def success_status(**more: Any) -> Object:
-    """The Status of a success."""
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", **more}
-
-
-def _log(call: ResourceRequest) -> StreamResponse:
-    stream = call.cluster.logs(_require_namespace(call), call.route.name, _log_options(call))
-    return StreamResponse(_limited(stream, call.request.number("limitBytes")), stream.close, "text/plain")
-
-
-def _log_options(call: ResourceRequest) -> LogOptions:
-    """Which lines of a container's log the query asks for; BadRequest."""
-    request = call.request
-    since: float | None = request.number("sinceSeconds")
-    if text := request.query.get("sinceTime"):
-        begin = parse_time(text)
-        if begin is None:
-            raise BadRequest(f"invalid sinceTime {text!r}: an RFC 3339 time")
-        since = max(0.0, call.cluster.clock() - begin)
-    return LogOptions(
-        container=request.query.get("container", ""),
-        follow=request.flag("follow"),
-        tail=request.number("tailLines"),
-        since_seconds=since,
-        timestamps=request.flag("timestamps"),
-        previous=request.flag("previous"),
-    )
-
-
-def _limited(lines: Iterable[bytes], limit: int | None) -> Iterator[bytes]:
-    """The lines up to so many bytes (None: all)."""
-    left = limit
-    for line in lines:
-        yield line if left is None else line[:left]
-        if left is not None:
-            left -= len(line)
-            if left <= 0:
-                return
-
-
-def _require_namespace(call: ResourceRequest) -> str:
-    if not call.space:
-        raise NotFound("the server could not find the requested resource")
-    return call.space
-
-
-def _bind(call: ResourceRequest) -> Response:
-    target = body_object(call).get("target") or {}
-    if not isinstance(target, dict) or not target.get("name"):
-        raise BadRequest("a binding needs target.name, the node")
-    if not call.request.dry_run:
-        call.cluster.bind(_require_namespace(call), call.route.name, str(target["name"]))
-    return Response(201, success_status(code=201))
-
-
-def _evict(call: ResourceRequest) -> Response:
-    body = body_object(call).get("deleteOptions") or {}
-    inner = Request("DELETE", "", {}, body=json_line(body))
-    options, dry_run = delete_options(inner)
-    call.cluster.evict(_require_namespace(call), call.route.name, options, dry_run=dry_run or call.request.dry_run)
-    return Response(201, success_status(code=201))
-
-
-POD_SUBRESOURCE_HANDLERS: Mapping[str, Mapping[str, Callable[[ResourceRequest], Response | StreamResponse]]] = {
-    "log": {"GET": _log},
-    "binding": {"POST": _bind},
-    "eviction": {"POST": _evict},
-}
-
-
-# As in an API server: a watch without a timeout ends after a while, so that clients spread over restarts.
-_WATCH_SECONDS = 1800
-# The kinds whose removal answers with the object instead of a Status.
-_RETURNED = frozenset({"pods", "services", "persistentvolumeclaims", "serviceaccounts"})
-
-
-def resolve_request(cluster: MemoryCluster, request: Request, route: ResourcePath) -> ResourceRequest:
-    """The request with the kind that its path names; NotFound."""
+def _call(cluster: MemoryCluster, request: Request, route: ResourcePath) -> Response | StreamResponse:
     kind = cluster.kinds.find(route.group, route.version, route.plural)
-    if route.namespace and not kind.resource.namespaced:
-        raise NotFound("the server could not find the requested resource")
     own = kind.resource
-    resource = Resource(own.group, route.version, own.kind, own.plural, own.namespaced)
-    return ResourceRequest(cluster, request, route, kind, resource)
-
-
-def handle_request(call: ResourceRequest) -> Response | StreamResponse:
-    """Handle the request; ClusterError."""
-    method, route = call.request.method, call.route
-    verbs: Mapping[str, Callable[[ResourceRequest], Response | StreamResponse]]
-    if not route.name:
-        verbs = {"GET": _collection, "POST": _create, "DELETE": _delete_collection}
-    elif route.subresource in ("", "status"):
-        verbs = {"GET": _get, "PUT": _replace, "PATCH": _patch}
-        verbs = verbs if route.subresource else {**verbs, "DELETE": _delete}
-    else:
-        verbs = POD_SUBRESOURCE_HANDLERS.get(route.subresource, {}) if call.kind.key == "pods" else {}
+    if route.namespace and not own.namespaced:
+        raise NotFound(_NO_RESOURCE)
+    verbs = _COLLECTION
+    if route.subresource == "status" and kind.status:
+        verbs = _STATUS
+    elif route.subresource:
+        verbs = _POD_SUBRESOURCES.get(route.subresource, {}) if kind.key == "pods" and route.namespace else {}
         if not verbs:
-            raise NotFound("the server could not find the requested resource")
-    if method not in verbs:
-        raise MethodNotAllowed("the server does not allow this method on the requested resource")
-    return verbs[method](call)
+            raise NotFound(_NO_RESOURCE)
+    elif route.name:
+        verbs = _OBJECT
+    if request.method not in verbs:
+        raise MethodNotAllowed(_NO_METHOD)
+    resource = Resource(own.group, route.version, own.kind, own.plural, own.namespaced)
+    return verbs[request.method](_Call(cluster, request, route, kind, resource))
 
 
-# Reading
+def _get(call: _Call) -> Response:
+    return call.shown(call.cluster.get(*call.target))
 
 
-def _get(call: ResourceRequest) -> Response:
-    if call.route.subresource and not call.kind.status:
-        raise NotFound("the server could not find the requested resource")
-    return call.shown(call.cluster.get(call.resource, call.space, call.route.name))
-
-
-def _collection(call: ResourceRequest) -> Response | StreamResponse:
-    query = call.request.query
-    if call.request.flag("watch"):
-        return _watch(call)
-    found = call.cluster.list(
-        call.resource,
-        call.space,
-        **call.selectors,
-        limit=call.request.number("limit") or 0,
-        continue_=query.get("continue", ""),
-    )
-    return Response(200, call.shape.many(found))
-
-
-def _watch(call: ResourceRequest) -> StreamResponse:
-    query = call.request.query
-    timeout = call.request.number("timeoutSeconds") or _WATCH_SECONDS
-    initial = call.request.flag("sendInitialEvents")
+def _list_or_watch(call: _Call) -> Response | StreamResponse:
+    request, query = call.request, call.request.query
+    if not request.flag("watch"):
+        limit, continue_ = request.number("limit") or 0, query.get("continue", "")
+        found = call.cluster.list(*call.target[:2], **call.selectors, limit=limit, continue_=continue_)
+        return Response(200, call.format.many(found))
+    initial = request.flag("sendInitialEvents")
     stream = call.cluster.watch(
-        call.resource,
-        call.space,
+        *call.target[:2],
         **call.selectors,
         since="" if initial else query.get("resourceVersion", ""),
-        timeout=timeout,
+        timeout=request.number("timeoutSeconds") or _WATCH_SECONDS,
         initial_end=initial,
     )
     return StreamResponse(_events(call, stream), stream.close)
 
 
-def _events(call: ResourceRequest, stream: Stream[WatchEvent]) -> Iterator[bytes]:
-    shape = call.shape
-    bookmarks = call.request.flag("allowWatchBookmarks")
+def _events(call: _Call, stream: Stream[WatchEvent]) -> Iterator[bytes]:
+    shape, bookmarks = call.format, call.request.flag("allowWatchBookmarks")
     try:
         for event in stream:
             if bookmarks or event.type != "BOOKMARK":
@@ -246,29 +199,16 @@ def _events(call: ResourceRequest, stream: Stream[WatchEvent]) -> Iterator[bytes
         yield json_line({"type": "ERROR", "object": status_from_error(error)})
 
 
-# Writing
+def _create(call: _Call) -> Response:
+    return call.shown(call.cluster.create(*call.target[:2], call.body(), dry_run=call.request.dry_run), 201)
 
 
-def _create(call: ResourceRequest) -> Response:
-    body = body_object(call)
-    return call.shown(call.cluster.create(call.resource, call.space, body, dry_run=call.request.dry_run), 201)
+def _replace(call: _Call) -> Response:
+    return call.shown(call.cluster.replace(*call.target, call.body(), **call.write))
 
 
-def _replace(call: ResourceRequest) -> Response:
-    obj = call.cluster.replace(
-        call.resource,
-        call.space,
-        call.route.name,
-        body_object(call),
-        subresource=call.route.subresource,
-        dry_run=call.request.dry_run,
-    )
-    return call.shown(obj)
-
-
-def _patch(call: ResourceRequest) -> Response:
+def _patch(call: _Call) -> Response:
     media = call.request.content_type.partition(";")[0].strip().lower()
-    route, dry_run = call.route, call.request.dry_run
     if media == APPLY_PATCH:
         raise UnsupportedMediaType(
             "the embedded cluster has no server-side apply, since it keeps no field owners: "
@@ -278,35 +218,88 @@ def _patch(call: ResourceRequest) -> Response:
         raise UnsupportedMediaType(
             f"the body of the request was in an unknown format: {media!r}; accepted are {', '.join(PatchType)}"
         )
-    obj = call.cluster.patch(
-        call.resource,
-        call.space,
-        route.name,
-        call.request.document(),
-        kind=PatchType(media),
-        subresource=route.subresource,
-        dry_run=dry_run,
+    change = call.request.document()
+    return call.shown(call.cluster.patch(*call.target, change, kind=PatchType(media), **call.write))
+
+
+def _delete(call: _Call) -> Response:
+    options, dry_run = _delete_options(call.request)
+    before = call.cluster.get(*call.target)
+    left = call.cluster.delete_with(*call.target, options, dry_run=dry_run)
+    if left is not None or call.kind.key in _RETURNED:
+        return call.shown(before if left is None else left)
+    details = {"name": call.route.name, "group": call.resource.group, "kind": call.resource.plural}
+    return Response(200, {**_SUCCESS, "details": {**details, "uid": before["metadata"]["uid"]}})
+
+
+def _delete_collection(call: _Call) -> Response:
+    options, dry_run = _delete_options(call.request)
+    for obj in call.cluster.list(*call.target[:2], **call.selectors).items:
+        metadata = obj["metadata"]
+        with suppress(NotFound):  # the one before may have owned it
+            space, name = metadata.get("namespace"), metadata["name"]
+            call.cluster.delete_with(call.resource, space, name, options, dry_run=dry_run)
+    return Response(200, _SUCCESS)
+
+
+def _delete_options(request: Request) -> tuple[DeleteOptions, bool]:
+    """The delete options of the body and the query (which wins), and whether it is a dry run; BadRequest."""
+    body: Any = request.document() if request.body.strip() else {}
+    for mistake in type_mistakes(body, "DeleteOptions"):
+        if mistake.wanted != UNKNOWN:
+            raise BadRequest(f"delete options cannot be handled as DeleteOptions: {unmarshal_error(mistake)}")
+    fences = body.get("preconditions") or {}
+    grace = request.number("gracePeriodSeconds")
+    if grace is None:
+        grace = body.get("gracePeriodSeconds")
+    policy = request.query.get("propagationPolicy") or body.get("propagationPolicy") or "Background"
+    dry_run = body.get("dryRun") or []
+    problems = (
+        (policy not in POLICIES, "propagationPolicy", f"Unsupported value: {policy!r}: {', '.join(POLICIES)}"),
+        (set(dry_run) - {"All"}, "dryRun", f"Unsupported value: {dry_run}: All"),
     )
-    return call.shown(obj)
+    if found := [Problem(field, text) for wrong, field, text in problems if wrong]:
+        raise Invalid("DeleteOptions.meta.k8s.io", found)
+    options = DeleteOptions(
+        uid=str(fences.get("uid") or ""),
+        version=str(fences.get("resourceVersion") or ""),
+        grace_period=None if grace is None else max(grace, 0),
+        propagation=str(policy),
+    )
+    return options, request.dry_run or "All" in dry_run
 
 
-# Deleting
+def _log_of_pod(call: _Call) -> StreamResponse:
+    request = call.request
+    if "limitBytes" in request.query:
+        raise BadRequest("the embedded cluster cannot limit the bytes of a log: limit its lines (kubectl logs --tail)")
+    since: float | None = request.number("sinceSeconds")
+    if text := request.query.get("sinceTime"):
+        begin = parse_time(text)
+        if begin is None:
+            raise BadRequest(f"invalid sinceTime {text!r}: an RFC 3339 time")
+        since = max(0.0, call.cluster.clock() - begin)
+    options = LogOptions(
+        container=request.query.get("container", ""),
+        follow=request.flag("follow"),
+        tail=request.number("tailLines"),
+        since_seconds=since,
+        timestamps=request.flag("timestamps"),
+        previous=request.flag("previous"),
+    )
+    stream = call.cluster.logs(call.route.namespace or "", call.route.name, options)
+    return StreamResponse(stream, stream.close, "text/plain")
 
 
-def _delete(call: ResourceRequest) -> Response:
-    options, dry_run = delete_options(call.request)
-    name = call.route.name
-    before = call.cluster.get(call.resource, call.space, name)
-    left = call.cluster.delete_with(call.resource, call.space, name, options, dry_run=dry_run)
-    if left is not None:
-        return call.shown(left)
-    if call.kind.key in _RETURNED:
-        return call.shown(with_metadata(before))
-    details = {"name": name, "group": call.resource.group, "kind": call.resource.plural}
-    return Response(200, success_status(details={**details, "uid": before["metadata"]["uid"]}))
+def _evict(call: _Call) -> Response:
+    inner = Request("DELETE", "", call.request.query, body=json.dumps(call.body().get("deleteOptions") or {}).encode())
+    options, dry_run = _delete_options(inner)
+    call.cluster.evict(call.route.namespace or "", call.route.name, options, dry_run=dry_run)
+    return Response(201, {**_SUCCESS, "code": 201})
 
 
-def _delete_collection(call: ResourceRequest) -> Response:
-    options, dry_run = delete_options(call.request)
-    call.cluster.delete_collection(call.resource, call.space, options, **call.selectors, dry_run=dry_run)
-    return Response(200, success_status())
+_Verbs = Mapping[str, Callable[[_Call], Response | StreamResponse]]
+_COLLECTION: Final[_Verbs] = {"GET": _list_or_watch, "POST": _create, "DELETE": _delete_collection}
+_STATUS: Final[_Verbs] = {"GET": _get, "PUT": _replace, "PATCH": _patch}
+_OBJECT: Final[_Verbs] = {**_STATUS, "DELETE": _delete}
+_POD_SUBRESOURCES: Final[Mapping[str, _Verbs]] = {"log": {"GET": _log_of_pod}, "eviction": {"POST": _evict}}

@@ -9,8 +9,9 @@ import json
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 
 from tf_dist.cluster.api import CONFIG_MAPS, Cluster, Object
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
@@ -42,76 +43,52 @@ class PortAllocator:
         self._lock = threading.Lock()
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """The address of each endpoint of the job ``owner``; ClusterError when no port is left."""
+        """The address of each endpoint of the job ``owner``; ClusterError when no port is left, or the job is gone."""
+        namespace = owner["metadata"]["namespace"]
         with self._lock:
             while True:
-                page = self._page(owner)
-                given = _allocated(page) if page else {}
-                missing = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint not in given]
-                if missing:
-                    given = {**given, **dict(zip(missing, self._new(owner, len(missing)), strict=True))}
-                if not missing or self._kept(owner, page, given):
-                    return {endpoint: f"127.0.0.1:{given[endpoint]}" for endpoint in endpoints}
+                with suppress(AlreadyExists, Conflict):  # another process wrote the ConfigMap meanwhile
+                    return self._allocated(owner, namespace, endpoints)
 
-    def _page(self, owner: Object) -> Object | None:
-        try:
-            return self._cluster.get(CONFIG_MAPS, owner["metadata"]["namespace"], _name(owner))
-        except NotFound:
-            return None
-
-    def _kept(self, owner: Object, page: Object | None, given: Mapping[str, int]) -> bool:
-        """Write the page; False when another process wrote it first."""
-        namespace = owner["metadata"]["namespace"]
-        data = {_KEY: json.dumps(given, sort_keys=True)}
-        try:
-            if page is None:
-                self._cluster.create(CONFIG_MAPS, namespace, _new_allocation(owner, data))
+    def _allocated(self, owner: Object, namespace: str, endpoints: Sequence[str]) -> Mapping[str, str]:
+        metadata = owner["metadata"]
+        name = f"tf-dist-addresses-{metadata['uid'][:8]}"
+        page: Object | None = None
+        with suppress(NotFound):
+            page = self._cluster.get(CONFIG_MAPS, namespace, name)
+        given = _ports_of(page) if page else {}
+        missing = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint not in given]
+        if missing:
+            given |= zip(missing, self._free_ports(metadata["uid"], len(missing)), strict=True)
+            data = {_KEY: json.dumps(given, sort_keys=True)}
+            if page is not None:
+                self._cluster.replace(CONFIG_MAPS, namespace, name, {**page, "data": data})
             else:
-                self._cluster.replace(CONFIG_MAPS, namespace, _name(owner), {**page, "data": data})
-        except (AlreadyExists, Conflict, NotFound):
-            return False
-        return True
+                reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
+                reference |= {"name": metadata["name"], "uid": metadata["uid"]}
+                own = {"name": name, "labels": {_LABEL: "true"}, "ownerReferences": [reference]}
+                self._cluster.create(CONFIG_MAPS, namespace, {"metadata": own, "data": data})
+        return {endpoint: f"127.0.0.1:{given[endpoint]}" for endpoint in endpoints}
 
-    def _new(self, owner: Object, count: int) -> list[int]:
+    def _free_ports(self, uid: str, count: int) -> list[int]:
         pages = self._cluster.list(CONFIG_MAPS, labels=_LABEL).items
-        taken = set(chain.from_iterable(_allocated(page).values() for page in pages))
-        ports = [port for port, _ in zip(self._candidates(owner, taken), range(count), strict=False)]
-        if len(ports) < count:
+        taken = {port for page in pages for port in _ports_of(page).values()}
+        # Each job begins elsewhere, so that two clusters on one machine seldom try the same port at once.
+        start = zlib.crc32(uid.encode()) % len(self._ports)
+        candidates = chain(self._ports[start:], self._ports[:start])
+        found = list(islice((port for port in candidates if port not in taken and self._free(port)), count))
+        if len(found) < count:
             raise ClusterError(
                 f"no free port left between {self._ports.start} and {self._ports.stop - 1}",
                 hint="delete finished jobs, or stop what listens there",
             )
-        return ports
-
-    def _candidates(self, owner: Object, taken: set[int]) -> Iterator[int]:
-        # Each job begins elsewhere, so that two clusters on one machine seldom try the same port at once.
-        start = zlib.crc32(owner["metadata"]["uid"].encode()) % len(self._ports)
-        for offset in range(len(self._ports)):
-            port = self._ports[(start + offset) % len(self._ports)]
-            if port not in taken and self._free(port):
-                yield port
+        return found
 
 
-def _name(owner: Object) -> str:
-    return f"tf-dist-addresses-{owner['metadata']['uid'][:8]}"
-
-
-def _allocated(page: Object) -> dict[str, int]:
-    given: dict[str, int] = json.loads((page.get("data") or {}).get(_KEY, "{}"))
-    return given
-
-
-def _new_allocation(owner: Object, data: Object) -> Object:
-    metadata = owner["metadata"]
-    reference = {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": _name(owner), "labels": {_LABEL: "true"}, "ownerReferences": [reference]},
-        "data": data,
-    }
+def _ports_of(page: Object) -> dict[str, int]:
+    """The ports that a ConfigMap of ours holds; none for what others wrote under its label."""
+    try:
+        given = json.loads((page.get("data") or {}).get(_KEY, "{}"))
+    except ValueError:
+        return {}
+    return {key: port for key, port in given.items() if type(port) is int} if isinstance(given, dict) else {}

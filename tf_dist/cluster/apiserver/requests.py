@@ -6,29 +6,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
-
-import yaml
+from urllib.parse import unquote
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest, UnsupportedMediaType
-from tf_dist.cluster.apiserver import protobuf
+from tf_dist.cluster.apiserver.protobuf import PROTOBUF_MEDIA, decode_protobuf
 from tf_dist.errors import NotFound
 
 JSON = "application/json"
 APPLY_PATCH = "application/apply-patch+yaml"
-_TRUE = ("1", "t", "T", "TRUE", "true", "True")
-_FALSE = ("", "0", "f", "F", "FALSE", "false", "False")
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a date stays a string."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_TRUE, _FALSE = ("1", "t", "true"), ("", "0", "f", "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +30,8 @@ class Request:
     body: bytes = b""
 
     def flag(self, name: str) -> bool:
-        """A boolean of the query, as Go reads it; BadRequest."""
-        value = self.query.get(name, "")
+        """A boolean of the query; BadRequest."""
+        value = self.query.get(name, "").lower()
         if value not in _TRUE + _FALSE:
             raise BadRequest(f"invalid value {value!r} for {name}: true or false")
         return value in _TRUE
@@ -69,38 +56,14 @@ class Request:
     def document(self) -> Any:
         """The body as data; BadRequest, UnsupportedMediaType."""
         media = self.content_type.partition(";")[0].strip().lower()
-        if "yaml" in media:
-            return _from_yaml(self.body)
-        if media in ("", "*/*") or media.endswith(("/json", "+json")):
-            return _from_json(self.body)
-        if media == protobuf.PROTOBUF_MEDIA:
-            return protobuf.decode_protobuf(self.body)
-        raise UnsupportedMediaType(
-            f"the body of the request was in an unknown format: {media!r}; accepted are {JSON} and application/yaml"
-        )
-
-
-def _from_json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body of the request is not valid JSON: {error}") from error
-
-
-def _from_yaml(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return yaml.load(body, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the body of the request is not valid YAML: {error}") from error
-
-
-def parse_query(text: str) -> dict[str, str]:
-    """A query string as a mapping; the last of several values counts."""
-    return dict(parse_qsl(text, keep_blank_values=True))
+        if media == PROTOBUF_MEDIA:
+            return decode_protobuf(self.body)
+        if media not in ("", "*/*") and not media.endswith(("/json", "+json")):
+            raise UnsupportedMediaType(f"the body of the request was in an unknown format: {media!r}, not {JSON}")
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body of the request is not valid JSON: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +110,17 @@ class ResourcePath:
 
 def parse_path(path: str) -> ResourcePath:
     """A parsed path; NotFound."""
-    parts = [unquote(part) for part in path.strip("/").split("/")]
-    if parts[0] == "api" and len(parts) >= 2:
-        return _resource_path("", parts[1], parts[2:])
-    if parts[0] == "apis" and len(parts) >= 3:
-        return _resource_path(parts[1], parts[2], parts[3:])
-    raise NotFound("the server could not find the requested resource")
-
-
-def _resource_path(group: str, version: str, parts: list[str]) -> ResourcePath:
-    if not parts:
-        return ResourcePath(group, version)
+    prefix, *parts = [unquote(part) for part in path.strip("/").split("/")]
+    if prefix == "api":
+        parts = ["", *parts]
+    if prefix not in ("api", "apis") or len(parts) < 2:
+        raise NotFound("the server could not find the requested resource")
+    group, version, *rest = parts
     namespace: str | None = None
     # /namespaces/x and /namespaces/x/status are the namespace itself; anything longer lies in it.
-    within = parts[0] == "namespaces" and len(parts) >= 3
-    if within and not (group == "" and parts[2] in ("status", "finalize")):
-        namespace, parts = parts[1], parts[2:]
-    if len(parts) > 3:
+    if len(rest) >= 3 and rest[0] == "namespaces" and not (group == "" and rest[2] in ("status", "finalize")):
+        namespace, rest = rest[1], rest[2:]
+    if len(rest) > 3:
         raise NotFound("the server could not find the requested resource")
-    plural, name, subresource = (*parts, "", "")[:3]
+    plural, name, subresource = (*rest, "", "", "")[:3]
     return ResourcePath(group, version, plural, namespace, name, subresource)

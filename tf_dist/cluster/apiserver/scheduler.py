@@ -11,9 +11,8 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_dist.cluster.api import EVENTS, NODES, PODS, Object, PatchType, has_ended, new_event
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -31,15 +30,15 @@ from tf_dist.core.gang.placement.anti_affinity import (
     pods_exclude_each_other,
 )
 from tf_dist.core.gang.resources.pod_requests import pod_requests
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
+from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected
 
+_log = logging.getLogger(__name__)
 Amounts = dict[str, Decimal]
 _CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _ZERO = Decimal(0)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleResult:
+class ScheduleResult(NamedTuple):
     """Where a pod goes; with no ``node``, ``message`` says why, in the scheduler's words."""
 
     node: str = ""
@@ -87,7 +86,7 @@ def schedule_pod(
     fitting: list[Object] = []
     for node in nodes:
         name = node["metadata"]["name"]
-        against = node_filter_reasons(pod, wanted, node, free[name])
+        against = _filter_reasons(pod, wanted, node, free[name])
         if name in refused and not against:
             against = [refused[name]]
         reasons.update(against)
@@ -140,17 +139,15 @@ class AssignedPods:
 
     def _near(self, node: str, topology: str) -> list[str]:
         """The nodes of the same domain; a node without the label is in none."""
-        domain = self._domain(node, topology)
-        return [other for other in self._labels if domain and self._domain(other, topology) == domain]
-
-    def _domain(self, node: str, topology: str) -> str:
-        labels = self._labels.get(node)
-        return "" if labels is None else labels.get(topology, node if topology == HOSTNAME else "")
+        domains = {
+            name: labels.get(topology, name if topology == HOSTNAME else "") for name, labels in self._labels.items()
+        }
+        domain = domains.get(node)
+        return [other for other, its_own in domains.items() if domain and its_own == domain]
 
 
 def _anti_affinity_terms(pod: Object) -> tuple[Term, ...]:
-    spec = pod["spec"]
-    return anti_affinity(spec, pod["metadata"]["namespace"])[0] if spec.get("affinity") else ()
+    return anti_affinity(pod["spec"], pod["metadata"]["namespace"])[0] if pod["spec"].get("affinity") else ()
 
 
 def _term_selects(term: Term, pod: Object) -> bool:
@@ -169,38 +166,24 @@ def _score(pod: Object, node: Object, free: Amounts) -> tuple[int, Decimal, str]
     return -predicates.node_affinity_score(pod["spec"], name, _labels(node)), -emptiness, name
 
 
-def node_filter_reasons(pod: Object, wanted: Amounts, node: Object, free: Amounts) -> list[str]:
+def _filter_reasons(pod: Object, wanted: Amounts, node: Object, free: Amounts) -> list[str]:
     """Why the pod cannot go there; empty when it can. As in Kubernetes, resources come last and all at once."""
+    spec, name, labels = pod["spec"], node["metadata"]["name"], _labels(node)
     if not _is_ready(node):
         return ["node(s) were not ready"]
     try:
-        kept_away = _filter_reason(pod["spec"], node)
+        if value_at(node, "spec", "unschedulable") and predicates.untolerated_taint(spec, (_CORDON,)):
+            return ["node(s) were unschedulable"]
+        # What the pod would like is read here too: what makes no sense must show before nodes are ranked by it.
+        predicates.node_affinity_score(spec, name, labels)
+        if not predicates.matches_node_affinity(spec, name, labels):
+            return ["node(s) didn't match Pod's node affinity/selector"]
+        if taint := predicates.untolerated_taint(spec, value_at(node, "spec", "taints") or ()):
+            return [f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"]
     except predicates.InvalidConstraints:
-        kept_away = "node(s) could not be compared with a node selector, affinity or toleration that makes no sense"
-    if kept_away:
-        return [kept_away]
-    short = sorted(name for name, amount in wanted.items() if amount > free.get(name, _ZERO))
-    return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
-
-
-def _filter_reason(spec: Object, node: Object) -> str:
-    if value_at(node, "spec", "unschedulable") and predicates.untolerated_taint(spec, (_CORDON,)):
-        return "node(s) were unschedulable"
-    # What the pod would like is read here too: what makes no sense must show before nodes are ranked by it.
-    predicates.node_affinity_score(spec, node["metadata"]["name"], _labels(node))
-    if not predicates.matches_node_affinity(spec, node["metadata"]["name"], _labels(node)):
-        return "node(s) didn't match Pod's node affinity/selector"
-    if taint := predicates.untolerated_taint(spec, value_at(node, "spec", "taints") or ()):
-        return f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"
-    return ""
-
-
-def _is_readable(node: Object) -> bool:
-    """True, unless reading what the scheduler reads of a node raises."""
-    _is_ready(node)
-    parse_resources(value_at(node, "status", "allocatable"))
-    predicates.untolerated_taint({}, value_at(node, "spec", "taints") or ())
-    return pods_exclude_each_other(_labels(node)) is not None
+        return ["node(s) could not be compared with a node selector, affinity or toleration that makes no sense"]
+    short = sorted(resource for resource, amount in wanted.items() if amount > free.get(resource, _ZERO))
+    return ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in short]
 
 
 def _is_ready(node: Object) -> bool:
@@ -210,9 +193,6 @@ def _is_ready(node: Object) -> bool:
 
 def _labels(node: Object) -> Mapping[str, str]:
     return node["metadata"].get("labels") or {}
-
-
-_log = logging.getLogger(__name__)
 
 
 class Scheduler:
@@ -271,7 +251,7 @@ class Scheduler:
         for pod in (*bound, *pending):
             self._guarded(pod, lambda one: known.update({one["metadata"]["uid"]: self._wanted(one)}))
         self._known = known
-        nodes = [node for node in self._cluster.list(NODES).items if self._guarded(node, _is_readable)]
+        nodes = [node for node in self._cluster.list(NODES).items if self._guarded(node, _read_all)]
         free = free_resources(
             nodes, ((pod["spec"]["nodeName"], known.get(pod["metadata"]["uid"], {})) for pod in bound)
         )
@@ -334,8 +314,21 @@ class Scheduler:
         self._cluster.patch(
             PODS, metadata["namespace"], metadata["name"], patch, kind=PatchType.STRATEGIC, subresource="status"
         )
-        with suppress(AlreadyExists, ClusterError):
-            self._cluster.create(EVENTS, metadata["namespace"], _event(pod, message, now))
+        # The same sentence about the same pod is one event, however often it is found again.
+        mark = zlib.crc32(f"{metadata['uid']} {message}".encode())
+        source = {"component": "default-scheduler"}
+        body = new_event(PODS, pod, type="Warning", reason="FailedScheduling", message=message, source=source, now=now)
+        body["metadata"] = {"name": f"{metadata['name'][:240]}.{mark:08x}"}
+        with suppress(ClusterError):
+            self._cluster.create(EVENTS, metadata["namespace"], body)
+
+
+def _read_all(node: Object) -> bool:
+    """True, unless reading what the scheduler reads of a node raises."""
+    _is_ready(node)
+    parse_resources(value_at(node, "status", "allocatable"))
+    predicates.untolerated_taint({}, value_at(node, "spec", "taints") or ())
+    return pods_exclude_each_other(_labels(node)) is not None
 
 
 def _is_pending(pod: Object) -> bool:
@@ -348,12 +341,3 @@ def _queue_order(pod: Object) -> tuple[int, str, str, str]:
     metadata = pod["metadata"]
     priority = int(pod["spec"].get("priority") or 0)
     return -priority, metadata["creationTimestamp"], metadata["namespace"], metadata["name"]
-
-
-def _event(pod: Object, message: str, now: str) -> Object:
-    metadata = pod["metadata"]
-    # The same sentence about the same pod is one event, however often it is found again.
-    mark = zlib.crc32(f"{metadata['uid']} {message}".encode())
-    source = {"component": "default-scheduler"}
-    body = new_event(PODS, pod, type="Warning", reason="FailedScheduling", message=message, source=source, now=now)
-    return {**body, "metadata": {"name": f"{metadata['name'][:240]}.{mark:08x}"}}

@@ -1,13 +1,12 @@
 """The API server on loopback: its socket, connections, request bodies, token, and kubeconfig.
 
-Ambiguous requests are refused: several lengths, a length beside chunks, other transfer codings.
+Ambiguous requests are refused: several lengths, or any transfer coding.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
-import re
 import resource
 import secrets
 import socket
@@ -19,13 +18,12 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest, LengthRequired, RequestEntityTooLarge, Unauthorized
-from tf_dist.cluster.apiserver.discovery import EMBEDDED_USER
-from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse, parse_query
-from tf_dist.cluster.apiserver.routes import Router, error_response
+from tf_dist.cluster.apiserver.handlers import Router, error_response
+from tf_dist.cluster.apiserver.requests import Request, ResourcePath, Response, StreamResponse
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.client_config import EMBEDDED_EXTENSION
 from tf_dist.cluster.concurrency import Service
@@ -33,16 +31,7 @@ from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServ
 from tf_dist.errors import ClusterError
 
 _MAX_CONNECTIONS: Final = 512
-
-
-class ApiListener(ConnectionTrackingServer):
-    """Accepts the connections of an ApiServer."""
-
-    thread_name = "tf-dist-connection"
-
-    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
-        self.api = api
-        super().__init__(address, ConnectionHandler, api.limits)
+EMBEDDED_USER: Final = "tf-dist"
 
 
 class ApiServer(Service):
@@ -71,12 +60,12 @@ class ApiServer(Service):
         self.credentials = (f"Bearer {self.token}".encode(), b"Basic " + basic)
         self.app = Router(cluster)
         self._stopped = False
-        self._listener: ApiListener | None = None
+        self._listener: _Listener | None = None
 
     def start(self) -> str:
         """Listen; the server's URL. ClusterError when the port is taken."""
         try:
-            self._listener = ApiListener(self._address, self)
+            self._listener = _Listener(self._address, self)
         except OSError as error:
             host, port = self._address
             raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}", hint="use another port") from error
@@ -96,10 +85,8 @@ _UNAUTHENTICATED: Final = ("/healthz", "/livez", "/readyz")
 _MAX_HEAD: Final = 64 * 1024  # bytes of the request line and all headers; of headers there may be 100
 _IDLE_TIMEOUT: Final = 300.0  # seconds from one request of a connection to the next
 _BODY_TIMEOUT: Final = 60.0  # seconds for a body
-_DISCARD_LIMITS: Final = (
-    1.0,
-    8 * 1024 * 1024,
-)  # seconds and bytes that a refused client may go on sending, to read the answer
+# Seconds and bytes that a refused client may go on sending, to read the answer.
+_DISCARD_LIMITS: Final = (1.0, 8 * 1024 * 1024)
 
 
 class _Head:
@@ -126,13 +113,9 @@ class ConnectionHandler(BaseHTTPRequestHandler):
     # Without these two every small reply waits 40 ms for a delayed acknowledgement.
     disable_nagle_algorithm = True
     wbufsize = 64 * 1024
-    server: ApiListener
+    server: _Listener
     _known = False  # whether the client has shown the token
     _stream_in: BufferedIOBase
-
-    @property
-    def _api(self) -> ApiServer:
-        return self.server.api
 
     def handle_one_request(self) -> None:
         """One request, its head within limits."""
@@ -157,7 +140,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             request = Request(
                 self.command,
                 path,
-                parse_query(query),
+                dict(parse_qsl(query, keep_blank_values=True)),
                 self.headers.get("Accept", ""),
                 self.headers.get("Content-Type", ""),
                 self._body(),
@@ -165,7 +148,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         except ClusterError as error:
             self._refuse(error)
             return
-        reply = self._api.app.handle(request)
+        reply = self.server.api.app.handle(request)
         # A client that disconnects midway is no error of the server.
         with suppress(ConnectionError, TimeoutError):
             self._send(reply) if isinstance(reply, Response) else self._stream(reply)
@@ -177,7 +160,7 @@ class ConnectionHandler(BaseHTTPRequestHandler):
     def _authorize(self, path: str) -> None:
         """Check the token before the body is read: an unauthorized client costs no memory and no time."""
         said = self.headers.get("Authorization", "").encode()
-        self._known = any(hmac.compare_digest(said, credential) for credential in self._api.credentials)
+        self._known = any(hmac.compare_digest(said, credential) for credential in self.server.api.credentials)
         if self._known:
             self.server.serving(self.connection)
         elif path not in _UNAUTHENTICATED:
@@ -194,8 +177,10 @@ class ConnectionHandler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.flush()
         self.server.waiting(self.connection, _BODY_TIMEOUT)
-        body = read_body(self._stream_in, length)
+        body = self._stream_in.read(length)
         self.server.serving(self.connection)
+        if len(body) != length:
+            raise BadRequest(f"the body ended after {len(body)} of {length} bytes")
         return body
 
     def _refuse(self, error: ClusterError) -> None:
@@ -254,82 +239,32 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         """Nothing goes to stderr: the app logs what fails."""
 
 
+class _Listener(ConnectionTrackingServer):
+    thread_name = "tf-dist-connection"
+
+    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
+        self.api = api
+        super().__init__(address, ConnectionHandler, api.limits)
+
+
 MAX_BODY_BYTES: Final = 3 * 1024 * 1024  # bytes, as a Kubernetes API server
 _WITH_BODY: Final = ("POST", "PUT", "PATCH")
-_MAX_CHUNK_LINE: Final = 1024  # bytes of a line between chunks
-_TRAILERS: Final = 16
-_LENGTH: Final = re.compile(r"[0-9]{1,18}")
-_CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
 
-def content_length(method: str, headers: Message) -> int | None:
-    """The length of the body in bytes, None for chunks; BadRequest, LengthRequired, RequestEntityTooLarge."""
+def content_length(method: str, headers: Message) -> int:
+    """The length of the body in bytes; BadRequest, LengthRequired, RequestEntityTooLarge."""
     lengths, codings = headers.get_all("Content-Length", []), headers.get_all("Transfer-Encoding", [])
-    if lengths and codings:
-        raise BadRequest("a request has either Content-Length or Transfer-Encoding, not both")
-    if codings:
-        if [coding.strip().lower() for coding in codings] != ["chunked"]:
-            raise BadRequest(f"unsupported Transfer-Encoding {', '.join(codings)!r}: only chunked")
-        return None
+    if codings or (not lengths and method in _WITH_BODY):
+        # Bodies in chunks are refused: kubectl and the clients for Python send whole ones.
+        raise LengthRequired(f"a {method} needs Content-Length, without Transfer-Encoding")
     if len(lengths) > 1:
         raise BadRequest(f"several Content-Length: {', '.join(lengths)}")
-    if not lengths:
-        if method in _WITH_BODY:
-            raise LengthRequired(f"a {method} needs Content-Length or Transfer-Encoding: chunked")
-        return 0
-    text = lengths[0].strip()
-    if text.isascii() and text.isdecimal() and not _LENGTH.fullmatch(text):
-        raise _too_large()
-    if not _LENGTH.fullmatch(text):
+    text = lengths[0].strip() if lengths else "0"
+    if not (text.isascii() and text.isdecimal()):
         raise BadRequest(f"invalid Content-Length {text[:40]!r}")
-    if int(text) > MAX_BODY_BYTES:
-        raise _too_large()
+    if len(text) > 18 or int(text) > MAX_BODY_BYTES:
+        raise RequestEntityTooLarge(f"the request is too large: the limit is {MAX_BODY_BYTES} bytes")
     return int(text)
-
-
-def read_body(stream: BufferedIOBase, length: int | None) -> bytes:
-    """The body of so many bytes, or in chunks; BadRequest when it ends early, RequestEntityTooLarge."""
-    if length is None:
-        return _chunks(stream)
-    return _exactly(stream, length)
-
-
-def _exactly(stream: BufferedIOBase, length: int) -> bytes:
-    data = stream.read(length) if length else b""
-    if len(data) != length:
-        raise BadRequest(f"the body ended after {len(data)} of {length} bytes")
-    return data
-
-
-def _chunks(stream: BufferedIOBase) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while length := _chunk_length(stream):
-        size += length
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-        parts.append(_exactly(stream, length))
-        if stream.readline(3) not in (b"\r\n", b"\n"):
-            raise BadRequest("a chunk does not end where it said")
-    for _ in range(_TRAILERS):  # they say nothing that matters here
-        line = stream.readline(_MAX_CHUNK_LINE)
-        if line in (b"\r\n", b"\n"):
-            return b"".join(parts)
-        if not line.endswith(b"\n"):
-            break
-    raise BadRequest("the trailers after the last chunk do not end")
-
-
-def _chunk_length(stream: BufferedIOBase) -> int:
-    line = stream.readline(_MAX_CHUNK_LINE)
-    match = _CHUNK.fullmatch(line)
-    if match is None:
-        raise BadRequest(f"invalid chunk length {line[:40]!r}")
-    return int(match[1], 16)
-
-
-def _too_large() -> RequestEntityTooLarge:
-    return RequestEntityTooLarge(f"the request is too large: the limit is {MAX_BODY_BYTES} bytes")
 
 
 def make_kubeconfig(url: str, token: str, *, addresses_path: str = "") -> Object:
@@ -339,17 +274,17 @@ def make_kubeconfig(url: str, token: str, *, addresses_path: str = "") -> Object
     carries (and masks it in messages); the Python client does it the other way round. ``addresses_path``: of a cluster
     without DNS.
     """
-    name, namespace = "tf-dist", "default"
     scheme, _, place = url.partition("://")
     cluster: Object = {"server": f"{scheme}://{EMBEDDED_USER}:{quote(token, safe='')}@{place}"}
     if addresses_path:
         cluster["extensions"] = [{"name": EMBEDDED_EXTENSION, "extension": {"addresses": addresses_path}}]
+    context = {"cluster": "tf-dist", "user": EMBEDDED_USER, "namespace": "default"}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "preferences": {},
-        "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": {"token": token}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
-        "current-context": name,
+        "clusters": [{"name": "tf-dist", "cluster": cluster}],
+        "users": [{"name": EMBEDDED_USER, "user": {"token": token}}],
+        "contexts": [{"name": "tf-dist", "context": context}],
+        "current-context": "tf-dist",
     }

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cluster.support import node, pod
 from tf_dist.cluster.api import NODES, PODS, Object, Resource
+from tf_dist.cluster.apiserver.handlers import Router
+from tf_dist.cluster.apiserver.requests import Request
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, Kind
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -91,15 +93,14 @@ def test_no_accepted_object_keeps_another_from_progress(kind: Kind) -> None:
 
 
 def assert_progress(memory: MemoryCluster, resource: Resource, mark: str) -> None:
-    """A good pod is placed beside whatever was taken; then all of that is removed."""
+    """A good pod is placed beside whatever was taken, and all is printed; then all of that is removed."""
     name = f"good-{mark}"
     body = pod(name, tolerations=[{"operator": "Exists"}])
     memory.create(PODS, "default", body)
     Scheduler(memory).step()
     assert memory.get(PODS, "default", name)["spec"].get("nodeName"), mark
-    if resource.plural not in ("nodes", "namespaces"):
-        memory.delete_collection(resource, "default" if resource.namespaced else None)
-    if resource.plural == "nodes":
-        for one in memory.list(NODES).items:
-            if one["metadata"]["name"] != "good":
-                memory.delete(NODES, None, one["metadata"]["name"])
+    table = Request("GET", resource.path(), {}, accept="application/json;as=Table;g=meta.k8s.io;v=v1")
+    assert Router(memory).handle(table).code == 200, mark
+    for one in memory.list(resource).items if resource.plural != "namespaces" else ():
+        if one["metadata"]["name"] != "good":
+            memory.delete(resource, one["metadata"].get("namespace"), one["metadata"]["name"])

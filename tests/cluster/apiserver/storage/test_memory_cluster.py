@@ -16,7 +16,6 @@ import pytest
 from tests.cluster.support import config_map, names, owned_by, pod
 from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, TFJOBS, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.errors import NotFound
 
@@ -90,13 +89,6 @@ def test_a_deep_tree_needs_no_deep_stack(memory: MemoryCluster) -> None:
         above = memory.create(CONFIG_MAPS, "default", owned_by(above, config_map(f"c{number}")))
     memory.delete(CONFIG_MAPS, "default", "c0")
     assert names(memory, CONFIG_MAPS, "default") == []
-
-
-def test_a_collection_is_deleted_by_selector(memory: MemoryCluster) -> None:
-    for name in ("a", "b"):
-        memory.create(CONFIG_MAPS, "default", config_map(name))
-    memory.delete_collection(CONFIG_MAPS, "default", DeleteOptions(), fields="metadata.name=a")
-    assert names(memory, CONFIG_MAPS, "default") == ["b"]
 
 
 Write = Callable[[MemoryCluster], object]

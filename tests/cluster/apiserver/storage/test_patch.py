@@ -65,9 +65,6 @@ def test_strategic(target: Any, patch: Any, result: Any) -> None:
         (" a = b , ! c ", {"a": "b"}, True),
         ("a notin (b,c)", {}, True),
         ("a in (b, )", {"a": ""}, True),
-        ("n>3", {"n": "4"}, True),
-        ("n<3", {"n": "4"}, False),
-        ("n>3", {"n": "many"}, False),
     ],
 )
 def test_label_selectors(selector: str, labels: dict[str, str], holds: bool) -> None:
@@ -76,7 +73,7 @@ def test_label_selectors(selector: str, labels: dict[str, str], holds: bool) -> 
     assert predicate({"metadata": {"labels": labels}}) is holds
 
 
-@pytest.mark.parametrize("selector", [",", "a,", "a,,b", "a=b c", "in (a)", "a in b", "!", "a>x", "a=b=c"])
+@pytest.mark.parametrize("selector", [",", "a,", "a,,b", "a=b c", "in (a)", "a in b", "!", "a>x", "a>1", "a=b=c"])
 def test_bad_label_selectors(selector: str) -> None:
     with pytest.raises(BadRequest):
         label_predicate(selector)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tf_dist.cluster import api
 from tf_dist.cluster.api import Object, Resource
-from tf_dist.cluster.api_errors import BadRequest, MethodNotAllowed
-from tf_dist.cluster.apiserver.storage.object_validation import NameRule
+from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.cluster.printer_columns import (
     QUEUE_COLUMNS,
@@ -21,6 +21,21 @@ from tf_dist.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
+class NameRule:
+    """A family of names, what an error says of it, and the most characters of a name."""
+
+    title: str
+    pattern: re.Pattern[str]
+    longest: int
+
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+SUBDOMAIN = NameRule("a lowercase RFC 1123 subdomain", re.compile(rf"{_LABEL}(\.{_LABEL})*"), 253)
+LABEL = NameRule("a lowercase RFC 1123 label", re.compile(_LABEL), 63)
+LABEL_1035 = NameRule("a DNS-1035 label", re.compile("[a-z]([-a-z0-9]*[a-z0-9])?"), 63)
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind that is served: its preferred version, and the traits that decide how its objects are treated."""
 
@@ -29,7 +44,7 @@ class Kind:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     other_versions: tuple[str, ...] = ()
-    names: NameRule = NameRule.SUBDOMAIN
+    names: NameRule = SUBDOMAIN
     status: bool = False  # has a status subresource
     generation: bool = False  # counts changes of everything but metadata and status
     unconditional: bool = True  # may be replaced without a resourceVersion
@@ -61,39 +76,53 @@ def _custom(resource: Resource, *short: str, **traits: Any) -> Kind:
     return Kind(resource, resource.kind.lower(), short, **traits)
 
 
-_RBAC = "rbac.authorization.k8s.io"
 _ALL = ("all",)
+_column = AdditionalPrinterColumn
+_AGE = _column("Age", "metadata.creationTimestamp", "date")
 CRDS = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
-JOBS = Resource("batch", "v1", "Job", "jobs")
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
 
+# Columns without a path are computed (``printing``).
+_POD_COLUMNS = (
+    _column("Ready", ""),
+    _column("Status", ""),
+    _column("Restarts", "", "integer"),
+    _AGE,
+    _column("IP", "status.podIP", priority=1),
+    _column("Node", "spec.nodeName", priority=1),
+)
+_SERVICE_COLUMNS = (_column("Type", "spec.type"), _column("Cluster-IP", "spec.clusterIP"), _AGE)
+_NODE_COLUMNS = (
+    _column("Status", ""),
+    _column("CPU", "status.allocatable.cpu"),
+    _column("Memory", "status.allocatable.memory"),
+    _AGE,
+)
+_EVENT_COLUMNS = (
+    _column("Last Seen", "lastTimestamp", "date"),
+    _column("Type", "type"),
+    _column("Reason", "reason"),
+    _column("Object", ""),
+    _column("Message", "message"),
+)
+
 BUILTIN_KINDS: tuple[Kind, ...] = (
-    _core(api.PODS, "po", status=True, categories=_ALL),
-    _core(api.SERVICES, "svc", status=True, categories=_ALL, names=NameRule.LABEL_1035),
+    _core(api.PODS, "po", status=True, categories=_ALL, columns=_POD_COLUMNS),
+    _core(api.SERVICES, "svc", status=True, categories=_ALL, names=LABEL_1035, columns=_SERVICE_COLUMNS),
     _core(api.CONFIG_MAPS, "cm"),
     _core(api.SECRETS),
-    _core(api.EVENTS, "ev"),
-    _core(api.PERSISTENT_VOLUME_CLAIMS, "pvc", status=True),
-    _core(api.NODES, "no", status=True),
-    _core(api.NAMESPACES, "ns", status=True, names=NameRule.LABEL),
+    _core(api.EVENTS, "ev", columns=_EVENT_COLUMNS),
+    _core(api.PERSISTENT_VOLUME_CLAIMS, "pvc", status=True, columns=(_column("Status", "status.phase"), _AGE)),
+    _core(api.NODES, "no", status=True, columns=_NODE_COLUMNS),
+    _core(api.NAMESPACES, "ns", status=True, names=LABEL, columns=(_column("Status", "status.phase"), _AGE)),
     _core(Resource("", "v1", "ServiceAccount", "serviceaccounts"), "sa"),
-    _core(Resource("", "v1", "Endpoints", "endpoints"), "ep"),
-    _core(Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices"), generation=True),
     _core(api.LEASES, unconditional=False),
     _core(api.NETWORK_POLICIES, "netpol", generation=True),
-    _core(api.PRIORITY_CLASSES, "pc", generation=True),
+    _core(api.POD_DISRUPTION_BUDGETS, "pdb", status=True, generation=True, unconditional=False),
+    _core(api.PRIORITY_CLASSES, "pc", generation=True, columns=(_column("Value", "value", "integer"), _AGE)),
     _core(api.RESOURCE_QUOTAS, "quota", status=True),
     _core(api.LIMIT_RANGES, "limits"),
     _core(api.RUNTIME_CLASSES),
-    _core(api.POD_DISRUPTION_BUDGETS, "pdb", status=True, generation=True, unconditional=False),
-    _core(JOBS, status=True, generation=True, categories=_ALL),
-    _core(Resource(_RBAC, "v1", "Role", "roles"), names=NameRule.PATH_SEGMENT),
-    _core(Resource(_RBAC, "v1", "RoleBinding", "rolebindings"), names=NameRule.PATH_SEGMENT),
-    _core(Resource(_RBAC, "v1", "ClusterRole", "clusterroles", namespaced=False), names=NameRule.PATH_SEGMENT),
-    _core(
-        Resource(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
-        names=NameRule.PATH_SEGMENT,
-    ),
     _core(CRDS, "crd", "crds", status=True, generation=True, unconditional=False),
     _custom(api.TFJOBS, "tfj", other_versions=("v1alpha1",), categories=_ALL, columns=TFJOB_COLUMNS),
     _custom(api.VOLCANO_JOBS, "vcjob", "vj", categories=_ALL, columns=VOLCANO_JOB_COLUMNS),
@@ -105,12 +134,12 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
 )
 
 
-POD_SUBRESOURCES: Mapping[str, tuple[str, str]] = {
-    "binding": ("Binding", "create"),
-    "eviction": ("Eviction", "create"),
-    "log": ("Pod", "get"),
+POD_SUBRESOURCES: Mapping[str, Mapping[str, Any]] = {
+    # kubectl drain evicts only where it reads from which group an Eviction is.
+    "eviction": {"kind": "Eviction", "verbs": ["create"], "group": "policy", "version": "v1"},
+    "log": {"verbs": ["get"]},
 }
-"""Subresources of pods beside their status: the kind and the verb of each."""
+"""Subresources of pods in addition to their status, as discovery lists them."""
 
 
 class ResourceRegistry:
@@ -131,9 +160,12 @@ class ResourceRegistry:
             raise NotFound(f"the server could not find the requested resource ({group or 'core'}/{version} {plural})")
         return kind
 
-    def by_key(self, key: str) -> Kind:
-        """The kind that objects are stored under as ``key``."""
-        return self._kinds[key]
+    def scope(self, resource: Resource, subresource: str = "") -> RequestScope:
+        """The kind and version of a request; NotFound, also for a subresource that cannot be written."""
+        kind = self.find(resource.group, resource.version, resource.plural)
+        if subresource and (subresource != "status" or not kind.status):
+            raise NotFound(f"{kind.key} cannot be written through a subresource {subresource!r}")
+        return RequestScope(kind, resource)
 
     def of(self, api_version: str, kind: str) -> Kind | None:
         """The kind that an owner reference names, if it is served."""
@@ -174,15 +206,11 @@ def kind_from_crd(spec: Mapping[str, Any]) -> Kind:
         generation=True,
         unconditional=False,
         custom=True,
-        columns=tuple(_columns(served[0])),
+        columns=tuple(
+            AdditionalPrinterColumn(one["name"], one["jsonPath"].lstrip("."), one["type"], one.get("priority", 0))
+            for one in served[0].get("additionalPrinterColumns") or ()
+        ),
     )
-
-
-def _columns(version: Mapping[str, Any]) -> Iterator[AdditionalPrinterColumn]:
-    for column in version.get("additionalPrinterColumns") or ():
-        yield AdditionalPrinterColumn(
-            column["name"], column["jsonPath"].lstrip("."), column["type"], column.get("priority", 0)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +232,8 @@ class RequestScope:
 
     def view(self, obj: Object) -> Object:
         """A stored object at this version. As with a CRD without conversion: only its apiVersion is another."""
-        return obj if self._preferred else {**obj, "apiVersion": self.resource.api_version}
-
-    def views(self, objects: list[Object]) -> list[Object]:
-        """Many of them; the same list where nothing changes."""
-        return objects if self._preferred else [self.view(obj) for obj in objects]
-
-    @property
-    def _preferred(self) -> bool:
-        return self.resource.version == self.kind.resource.version
+        version = self.resource.api_version
+        return obj if obj["apiVersion"] == version else {**obj, "apiVersion": version}
 
     def bookmark(self, version: str, *, initial_end: bool = False) -> Object:
         """A bookmark at a version of the store; ``initial_end``: it ends the initial events."""
@@ -220,12 +241,3 @@ class RequestScope:
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         return {"apiVersion": self.resource.api_version, "kind": self.resource.kind, "metadata": metadata}
-
-
-def request_scope(registry: ResourceRegistry, resource: Resource, subresource: str = "") -> RequestScope:
-    """The kind and version of a request; NotFound, MethodNotAllowed (no write through this subresource)."""
-    kind = registry.find(resource.group, resource.version, resource.plural)
-    if subresource and (subresource != "status" or not kind.status):
-        wrong = MethodNotAllowed if subresource in POD_SUBRESOURCES else NotFound
-        raise wrong(f"{kind.key} cannot be written through a subresource {subresource!r}")
-    return RequestScope(kind, resource)

@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from tf_dist.cluster.api import Object, has_ended
 from tf_dist.cluster.api_errors import BadRequest
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, update_quota_status
-from tf_dist.cluster.apiserver.storage.object_validation import DEFAULT_GRACE_SECONDS
+from tf_dist.cluster.apiserver.storage.object_admission import (
+    DEFAULT_GRACE_SECONDS,
+    ServerContext,
+    update_quota_status,
+)
 from tf_dist.cluster.apiserver.storage.store import Key, owner_references, with_metadata
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden
@@ -78,14 +81,16 @@ class GarbageCollector:
             raise BadRequest(f"invalid propagationPolicy {options.propagation!r}: one of {', '.join(POLICIES)}")
 
     def _begin(self, key: Key, obj: Object, options: DeleteOptions) -> Object | None:
-        if options.propagation == "Orphan":
-            self._cut_loose(obj["metadata"]["uid"])
+        uid = obj["metadata"]["uid"]
+        for dependent in self._store.dependents(uid) if options.propagation == "Orphan" else ():
+            if other := self._store.get(dependent):
+                kept = [owner for owner in owner_references(other) if owner["uid"] != uid]
+                self._store.put(dependent, with_metadata(other, ownerReferences=kept or None))
         finalizers = list(obj["metadata"].get("finalizers") or ())
-        foreground = options.propagation == "Foreground" and self._store.dependents(obj["metadata"]["uid"])
+        foreground = options.propagation == "Foreground" and self._store.dependents(uid)
         if foreground and FOREGROUND_FINALIZER not in finalizers:
             finalizers.append(FOREGROUND_FINALIZER)
-        marked = self._marked(key, obj, finalizers, self._grace(key, obj, options))
-        return self._settle(key, marked)
+        return self._settle(key, self._marked(key, obj, finalizers, self._grace(key, obj, options)))
 
     def _grace(self, key: Key, obj: Object, options: DeleteOptions) -> int:
         spec = obj.get("spec") or {}
@@ -197,9 +202,6 @@ class GarbageCollector:
         while self._unserved:
             self._store.hang_up(self._unserved.pop())
         self._todo.extend(dict.fromkeys(refused))
-        self._try_again_later()
-
-    def _try_again_later(self) -> None:
         if not self._todo:
             self._pause = _SHORTEST
         elif self._timer is None and not self._closed:
@@ -265,13 +267,6 @@ class GarbageCollector:
         if above is None or found is None or above.namespace not in ("", key.namespace):
             return "absent"
         return "leaving" if FOREGROUND_FINALIZER in (found["metadata"].get("finalizers") or ()) else "alive"
-
-    def _cut_loose(self, uid: str) -> None:
-        for key in self._store.dependents(uid):
-            obj = self._store.get(key)
-            if obj:
-                kept = [owner for owner in owner_references(obj) if owner["uid"] != uid]
-                self._store.put(key, with_metadata(obj, ownerReferences=kept or None))
 
     def _is_leaving(self, namespace: str) -> bool:
         found = self._store.get(Key("namespaces", "", namespace)) if namespace else None

@@ -8,19 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from queue import Empty
 
 from tf_dist.cluster.api import Object, ObjectList, Stream, WatchEvent
 from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.cluster.apiserver.storage.selectors import Predicate, object_predicate
+from tf_dist.cluster.apiserver.storage.selectors import Predicate
 from tf_dist.cluster.apiserver.storage.store import Change, Store, Watcher, with_metadata
 from tf_dist.errors import Gone
-
-__all__ = ["ListOptions", "initial_events", "list_objects", "object_predicate", "parse_version"]
-
 
 Bookmark = Callable[[str], Object]
 
@@ -139,52 +135,40 @@ def translate_change(change: Change, match: Predicate | None, view: Callable[[Ob
 _Place = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOptions:
-    """What a list asks for; ``limit`` 0 is everything."""
-
-    kind: str
-    namespace: str | None
-    match: Predicate | None
-    limit: int = 0
-    continue_: str = ""
-
-
-def list_objects(store: Store, page: ListOptions) -> ObjectList:
-    """The objects in order of namespace and name. A later page shows them as they were at the first."""
-    if page.continue_:
-        version, start = _parse_continue_token(page.continue_)
-        objects = _objects_at(store, page, version, start)
+def list_objects(
+    store: Store, kind: str, namespace: str | None, match: Predicate | None, limit: int = 0, continue_: str = ""
+) -> ObjectList:
+    """The objects in order of namespace and name (0: all). A later page shows them as they were at the first."""
+    if continue_:
+        version, start = _parse_continue_token(continue_)
+        objects = _objects_at(store, kind, namespace, version, start)
     else:
         version = store.version
-        objects = store.scan(page.kind, page.namespace)
-    match = page.match
+        objects = store.scan(kind, namespace)
     wanted = (entry for entry in objects if match is None or match(entry[2]))
-    items = list(islice(wanted, page.limit)) if page.limit > 0 else list(wanted)
-    more = page.limit > 0 and next(wanted, None) is not None
-    token = _continue_token(version, items[-1][0], items[-1][1]) if more else ""
+    items = list(islice(wanted, limit)) if limit > 0 else list(wanted)
+    more = limit > 0 and next(wanted, None) is not None
+    token = base64.urlsafe_b64encode(json.dumps([version, *items[-1][:2]]).encode()).decode() if more else ""
     return ObjectList([obj for _, _, obj in items], str(version), token)
 
 
-def _objects_at(store: Store, page: ListOptions, version: int, start: _Place) -> Iterator[tuple[str, str, Object]]:
+def _objects_at(
+    store: Store, kind: str, namespace: str | None, version: int, start: _Place
+) -> Iterator[tuple[str, str, Object]]:
     """The objects after a key as they were at a version: the current ones, with every later change undone."""
     try:
-        changes = store.changes_since(page.kind, version)
+        changes = store.changes_since(kind, version)
     except Gone as error:
         raise Gone(
             "The provided continue parameter is too old to display a consistent list result", hint="start the list anew"
         ) from error
     before: dict[_Place, Object | None] = {}
     for change in changes:
-        if page.namespace in (None, change.key.namespace):
+        if namespace in (None, change.key.namespace):
             before.setdefault((change.key.namespace, change.key.name), change.previous)
-    now = (entry for entry in store.scan(page.kind, page.namespace, start) if entry[:2] not in before)
+    now = (entry for entry in store.scan(kind, namespace, start) if entry[:2] not in before)
     then = ((*place, obj) for place, obj in sorted(before.items()) if obj is not None and place > start)
     return merge(now, then, key=lambda entry: entry[:2])
-
-
-def _continue_token(version: int, namespace: str, name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([version, namespace, name]).encode()).decode()
 
 
 def _parse_continue_token(token: str) -> tuple[int, _Place]:
@@ -195,13 +179,6 @@ def _parse_continue_token(token: str) -> tuple[int, _Place]:
         raise BadRequest(f"continue key is not valid: {token!r}") from error
 
 
-def parse_version(text: str) -> int:
-    """A resource version as a number; BadRequest."""
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    raise BadRequest(f"invalid resource version: {text!r}")
-
-
 def initial_events(
     store: Store,
     kind: str,
@@ -210,14 +187,11 @@ def initial_events(
     view: Callable[[Object], Object],
     since: str,
 ) -> list[WatchEvent]:
-    """What a watch begins with: all there is ("" and "0"), or the changes after a version; Gone."""
+    """What a watch begins with: all there is ("" and "0"), or the changes after a version; Gone, BadRequest."""
     if since in ("", "0"):
-        found = list_objects(store, ListOptions(kind, namespace, match))
-        return [WatchEvent("ADDED", view(obj)) for obj in found.items]
-    changes = store.changes_since(kind, parse_version(since))
-    mine = [change for change in changes if namespace in (None, change.key.namespace)]
-    return list(_visible(translate_change(change, match, view) for change in mine))
-
-
-def _visible(events: Iterable[WatchEvent | None]) -> Iterable[WatchEvent]:
-    return (event for event in events if event is not None)
+        return [WatchEvent("ADDED", view(obj)) for obj in list_objects(store, kind, namespace, match).items]
+    if not (since.isascii() and since.isdecimal()):
+        raise BadRequest(f"invalid resource version: {since!r}")
+    changes = store.changes_since(kind, int(since))
+    seen = (translate_change(change, match, view) for change in changes if namespace in (None, change.key.namespace))
+    return [event for event in seen if event is not None]

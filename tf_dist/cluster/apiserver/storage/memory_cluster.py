@@ -6,44 +6,43 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tf_dist.cluster import api
 from tf_dist.cluster.api import ALL_LINES, LogOptions, Object, ObjectList, PatchType, Resource, Stream, WatchEvent
-from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.cluster.apiserver.storage import list_watch
-from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, Kind, ResourceRegistry, request_scope
+from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid, UnsupportedMediaType
+from tf_dist.cluster.apiserver.storage.api_resources import BUILTIN_KINDS, CRDS, Kind, ResourceRegistry
 from tf_dist.cluster.apiserver.storage.garbage_collector import DeleteOptions, GarbageCollector
-from tf_dist.cluster.apiserver.storage.list_watch import WatchStream
-from tf_dist.cluster.apiserver.storage.object_admission import ServerContext, Validator
-from tf_dist.cluster.apiserver.storage.store import Clock, Journal, Key, Store
-from tf_dist.cluster.apiserver.storage.writes import ObjectWriter, object_not_found
+from tf_dist.cluster.apiserver.storage.list_watch import WatchStream, initial_events, list_objects
+from tf_dist.cluster.apiserver.storage.object_admission import (
+    ServerContext,
+    Validator,
+    admit_create,
+    admit_update,
+    check_quota,
+    decode_body,
+    error_subject,
+    update_quota_status,
+)
+from tf_dist.cluster.apiserver.storage.patch import apply_patch
+from tf_dist.cluster.apiserver.storage.selectors import object_predicate
+from tf_dist.cluster.apiserver.storage.store import Clock, Journal, Key, Store, deep_copy_json, owner_references
 from tf_dist.core.api.names import SYSTEM_NAMESPACE
 from tf_dist.core.api.timestamps import format_time
-from tf_dist.errors import NotFound
+from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 LogSource = Callable[[str, str, LogOptions], Stream[bytes]]
 """``Cluster.logs``, of the kubelet once it runs."""
 EndpointResolver = Callable[[Object, Sequence[str]], Mapping[str, str]]
 """``Cluster.addresses``, where DNS does not work."""
-
-
-def log_container(pod: Object, wanted: str) -> str:
-    """The container of a log request: the named one, or the only one; BadRequest."""
-    spec = pod["spec"]
-    names = [item["name"] for field in ("containers", "initContainers") for item in spec.get(field) or ()]
-    name = pod["metadata"]["name"]
-    if wanted:
-        if wanted not in names:
-            raise BadRequest(f"container {wanted} is not valid for pod {name}")
-        return wanted
-    main: str = spec["containers"][0]["name"]
-    if len(spec["containers"]) > 1:
-        choices = " ".join(item["name"] for item in spec["containers"])
-        raise BadRequest(f"a container name must be specified for pod {name}, choose one of: [{choices}]")
-    return main
+_CRDS_KEY: Final = f"{CRDS.plural}.{CRDS.group}"
+_EVENT_SECONDS: Final = 3600  # for which events are kept
+_NAME_ATTEMPTS: Final = 8  # how often a generated name is drawn anew when it is taken
+# No vowels and no look-alikes, so that a random suffix spells nothing; the prefix is cut where a label would overflow.
+_SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH: Final = 5
+_GENERATED_MAX: Final = 63
 
 
 class MemoryCluster:
@@ -77,12 +76,9 @@ class MemoryCluster:
             self._store, self.kinds, clock, uids, random.Random(), validators or {}, any_priority_class
         )
         self._reaper = GarbageCollector(self._context)
-        self._writer = ObjectWriter(self._context, self._reaper)
-        self._recover()
-
-    def _recover(self) -> None:
         with self._store.lock:
-            self._writer.register_stored_crds()
+            for _, _, crd in self._store.scan(_CRDS_KEY, None):
+                self.kinds.define(crd)
             self._reaper.resync_all()
             # The last one: a cluster in which tf-dist is installed.
             for name in ("default", "kube-system", SYSTEM_NAMESPACE):
@@ -115,21 +111,16 @@ class MemoryCluster:
     ) -> ObjectList:
         """All objects of a kind in order of namespace and name, or a page of them as of the first page."""
         with self._store.lock:
-            asked = request_scope(self.kinds, resource)
-            page = list_watch.ListOptions(
-                asked.kind.key, namespace, list_watch.object_predicate(labels, fields), limit, continue_
-            )
-            found = list_watch.list_objects(self._store, page)
-        return found._replace(items=asked.views(found.items))
+            asked = self.kinds.scope(resource)
+            match = object_predicate(labels, fields)
+            found = list_objects(self._store, asked.kind.key, namespace, match, limit, continue_)
+        return found._replace(items=[asked.view(obj) for obj in found.items])
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object:
         """One object; NotFound."""
         with self._store.lock:
-            asked = request_scope(self.kinds, resource)
-            obj = self._store.get(asked.key(namespace, name))
-        if obj is None:
-            raise object_not_found(asked.kind, name)
-        return asked.view(obj)
+            asked = self.kinds.scope(resource)
+            return asked.view(self._existing(asked.key(namespace, name)))
 
     def watch(
         self,
@@ -143,11 +134,11 @@ class MemoryCluster:
         initial_end: bool = False,
     ) -> Stream[WatchEvent]:
         """Changes after a version; "" and "0" start with what is there (``initial_end``: then a bookmark says so)."""
-        match = list_watch.object_predicate(labels, fields)
+        match = object_predicate(labels, fields)
         with self._store.lock:
-            asked = request_scope(self.kinds, resource)
+            asked = self.kinds.scope(resource)
             kind = asked.kind.key
-            backlog = list_watch.initial_events(self._store, kind, namespace, match, asked.view, since)
+            backlog = initial_events(self._store, kind, namespace, match, asked.view, since)
             if initial_end:
                 backlog.append(WatchEvent("BOOKMARK", asked.bookmark(str(self._store.version), initial_end=True)))
             return WatchStream(
@@ -163,9 +154,15 @@ class MemoryCluster:
             )
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log, from the kubelet that runs it."""
-        found = self.get(api.PODS, namespace, pod)
-        container = log_container(found, options.container)
+        """The lines of a container's log (the only one, or the one that is named), from the kubelet that runs it."""
+        spec = self.get(api.PODS, namespace, pod)["spec"]
+        names = [item["name"] for field in ("containers", "initContainers") for item in spec.get(field) or ()]
+        container = options.container or names[0]
+        if container not in names:
+            raise BadRequest(f"container {container} is not valid for pod {pod}")
+        if not options.container and len(spec["containers"]) > 1:
+            choices = " ".join(item["name"] for item in spec["containers"])
+            raise BadRequest(f"a container name must be specified for pod {pod}, choose one of: [{choices}]")
         if self.log_source is None:
             raise BadRequest(f'container "{container}" in pod "{pod}" is waiting to start: no node agent runs here')
         return self.log_source(namespace, pod, replace(options, container=container))
@@ -174,14 +171,90 @@ class MemoryCluster:
         """Where endpoints are really reached; {} without an endpoint resolver."""
         return self.endpoint_resolver(owner, endpoints) if self.endpoint_resolver else {}
 
+    def _existing(self, key: Key) -> Object:
+        if (obj := self._store.get(key)) is None:
+            raise NotFound(f'{key.kind} "{key.name}" not found')
+        return obj
+
     # Writing
 
     def create(self, resource: Resource, namespace: str | None, body: Object, *, dry_run: bool = False) -> Object:
         """The created object; AlreadyExists, Rejected, Forbidden, NotFound (no such namespace)."""
         with self._store.lock:
-            asked = request_scope(self.kinds, resource)
-            obj = self._writer.create(asked.kind, resource, namespace, body, dry_run=dry_run)
+            asked = self.kinds.scope(resource)
+            kind = asked.kind
+            obj = decode_body(kind, resource.api_version, body)
+            space = self._namespace_of(kind, namespace, obj)
+            self._generate_name(kind, space, obj["metadata"])
+            if obj["metadata"].get("resourceVersion"):
+                raise BadRequest("resourceVersion should not be set on objects to be created")
+            obj = admit_create(self._context, kind, obj)
+            key = Key(kind.key, space, obj["metadata"]["name"])
+            if self._store.get(key) is not None:
+                raise AlreadyExists(f'{kind.key} "{key.name}" already exists')
+            obj["apiVersion"] = kind.resource.api_version
+            check_quota(self._context, kind, obj)
+            if not dry_run:
+                obj = self._put(key, obj)
+                if key.kind == "events":
+                    self._forget_old_events(space)
+                if owner_references(obj):
+                    self._reaper.consider(key)
         return asked.view(obj)
+
+    def _namespace_of(self, kind: Kind, namespace: str | None, obj: Object) -> str:
+        """The namespace of a new object, which must exist and not be terminating."""
+        metadata = obj["metadata"]
+        if not kind.resource.namespaced:
+            metadata.pop("namespace", None)
+            return ""
+        space = namespace or metadata.get("namespace")
+        if not space or metadata.setdefault("namespace", space) != space:
+            raise BadRequest(
+                f"the namespace of the provided object ({metadata.get('namespace', '')}) does not match the namespace "
+                f"sent on the request ({namespace or ''})"
+            )
+        found = self._store.get(Key("namespaces", "", space))
+        if found is None:
+            raise NotFound(f'namespaces "{space}" not found', hint="create the namespace first")
+        if found["metadata"].get("deletionTimestamp"):
+            raise AdmissionDenied(
+                f'{kind.key} "{metadata.get("name", "")}" is forbidden: unable to create new content in namespace '
+                f"{space} because it is being terminated"
+            )
+        return str(space)
+
+    def _generate_name(self, kind: Kind, namespace: str, metadata: Object) -> None:
+        for field in ("name", "generateName"):
+            if not isinstance(metadata.get(field) or "", str):
+                raise BadRequest(f"metadata.{field} must be a string")
+        if metadata.get("name") or not metadata.get("generateName"):
+            return
+        for _ in range(_NAME_ATTEMPTS):
+            suffix = "".join(self._context.dice.choices(_SUFFIX, k=_SUFFIX_LENGTH))
+            metadata["name"] = metadata["generateName"][: _GENERATED_MAX - _SUFFIX_LENGTH] + suffix
+            if self._store.get(Key(kind.key, namespace, metadata["name"])) is None:
+                return
+
+    def _put(self, key: Key, obj: Object) -> Object:
+        """Store the object with all that follows from it at once."""
+        stored = self._store.put(key, obj)
+        update_quota_status(self._context, key)
+        if key.kind == _CRDS_KEY:
+            self.kinds.define(stored)
+        return self._store.get(key) or stored
+
+    def _forget_old_events(self, namespace: str) -> None:
+        """Delete events an hour after they were last seen, as Kubernetes does; checked when one is added."""
+        limit = format_time(self.clock() - _EVENT_SECONDS)
+        old: list[str] = []
+        for name, event in self._store.by_age("events", namespace).items():
+            if event["metadata"]["creationTimestamp"] >= limit:
+                break
+            if (event.get("lastTimestamp") or "") < limit:
+                old.append(name)
+        for name in old:
+            self._reaper.gone(Key("events", namespace, name))
 
     def replace(
         self,
@@ -195,10 +268,23 @@ class MemoryCluster:
     ) -> Object:
         """The object after it was replaced; NotFound, Conflict, Rejected."""
         with self._store.lock:
-            asked = request_scope(self.kinds, resource, subresource)
-            key = asked.key(namespace, name)
-            obj = self._writer.replace(asked.kind, resource, key, body, subresource=subresource, dry_run=dry_run)
-        return asked.view(obj)
+            asked = self.kinds.scope(resource, subresource)
+            kind, key = asked.kind, asked.key(namespace, name)
+            obj = decode_body(kind, resource.api_version, body)
+            metadata = obj["metadata"]
+            if metadata.setdefault("name", name) != name:
+                raise BadRequest(
+                    f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
+                )
+            if key.namespace and metadata.setdefault("namespace", key.namespace) != key.namespace:
+                raise BadRequest(
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                )
+            old = self._existing(key)
+            if not metadata.get("resourceVersion") and not kind.unconditional:
+                problem = Problem("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
+                raise Invalid(error_subject(kind, obj), [problem])
+            return asked.view(self._update(kind, key, old, obj, subresource=subresource, dry_run=dry_run))
 
     def patch(
         self,
@@ -213,12 +299,94 @@ class MemoryCluster:
     ) -> Object:
         """The patched object; NotFound, Conflict, Rejected."""
         with self._store.lock:
-            asked = request_scope(self.kinds, resource, subresource)
+            asked = self.kinds.scope(resource, subresource)
             key = asked.key(namespace, name)
-            obj = self._writer.patch(
-                asked.kind, key, body, how=kind, view=asked.view, subresource=subresource, dry_run=dry_run
+            if asked.kind.custom and kind is PatchType.STRATEGIC:
+                taken = f"{PatchType.MERGE}, {PatchType.JSON}"
+                raise UnsupportedMediaType(f"the body of the request was in an unknown format: {key.kind} take {taken}")
+            try:
+                change = deep_copy_json(body)
+            except (TypeError, RecursionError) as error:
+                raise BadRequest(f"the patch is not JSON: {error}") from error
+            old = self._existing(key)
+            before = asked.view(old)
+            new = apply_patch(before, change, kind)
+            metadata = new.get("metadata")
+            if not isinstance(metadata, dict) or new.get("apiVersion") != before["apiVersion"]:
+                raise BadRequest("a patch may not change the apiVersion or remove the metadata")
+            if metadata.get("name") != name:
+                raise BadRequest(
+                    f"the name of the object ({metadata.get('name')}) does not match the name on the URL ({name})"
+                )
+            if (uid := metadata.get("uid")) != old["metadata"]["uid"]:
+                problem = Problem("metadata.uid", f'Invalid value: "{uid}": field is immutable')
+                raise Invalid(error_subject(asked.kind, old), [problem])
+            new = decode_body(asked.kind, before["apiVersion"], new, before)
+            return asked.view(self._update(asked.kind, key, old, new, subresource=subresource, dry_run=dry_run))
+
+    def _update(self, kind: Kind, key: Key, old: Object, new: Object, *, subresource: str, dry_run: bool) -> Object:
+        # Optimistic concurrency: a writer that read an older version, or another object of that name, loses.
+        failed = f'Operation cannot be fulfilled on {key.kind} "{key.name}"'
+        before, metadata = old["metadata"], new["metadata"]
+        if metadata.get("uid") not in (None, "", before["uid"]):
+            raise Conflict(
+                f"{failed}: the UID in the precondition ({metadata['uid']}) does not match the UID in record "
+                f"({before['uid']})"
             )
-        return asked.view(obj)
+        if metadata.get("resourceVersion") not in (None, "", before["resourceVersion"]):
+            raise Conflict(
+                f"{failed}: the object has been modified; please apply your changes to the latest version and try again"
+            )
+        new = admit_update(self._context, kind, old, new, subresource)
+        new["apiVersion"] = kind.resource.api_version
+        if new == old or dry_run:
+            return new
+        stored = self._put(key, new)
+        if self._reaper.done(key, stored) or owner_references(stored) != owner_references(old):
+            self._reaper.consider(key)
+        return stored
+
+    def bind(self, namespace: str, pod: str, node: str) -> Object:
+        """Give a pod its node; Conflict when it has one."""
+        with self._store.lock:
+            key = Key("pods", namespace, pod)
+            found = self._existing(key)
+            if found["metadata"].get("deletionTimestamp"):
+                raise Conflict(f"pod {pod} is being deleted, cannot be assigned to a host")
+            if taken := found["spec"].get("nodeName"):
+                raise Conflict(f'pod {pod} is already assigned to node "{taken}"')
+            if found["spec"].get("schedulingGates"):
+                raise Conflict(f"pod {pod} has non-empty .spec.schedulingGates")
+            status = found.get("status") or {}
+            others = [item for item in status.get("conditions") or () if item.get("type") != "PodScheduled"]
+            scheduled = {**self._condition("PodScheduled"), "lastProbeTime": None}
+            bound = {
+                **found,
+                "spec": {**found["spec"], "nodeName": node},
+                "status": {**status, "conditions": [*others, scheduled]},
+            }
+            return self._store.put(key, bound)
+
+    def _condition(self, type_: str) -> Object:
+        return {"type": type_, "status": "True", "lastTransitionTime": self._context.now()}
+
+    def evict(self, namespace: str, pod: str, options: DeleteOptions | None = None, *, dry_run: bool = False) -> None:
+        """Evict a pod as the eviction subresource does: its condition says so, then it is deleted.
+
+        No disruption budget is enforced. NotFound; Conflict if ``options`` fences another pod.
+        """
+        options = options or DeleteOptions()
+        with self._store.lock:
+            before = self.get(api.PODS, namespace, pod)
+            self._reaper.check(Key("pods", namespace, pod), before, options)
+            if dry_run:
+                return
+            why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting", "lastProbeTime": None}
+            change = {"status": {"conditions": [{**self._condition("DisruptionTarget"), **why}]}}
+            self.patch(api.PODS, namespace, pod, change, kind=PatchType.STRATEGIC, subresource="status")
+            self.delete_with(api.PODS, namespace, pod, replace(options, version=""))
+
+    # Deleting
 
     def delete(
         self,
@@ -239,72 +407,16 @@ class MemoryCluster:
     ) -> Object | None:
         """Delete with every option the API has: what is left of the object, or None when it is gone."""
         with self._store.lock:
-            asked = request_scope(self.kinds, resource)
+            asked = self.kinds.scope(resource)
             key = asked.key(namespace, name)
-            obj = self._store.get(key)
-            if obj is None:
-                raise object_not_found(asked.kind, name)
+            obj = self._existing(key)
             if dry_run:
                 self._reaper.check(key, obj, options)
                 return asked.view(obj)
             left = self._reaper.delete(key, obj, options)
         return asked.view(left) if left else None
 
-    def delete_collection(
-        self,
-        resource: Resource,
-        namespace: str | None,
-        options: DeleteOptions | None = None,
-        *,
-        labels: str = "",
-        fields: str = "",
-        dry_run: bool = False,
-    ) -> None:
-        """Delete everything in a namespace (or in all of them) that the selectors match."""
-        with self._store.lock:
-            for obj in self.list(resource, namespace, labels=labels, fields=fields).items:
-                metadata = obj["metadata"]
-                with suppress(NotFound):  # the one before may have owned it
-                    self.delete_with(
-                        resource,
-                        metadata.get("namespace"),
-                        metadata["name"],
-                        options or DeleteOptions(),
-                        dry_run=dry_run,
-                    )
-
-    def bind(self, namespace: str, pod: str, node: str) -> Object:
-        """Give a pod its node, as the binding subresource does; Conflict when it has one."""
-        with self._store.lock:
-            return self._writer.bind(Key("pods", namespace, pod), node)
-
-    def evict(self, namespace: str, pod: str, options: DeleteOptions | None = None, *, dry_run: bool = False) -> None:
-        """Evict a pod as the eviction subresource does: its condition says so, then it is deleted.
-
-        Disruption budgets are stored, not enforced. NotFound; Conflict if ``options`` fences another pod.
-        """
-        options = options or DeleteOptions()
-        with self._store.lock:
-            before = self.get(api.PODS, namespace, pod)
-            self._reaper.check(Key("pods", namespace, pod), before, options)
-            if dry_run:
-                return
-            patch = {"status": {"conditions": [_disruption_target(format_time(self.clock()))]}}
-            self.patch(api.PODS, namespace, pod, patch, kind=PatchType.STRATEGIC, subresource="status")
-            self.delete_with(api.PODS, namespace, pod, replace(options, version=""))
-
     def compact(self) -> None:
         """Forget the history of changes: watches from older versions are Gone."""
         with self._store.lock:
             self._store.compact()
-
-
-def _disruption_target(now: str) -> Object:
-    return {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting",
-        "lastProbeTime": None,
-        "lastTransitionTime": now,
-    }

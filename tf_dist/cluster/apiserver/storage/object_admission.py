@@ -1,33 +1,39 @@
-"""Admission of objects on create and update: metadata, defaults and rules of each kind, webhooks, ResourceQuota.
+"""From a request's body to an object that may be stored: types, defaults, the rules of each kind, and ResourceQuota.
 
-Rules change the object in place (it is a private copy) and raise Invalid; completions add what only new objects get.
+What the API server does between decoding and storage. Rules change the object in place; it is a private copy.
 """
 
 from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 from tf_dist.cluster.api import LIMIT_RANGES, PRIORITY_CLASSES, Object, has_ended
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
-from tf_dist.cluster.apiserver.storage import object_validation
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
 from tf_dist.core.api.fieldpath import format_field_path
+from tf_dist.core.api.names import is_label_key, is_label_value
 from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
+from tf_dist.core.dialects.pod_rules.typed_values import check_rules
+from tf_dist.core.dialects.pod_template import check_spec, require_container
 from tf_dist.core.gang.resources.admission_config import container_defaults
 from tf_dist.core.gang.resources.pod_requests import with_container_defaults
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
-from tf_dist.core.gang.types import GangQuotaUsage, PodQuotaUsage, ResourceQuota
+from tf_dist.core.gang.types import GangQuotaUsage, ResourceQuota
 from tf_dist.core.openapi.kubernetes_types import NOT_THERE, UNKNOWN, TypeMistake, type_mistakes, type_of_kind
 from tf_dist.errors import Forbidden, InvalidJob, Problem
 
 Validator = Callable[[Object, Object | None], Object]
 """Given what is to be stored, and what was (None: nothing); returns it with defaults, or raises InvalidJob."""
+DEFAULT_GRACE_SECONDS: Final = 30
+_MAX_ANNOTATIONS: Final = 256 * 1024  # bytes of all keys and values
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,119 +56,316 @@ class ServerContext:
         return format_time(self.clock())
 
 
-def raise_if_invalid(kind: Kind, obj: Object, problems: Iterator[Problem]) -> None:
-    """Raise Invalid if there is any problem."""
-    found = tuple(problems)
-    if found:
-        raise Invalid(error_subject(kind, obj), found)
-
-
 def error_subject(kind: Kind, obj: Object) -> str:
     """``Pod "x"``: what an Invalid is about."""
     return f'{kind.shown} "{obj["metadata"].get("name", "")}"'
 
 
-_CLASSES = f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}"
-_SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+def _require(kind: Kind, obj: Object, problems: Iterable[Problem]) -> None:
+    """Raise Invalid if there is any problem."""
+    if found := tuple(problems):
+        raise Invalid(error_subject(kind, obj), found)
 
 
-def set_default_labels(kind: Kind, metadata: Object) -> None:
-    """The label that every namespace has, though a client writes another."""
-    labels = metadata.get("labels") or {}
-    if kind.key == "namespaces" and isinstance(labels, dict) and metadata.get("name"):
-        metadata["labels"] = {**labels, "kubernetes.io/metadata.name": metadata["name"]}
+# 1. Decode
+
+# Parts of an object whose types are checked, and in which null means that a field is not set.
+_DESIRED: Final = ("spec", "data", "stringData", "value", "template")
+
+
+def decode_body(kind: Kind, api_version: str, body: Any, old: Object | None = None) -> Object:
+    """A private copy of a request's body, of the right types; BadRequest, Invalid. What is as in ``old`` is taken."""
+    try:
+        obj = deep_copy_json(body)
+    except (TypeError, RecursionError) as error:
+        raise BadRequest(f"the body is not a JSON object: {error}") from error
+    if not isinstance(obj, dict) or not isinstance(obj.setdefault("metadata", {}), dict):
+        raise BadRequest("the body must be an object with an object as its metadata")
+    for field, wanted in (("apiVersion", api_version), ("kind", kind.resource.kind)):
+        if obj.setdefault(field, wanted) != wanted:
+            raise BadRequest(f"the {field} in the data ({obj[field]}) does not match the expected {field} ({wanted})")
+    for field in ("spec", "status", "data"):
+        if obj.get(field) is not None and not isinstance(obj[field], dict):
+            raise BadRequest(f"{kind.resource.kind} {field} must be an object, not {type(obj[field]).__name__}")
+    type_ = type_of_kind(obj["apiVersion"], obj["kind"])
+    return _typed(kind, obj, type_, old) if type_ else obj
+
+
+def _typed(kind: Kind, obj: Object, type_: str, old: Object | None) -> Object:
+    # A field that the server does not know is passed over, and null in a mapping is as good as nothing.
+    mistakes = [
+        one
+        for one in type_mistakes(obj, type_)
+        if one.wanted == NOT_THERE
+        or (one.wanted != UNKNOWN and (one.value is not None or isinstance(one.loc[-1], int)))
+    ]
+    if mistakes and old is not None:  # an older server may have stored it: its status can still be written
+        stored = type_mistakes(old, type_)
+        mistakes = [one for one in mistakes if one not in stored]
+    if wrong := next((one for one in mistakes if one.wanted != NOT_THERE), None):
+        named = f'{obj["kind"]} in version "{kind.resource.version}" cannot be handled as a {obj["kind"]}'
+        raise BadRequest(f"{named}: {unmarshal_error(wrong)}")
+    missing = (Problem(format_field_path(one.loc), "Required value") for one in mistakes if one.loc[0] in _DESIRED)
+    _require(kind, obj, missing)
+    for field in obj.keys() & set(_DESIRED):
+        obj[field] = _without_nulls(obj[field])
+        if obj[field] is None:
+            del obj[field]
+    return obj
+
+
+def unmarshal_error(mistake: TypeMistake) -> str:
+    """What a server says about a value that is not of its type."""
+    names = {bool: "bool", int: "number", float: "number", str: "string", list: "array", type(None): "null"}
+    found = names.get(type(mistake.value), "object")
+    return f"json: cannot unmarshal {found} into field {format_field_path(mistake.loc)} of type {mistake.wanted}"
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+# 2. Admit: metadata of the server, defaults and rules
+
+# What a client may not set: these come from the server, or from the object as it was.
+_STAMPS: Final = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def admit_create(context: ServerContext, kind: Kind, obj: Object) -> Object:
+    """A created object with server-set metadata and defaults; Invalid, Forbidden."""
+    metadata = obj["metadata"]
+    for field in (*_STAMPS, "resourceVersion", "selfLink", "managedFields"):
+        metadata.pop(field, None)
+    metadata["uid"] = context.uids()
+    metadata["creationTimestamp"] = context.now()
+    if kind.generation:
+        metadata["generation"] = 1
+    if kind.status and kind.key != "nodes":
+        obj.pop("status", None)
+    obj = _apply_rules(context, kind, obj, None)
+    if complete := _COMPLETIONS.get(kind.key):
+        complete(context, obj)
+    return obj
+
+
+def admit_update(context: ServerContext, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
+    """The object after an update: status (or spec) and server-set metadata stay as they were; Invalid."""
+    if subresource:
+        return {**old, subresource: new.get(subresource) or {}}
+    before = old["metadata"]
+    metadata = {key: value for key, value in new["metadata"].items() if key not in (*_STAMPS, "managedFields")}
+    metadata |= {key: before[key] for key in ("name", "namespace", "resourceVersion", *_STAMPS) if key in before}
+    new = {**new, "metadata": metadata}
+    if kind.status:
+        new.pop("status", None)
+        if "status" in old:
+            new["status"] = old["status"]
+    if _without_metadata(new) == _without_metadata(old):
+        _check_metadata(kind, new, old)
+        return new
+    new = _apply_rules(context, kind, deep_copy_json(new), old)
+    if kind.generation and _without_metadata(new) != _without_metadata(old):
+        new["metadata"]["generation"] = metadata.get("generation", 1) + 1
+    return new
+
+
+def _without_metadata(obj: Object) -> Object:
+    return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion")}
+
+
+def _apply_rules(context: ServerContext, kind: Kind, obj: Object, old: Object | None) -> Object:
+    """Metadata, the kind's rules, then the validator that the cluster was given for this kind."""
+    _check_metadata(kind, obj, old)
+    if rules := _RULES.get(kind.key):
+        rules(kind, obj, old)
+    validator = context.validators.get((kind.resource.group, kind.resource.kind))
+    if validator is None:
+        return obj
+    try:
+        checked = deep_copy_json(validator(obj, old))
+    except InvalidJob as error:
+        raise Invalid(error_subject(kind, obj), error.problems) from error
+    # The validator may default anything but the identity.
+    return {**checked, "metadata": {**(checked.get("metadata") or {}), **obj["metadata"]}}
+
+
+def _check_metadata(kind: Kind, obj: Object, old: Object | None) -> None:
+    metadata = obj["metadata"]
+    _require(kind, obj, _metadata_problems(kind, metadata, (old or {}).get("metadata", {})))
+    if kind.key == "namespaces":  # every namespace has this label, though a client writes another
+        metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
+
+
+def _metadata_problems(kind: Kind, metadata: Object, before: Object) -> Iterator[Problem]:
+    name, rule = metadata.get("name", ""), kind.names
+    if not name:
+        yield Problem("metadata.name", "Required value: name or generateName is required")
+    elif len(name) > rule.longest:
+        yield Problem("metadata.name", f'Invalid value: "{name}": must be no more than {rule.longest} characters')
+    elif not rule.pattern.fullmatch(name):
+        yield Problem("metadata.name", f'Invalid value: "{name}": must be {rule.title}, such as my-name')
+    for field in ("labels", "annotations"):
+        entries = metadata.get(field) or {}
+        if not isinstance(entries, Mapping):
+            yield Problem(f"metadata.{field}", "Invalid value: must be an object")
+            return
+        for key, value in entries.items():
+            if not is_label_key(key):
+                yield Problem(f"metadata.{field}", f'Invalid value: "{key}": must be a qualified name')
+            if not isinstance(value, str):
+                yield Problem(f"metadata.{field}.{key}", f"Invalid value: {value!r}: must be a string")
+            elif field == "labels" and not is_label_value(value):
+                yield Problem("metadata.labels", f'Invalid value: "{value}": a label is at most 63 of [-A-Za-z0-9_.]')
+    if sum(len(key) + len(str(value)) for key, value in (metadata.get("annotations") or {}).items()) > _MAX_ANNOTATIONS:
+        yield Problem("metadata.annotations", f"Too long: must have at most {_MAX_ANNOTATIONS} bytes")
+    owners = metadata.get("ownerReferences") or []
+    if not isinstance(owners, list) or not all(isinstance(owner, Mapping) for owner in owners):
+        yield Problem("metadata.ownerReferences", "Invalid value: must be a list of objects")
+        return
+    for at, owner in enumerate(owners):
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if not isinstance(owner.get(field), str) or not owner[field]:
+                yield Problem(f"metadata.ownerReferences[{at}].{field}", "Invalid value: must not be empty")
+    if sum(owner.get("controller") is True for owner in owners) > 1:
+        yield Problem("metadata.ownerReferences", "Invalid value: only one reference can have controller set to true")
+    finalizers = metadata.get("finalizers") or []
+    if not isinstance(finalizers, list) or not all(isinstance(item, str) and item for item in finalizers):
+        yield Problem("metadata.finalizers", "Invalid value: must be a list of names")
+    elif before.get("deletionTimestamp") and set(finalizers) - set(before.get("finalizers") or ()):
+        yield Problem("metadata.finalizers", "Forbidden: no new finalizers can be added if the object is being deleted")
+
+
+# 3. The rules of each kind, and what only new objects get
+
+_POD_DEFAULTS: Final = {
+    "restartPolicy": "Always",
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
+    "enableServiceLinks": True,
+}
 
 
 def _pod_rules(kind: Kind, pod: Object, old: Object | None) -> None:
     if not pod.get("spec"):
-        raise Invalid(error_subject(kind, pod), [Problem("spec.containers", "Required value")])
-    object_validation.set_pod_defaults(pod)
+        _require(kind, pod, [Problem("spec.containers", "Required value")])
+    set_pod_defaults(pod)
     if old is None or pod["spec"] != old["spec"]:
-        raise_if_invalid(kind, pod, object_validation.pod_spec_problems(pod))
+        _require(kind, pod, _pod_spec_problems(pod))
     if old:
-        raise_if_invalid(kind, pod, object_validation.pod_update_problems(old, pod))
+        _require(kind, pod, _pod_update_problems(old["spec"], pod["spec"]))
 
 
-def _service_rules(kind: Kind, service: Object, old: Object | None) -> None:
-    spec = service.setdefault("spec", {})
-    raise_if_invalid(kind, service, _service_problems(spec))
-    spec.setdefault("type", "ClusterIP")
-    spec.setdefault("sessionAffinity", "None")
-    for port in spec.get("ports") or ():
-        port.setdefault("protocol", "TCP")
-        port.setdefault("targetPort", port["port"])
-    if old and old["spec"].get("clusterIP"):
-        spec.setdefault("clusterIP", old["spec"]["clusterIP"])
+def set_pod_defaults(pod: Object) -> None:
+    """Fill in what the API server would, in place."""
+    spec = pod["spec"]
+    for field, value in _POD_DEFAULTS.items():
+        if spec.get(field) is None:
+            spec[field] = value
+    spec.setdefault("securityContext", {})
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container.setdefault("resources", {})
+        image = str(container.get("image", ""))
+        floating = "@" not in image and (":" not in image.rpartition("/")[2] or image.endswith(":latest"))
+        container.setdefault("imagePullPolicy", "Always" if floating else "IfNotPresent")
+        for port in container.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+            if spec.get("hostNetwork") is True and "containerPort" in port:
+                port.setdefault("hostPort", port["containerPort"])
+        if limits := resources.get("limits"):  # a limit without a request is also the request
+            resources["requests"] = {**limits, **(resources.get("requests") or {})}
 
 
-def _service_problems(spec: Object) -> Iterator[Problem]:
-    ports = spec.get("ports") or []
-    if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
-        yield Problem("spec.ports", "Required value")
-    for at, port in enumerate(ports):
-        if not 0 < port.get("port", 0) < 65536:
-            yield Problem(f"spec.ports[{at}].port", "Invalid value: must be between 1 and 65535, inclusive")
-        if len(ports) > 1 and not port.get("name"):
-            yield Problem(f"spec.ports[{at}].name", "Required value")
+def _pod_spec_problems(pod: Object) -> Iterator[Problem]:
+    """Every rule that a pod breaks whose values are of their types, in the words of an API server."""
+    out = FieldErrors(strict=False, advice=False)
+    require_container(pod, (), out)
+    check_rules(pod["spec"], "PodSpec", ("spec",), out)
+    check_spec(pod["spec"], ("spec",), out)
+    for problem in out.errors:
+        if problem.message == MISSING:
+            yield Problem(problem.path, "Required value", problem.hint)
+        elif problem.message.startswith("unknown value"):
+            yield Problem(problem.path, problem.message.replace("unknown value", "Unsupported value:", 1), problem.hint)
+        else:
+            yield Problem(problem.path, f"Invalid value: {problem.message}", problem.hint)
 
 
-def _secret_rules(kind: Kind, secret: Object, old: Object | None) -> None:
-    secret.setdefault("type", "Opaque")
-    if plain := secret.pop("stringData", None):
-        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
-        secret["data"] = {**(secret.get("data") or {}), **encoded}
+def _pod_update_problems(old: Object, new: Object) -> Iterator[Problem]:
+    """A pod's spec is fixed, except images, deadlines, tolerations and gates; while it is gated, its nodes, too."""
+    gates = old.get("schedulingGates") or []
+    free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}
+    free |= {"nodeSelector", "affinity"} if gates else set()
 
+    def fixed(spec: Object) -> Object:
+        containers = {
+            field: [{**container, "image": ""} for container in spec.get(field) or ()]
+            for field in ("containers", "initContainers")
+        }
+        return {**{field: value for field, value in spec.items() if field not in free}, **containers}
 
-def _crd_rules(kind: Kind, crd: Object, old: Object | None) -> None:
-    try:
-        custom = kind_from_crd(crd["spec"])
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        problem = Problem("spec", f"Required value: group, names.kind, names.plural and a served version ({error})")
-        raise Invalid(error_subject(kind, crd), [problem]) from error
-    if crd["metadata"]["name"] != custom.key:
-        problem = Problem("metadata.name", 'Invalid value: must be spec.names.plural+"."+spec.group')
-        raise Invalid(error_subject(kind, crd), [problem])
-
-
-KIND_RULES: Mapping[str, Callable[[Kind, Object, Object | None], None]] = {
-    "pods": _pod_rules,
-    "services": _service_rules,
-    "secrets": _secret_rules,
-    "customresourcedefinitions.apiextensions.k8s.io": _crd_rules,
-}
-
-
-# What only new objects get.
+    if fixed(old) != fixed(new):
+        yield Problem(
+            "spec",
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
+            "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations`",
+        )
+    if any(gate not in gates for gate in new.get("schedulingGates") or ()):
+        yield Problem("spec.schedulingGates", "Forbidden: only deletion is allowed")
 
 
 def _new_pod(context: ServerContext, pod: Object) -> None:
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")
     if limits := container_defaults(context.store.by_age(LIMIT_RANGES.plural, namespace).values()).get(namespace):
         spec.update(deep_copy_json(with_container_defaults(spec, limits)))
-    if not spec.get("priorityClassName") and (default := _default_class(context)):
-        spec["priorityClassName"] = default
+    classes = context.store.by_age(_CLASSES, "")
+    if not spec.get("priorityClassName"):
+        defaults = [(one.get("value") or 0, name) for name, one in classes.items() if one.get("globalDefault")]
+        if defaults:
+            spec["priorityClassName"] = min(defaults)[1]  # of several such the lowest
     if name := spec.get("priorityClassName"):
-        spec["priority"] = _priority(context, name)
+        if name not in classes and name not in _SYSTEM_PRIORITIES and not context.any_priority_class:
+            raise AdmissionDenied(f"no PriorityClass with name {name} was found")
+        spec["priority"] = int(classes.get(name, {}).get("value") or _SYSTEM_PRIORITIES.get(name, 0))
     spec.setdefault("priority", 0)
-    pod["status"] = object_validation.initial_pod_status(pod)
+    pod["status"] = {"phase": "Pending"}
+    if spec.get("schedulingGates"):
+        gated = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+            "lastProbeTime": None,
+            "lastTransitionTime": pod["metadata"]["creationTimestamp"],
+        }
+        pod["status"]["conditions"] = [gated]
 
 
-def _default_class(context: ServerContext) -> str:
-    """The class of pods that name none: of several such the lowest."""
-    classes = context.store.by_age(_CLASSES, "").items()
-    defaults = [(one.get("value") or 0, name) for name, one in classes if one.get("globalDefault")]
-    return min(defaults)[1] if defaults else ""
+_CLASSES: Final = f"{PRIORITY_CLASSES.plural}.{PRIORITY_CLASSES.group}"
+_SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def _priority(context: ServerContext, name: str) -> int:
-    if name in _SYSTEM_PRIORITIES:
-        return _SYSTEM_PRIORITIES[name]
-    found = context.store.get(Key(_CLASSES, "", name))
-    if found is None and context.any_priority_class:
-        return 0
-    if found is None:
-        raise AdmissionDenied(f"no PriorityClass with name {name} was found")
-    return int(found.get("value") or 0)
+def _service_rules(kind: Kind, service: Object, old: Object | None) -> None:
+    spec = service.setdefault("spec", {})
+    ports = spec.get("ports") or []
+    problems = []
+    if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
+        problems.append(Problem("spec.ports", "Required value"))
+    for at, port in enumerate(ports):
+        if not 0 < port.get("port", 0) < 65536:
+            problems.append(Problem(f"spec.ports[{at}].port", "Invalid value: must be between 1 and 65535, inclusive"))
+        if len(ports) > 1 and not port.get("name"):
+            problems.append(Problem(f"spec.ports[{at}].name", "Required value"))
+    _require(kind, service, problems)
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    for port in ports:
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port["port"])
+    if old and old["spec"].get("clusterIP"):
+        spec.setdefault("clusterIP", old["spec"]["clusterIP"])
 
 
 def _new_service(context: ServerContext, service: Object) -> None:
@@ -176,21 +379,33 @@ def _new_service(context: ServerContext, service: Object) -> None:
     service["status"] = {"loadBalancer": {}}
 
 
+def _secret_rules(kind: Kind, secret: Object, old: Object | None) -> None:
+    secret.setdefault("type", "Opaque")
+    if plain := secret.pop("stringData", None):
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+        secret["data"] = {**(secret.get("data") or {}), **encoded}
+
+
 def _new_namespace(context: ServerContext, namespace: Object) -> None:
     namespace.setdefault("spec", {})["finalizers"] = ["kubernetes"]
     namespace["status"] = {"phase": "Active"}
 
 
-def _new_claim(context: ServerContext, claim: Object) -> None:
-    claim["status"] = {"phase": "Pending"}
+def _crd_rules(kind: Kind, crd: Object, old: Object | None) -> None:
+    try:
+        custom = kind_from_crd(crd["spec"])
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        problem = Problem("spec", f"Required value: group, names.kind, names.plural and a served version ({error})")
+        raise Invalid(error_subject(kind, crd), [problem]) from error
+    if crd["metadata"]["name"] != custom.key:
+        _require(kind, crd, [Problem("metadata.name", 'Invalid value: must be spec.names.plural+"."+spec.group')])
 
 
 def _new_crd(context: ServerContext, crd: Object) -> None:
-    names_ = {"listKind": f"{crd['spec']['names']['kind']}List", **crd["spec"]["names"]}
-    at = crd["metadata"]["creationTimestamp"]
+    spec, at = crd["spec"], crd["metadata"]["creationTimestamp"]
     crd["status"] = {
-        "acceptedNames": names_,
-        "storedVersions": [version["name"] for version in crd["spec"]["versions"] if version.get("storage")],
+        "acceptedNames": {"listKind": f"{spec['names']['kind']}List", **spec["names"]},
+        "storedVersions": [version["name"] for version in spec["versions"] if version.get("storage")],
         "conditions": [
             {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "lastTransitionTime": at},
             {"type": "Established", "status": "True", "reason": "InitialNamesAccepted", "lastTransitionTime": at},
@@ -198,270 +413,75 @@ def _new_crd(context: ServerContext, crd: Object) -> None:
     }
 
 
-CREATE_DEFAULTS: Mapping[str, Callable[[ServerContext, Object], None]] = {
+_RULES: Final[Mapping[str, Callable[[Kind, Object, Object | None], None]]] = {
+    "pods": _pod_rules,
+    "services": _service_rules,
+    "secrets": _secret_rules,
+    "customresourcedefinitions.apiextensions.k8s.io": _crd_rules,
+}
+_COMPLETIONS: Final[Mapping[str, Callable[[ServerContext, Object], None]]] = {
     "pods": _new_pod,
     "services": _new_service,
     "namespaces": _new_namespace,
-    "persistentvolumeclaims": _new_claim,
+    "persistentvolumeclaims": lambda context, claim: claim.update(status={"phase": "Pending"}),
     "customresourcedefinitions.apiextensions.k8s.io": _new_crd,
 }
 
 
+# 4. ResourceQuota, which counts pods and services
+
 QUOTAS_KEY: Final = "resourcequotas"
 _COUNTED: Final = ("pods", "services")
-_SERVICE: Final = (("count/services", Decimal(1)), ("services", Decimal(1)))
 
 
 def check_quota(context: ServerContext, kind: Kind, obj: Object) -> None:
     """Forbidden if a new object would go beyond a quota of its namespace."""
     namespace = obj["metadata"].get("namespace", "")
-    if kind.key not in _COUNTED or not context.store.by_age(QUOTAS_KEY, namespace):
+    if kind.key not in _COUNTED:
         return
     for stored in context.store.by_age(QUOTAS_KEY, namespace).values():
-        quota = _enforced(stored)
+        quota = read_resource_quota({**stored, "status": {}})
         need, used = _need(quota, kind.key, obj), _used(context, namespace, quota)
-        over = sorted(name for name, value in need.items() if used.get(name, Decimal(0)) + value > quota.hard[name])
+        over = sorted(name for name, value in need.items() if used[name] + value > quota.hard[name])
         if over:
-            said = (("requested", need), ("used", used), ("limited", quota.hard))
             parts = (
-                f"{word}: {','.join(f'{name}={_quantity_text(of.get(name))}' for name in over)}" for word, of in said
+                f"{word}: {','.join(f'{name}={_quantity_text(of.get(name, Decimal(0)))}' for name in over)}"
+                for word, of in (("requested", need), ("used", used), ("limited", quota.hard))
             )
             name = obj["metadata"].get("name", "")
             raise Forbidden(f'{kind.key} "{name}" is forbidden: exceeded quota: {quota.name}, {", ".join(parts)}')
 
 
-def with_quota_status(context: ServerContext, key: Key, stored: Object) -> Object:
-    """A written object, after the quotas of its namespace were updated."""
-    update_quota_status(context, key)
-    return context.store.get(key) or stored if key.kind == QUOTAS_KEY else stored
-
-
 def update_quota_status(context: ServerContext, key: Key) -> None:
     """Bring the statuses of a namespace's quotas up to date after a change of an object."""
-    if key.kind not in (*_COUNTED, QUOTAS_KEY) or not key.namespace:
+    if key.kind not in (*_COUNTED, QUOTAS_KEY):
         return
     for name, stored in list(context.store.by_age(QUOTAS_KEY, key.namespace).items()):
-        quota = _enforced(stored)
+        quota = read_resource_quota({**stored, "status": {}})
         used = _used(context, key.namespace, quota)
         status = {
             "hard": {resource: _quantity_text(value) for resource, value in quota.hard.items()},
-            "used": {resource: _quantity_text(used.get(resource)) for resource in quota.hard},
+            "used": {resource: _quantity_text(used[resource]) for resource in quota.hard},
         }
         if stored.get("status") != status:
             context.store.put(Key(QUOTAS_KEY, key.namespace, name), {**stored, "status": status})
 
 
-def _enforced(stored: Object) -> ResourceQuota:
-    return read_resource_quota({**stored, "status": {}})
-
-
-def _used(context: ServerContext, namespace: str, quota: ResourceQuota) -> dict[str, Decimal]:
-    used: dict[str, Decimal] = {}
-    for kind, obj in _counted(context, namespace):
-        for resource, value in _need(quota, kind, obj).items():
-            used[resource] = used.get(resource, Decimal(0)) + value
-    return used
-
-
-def _counted(context: ServerContext, namespace: str) -> Iterator[tuple[str, Object]]:
+def _used(context: ServerContext, namespace: str, quota: ResourceQuota) -> Mapping[str, Decimal]:
+    used: dict[str, Decimal] = defaultdict(Decimal)
     for kind in _COUNTED:
         for obj in context.store.by_age(kind, namespace).values():
-            if not has_ended(obj):
-                yield kind, obj
+            for name, value in () if has_ended(obj) else _need(quota, kind, obj).items():
+                used[name] += value
+    return used
 
 
 def _need(quota: ResourceQuota, kind: str, obj: Object) -> Mapping[str, Decimal]:
     if kind == "services":
-        return quota.need(GangQuotaUsage((), _SERVICE), ())
-    one: PodQuotaUsage = pod_quota_usage(obj["spec"])
-    return quota.need(GangQuotaUsage((one,)), (1,))
+        one = Decimal(1)
+        return quota.need(GangQuotaUsage((), (("count/services", one), ("services", one))), ())
+    return quota.need(GangQuotaUsage((pod_quota_usage(obj["spec"]),)), (1,))
 
 
-def _quantity_text(value: Decimal | None) -> str:
-    return f"{(value or Decimal(0)).normalize():f}"
-
-
-# What a client may not set: these come from the server, or from the object as it was.
-_STAMPS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
-
-
-def decode_body(kind: Kind, api_version: str, body: Any, old: Object | None = None) -> Object:
-    """A private copy of a request's body, of the right type; BadRequest. What is as in ``old`` is taken as it is."""
-    try:
-        obj = deep_copy_json(body)
-    except (TypeError, RecursionError) as error:
-        raise BadRequest(f"the body is not a JSON object: {error}") from error
-    if not isinstance(obj, dict) or not isinstance(obj.setdefault("metadata", {}), dict):
-        raise BadRequest("the body must be an object with an object as its metadata")
-    for field, wanted in (("apiVersion", api_version), ("kind", kind.resource.kind)):
-        if obj.setdefault(field, wanted) != wanted:
-            raise BadRequest(f"the {field} in the data ({obj[field]}) does not match the expected {field} ({wanted})")
-    for field in ("spec", "status", "data"):
-        if obj.get(field) is not None and not isinstance(obj[field], dict):
-            raise BadRequest(f"{kind.resource.kind} {field} must be an object, not {type(obj[field]).__name__}")
-    return _typed(kind, obj, old)
-
-
-# Parts of an object whose types are checked, and in which null means that a field is not set.
-_DESIRED = ("spec", "rules", "roleRef", "subjects", "data", "stringData", "value", "template")
-
-
-def _typed(kind: Kind, obj: Object, old: Object | None) -> Object:
-    """The object if each value in it is of its type, without nulls; BadRequest, Invalid. In place."""
-    type_ = type_of_kind(obj["apiVersion"], obj["kind"])
-    if not type_:
-        return obj
-    # A field that the server does not know is passed over, and null in a mapping is as good as nothing.
-    mistakes = [
-        one
-        for one in type_mistakes(obj, type_)
-        if one.wanted == NOT_THERE
-        or (one.wanted != UNKNOWN and (one.value is not None or isinstance(one.loc[-1], int)))
-    ]
-    if mistakes and old is not None:  # an older server may have stored it: its status can still be written
-        stored = type_mistakes(old, type_)
-        mistakes = [one for one in mistakes if one not in stored]
-    for mistake in mistakes:
-        if mistake.wanted != NOT_THERE:
-            raise BadRequest(
-                f'{obj["kind"]} in version "{kind.resource.version}" cannot be handled as a {obj["kind"]}: '
-                f"{unmarshal_error(mistake)}"
-            )
-    missing = (Problem(format_field_path(one.loc), "Required value") for one in mistakes if one.loc[0] in _DESIRED)
-    raise_if_invalid(kind, obj, missing)
-    for field in obj.keys() & set(_DESIRED):
-        obj[field] = _without_nulls(obj[field])
-        if obj[field] is None:
-            del obj[field]
-    return obj
-
-
-def unmarshal_error(mistake: TypeMistake) -> str:
-    """What a server says about a value that is not of its type."""
-    path = format_field_path(mistake.loc)
-    return f"json: cannot unmarshal {_json_type(mistake.value)} into field {path} of type {mistake.wanted}"
-
-
-def _json_type(value: object) -> str:
-    match value:
-        case bool():
-            return "bool"
-        case int() | float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "null" if value is None else "object"
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def admit_create(context: ServerContext, kind: Kind, obj: Object) -> Object:
-    """A created object with server-set metadata and defaults; Invalid, Forbidden."""
-    metadata = obj["metadata"]
-    for field in (*_STAMPS, "resourceVersion", "selfLink", "managedFields"):
-        metadata.pop(field, None)
-    metadata["uid"] = context.uids()
-    metadata["creationTimestamp"] = context.now()
-    set_default_labels(kind, metadata)
-    if kind.generation:
-        metadata["generation"] = 1
-    if kind.status and kind.key != "nodes":
-        obj.pop("status", None)
-    obj = _apply_rules(context, kind, obj)
-    if complete := CREATE_DEFAULTS.get(kind.key):
-        complete(context, obj)
-    return obj
-
-
-def admit_update(context: ServerContext, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
-    """The object after an update: status (or spec) and server-set metadata stay as they were; Invalid."""
-    metadata = old["metadata"] if subresource else _kept_metadata(old, new)
-    if subresource:
-        return {**old, subresource: new.get(subresource) or {}}
-    set_default_labels(kind, metadata)
-    new = {**new, "metadata": metadata}
-    if kind.status:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = old["status"]
-    if _without_metadata(new) == _without_metadata(old):
-        raise_if_invalid(kind, new, _metadata_problems(kind, new, old))
-        return new
-    new = _apply_rules(context, kind, deep_copy_json(new), old)
-    if kind.generation and _without_metadata(new) != _without_metadata(old):
-        new["metadata"]["generation"] = metadata.get("generation", 1) + 1
-    return new
-
-
-def _kept_metadata(old: Object, new: Object) -> Object:
-    before = old["metadata"]
-    metadata = {key: value for key, value in new["metadata"].items() if key not in _STAMPS}
-    metadata |= {key: before[key] for key in ("name", "namespace", *_STAMPS) if key in before}
-    metadata.pop("managedFields", None)
-    return {**metadata, "resourceVersion": before["resourceVersion"]}
-
-
-def _without_metadata(obj: Object) -> Object:
-    return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion")}
-
-
-def _apply_rules(context: ServerContext, kind: Kind, obj: Object, old: Object | None = None) -> Object:
-    """Defaults, then rules, then the validator that the cluster was given for this kind."""
-    raise_if_invalid(kind, obj, _metadata_problems(kind, obj, old))
-    rules = KIND_RULES.get(kind.key)
-    if rules:
-        rules(kind, obj, old)
-    validator = context.validators.get((kind.resource.group, kind.resource.kind))
-    return _run_validator(kind, obj, old, validator) if validator else obj
-
-
-def _run_validator(kind: Kind, obj: Object, old: Object | None, validator: Validator) -> Object:
-    metadata = obj["metadata"]
-    try:
-        checked = deep_copy_json(validator(obj, old))
-    except InvalidJob as error:
-        raise Invalid(error_subject(kind, obj), error.problems) from error
-    # The validator may default anything but the identity.
-    return {**checked, "metadata": {**(checked.get("metadata") or {}), **metadata}}
-
-
-def _metadata_problems(kind: Kind, obj: Object, old: Object | None) -> Iterator[Problem]:
-    metadata = obj["metadata"]
-    if problem := object_validation.name_problem(kind.names, metadata.get("name", ""), "metadata.name"):
-        yield problem
-    for field in ("labels", "annotations"):
-        if not isinstance(metadata.get(field) or {}, Mapping):
-            yield Problem(f"metadata.{field}", "Invalid value: must be an object")
-    yield from object_validation.label_problems(metadata.get("labels"))
-    yield from object_validation.annotation_problems(metadata.get("annotations"))
-    yield from _owner_problems(metadata.get("ownerReferences") or [])
-    yield from _finalizer_problems(metadata, old)
-
-
-def _owner_problems(owners: Any) -> Iterator[Problem]:
-    if not isinstance(owners, list) or not all(isinstance(owner, Mapping) for owner in owners):
-        yield Problem("metadata.ownerReferences", "Invalid value: must be a list of objects")
-        return
-    for at, owner in enumerate(owners):
-        for field in ("apiVersion", "kind", "name", "uid"):
-            if not isinstance(owner.get(field), str) or not owner[field]:
-                yield Problem(f"metadata.ownerReferences[{at}].{field}", "Invalid value: must not be empty")
-    if sum(owner.get("controller") is True for owner in owners) > 1:
-        yield Problem("metadata.ownerReferences", "Invalid value: only one reference can have controller set to true")
-
-
-def _finalizer_problems(metadata: Object, old: Object | None) -> Iterator[Problem]:
-    finalizers = metadata.get("finalizers") or []
-    if not isinstance(finalizers, list) or not all(isinstance(item, str) and item for item in finalizers):
-        yield Problem("metadata.finalizers", "Invalid value: must be a list of names")
-        return
-    before = (old or {}).get("metadata", {})
-    if before.get("deletionTimestamp") and set(finalizers) - set(before.get("finalizers") or ()):
-        yield Problem("metadata.finalizers", "Forbidden: no new finalizers can be added if the object is being deleted")
+def _quantity_text(value: Decimal) -> str:
+    return f"{value.normalize():f}"

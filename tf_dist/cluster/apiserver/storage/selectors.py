@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest
@@ -21,7 +19,7 @@ _REQUIREMENT = re.compile(
     rf"""\s*(?:
         !\s*(?P<absent>{_KEY})
       | (?P<member>{_KEY})\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)
-      | (?P<key>{_KEY})\s*(?P<op>==|=|!=|>|<)\s*(?P<value>{_VALUE})
+      | (?P<key>{_KEY})\s*(?P<op>==|=|!=)\s*(?P<value>{_VALUE})
       | (?P<present>{_KEY})
     )\s*(?P<end>,|$)""",
     re.VERBOSE | re.ASCII,
@@ -35,7 +33,12 @@ def label_predicate(text: str) -> Predicate | None:
     tests = tuple(_label_tests(text))
     if not tests:
         return None
-    return lambda obj: _all_hold(tests, obj["metadata"].get("labels") or {})
+
+    def matches(obj: Object) -> bool:
+        labels = obj["metadata"].get("labels") or {}
+        return all(test(labels) for test in tests)
+
+    return matches
 
 
 @lru_cache(maxsize=1024)
@@ -55,14 +58,9 @@ def object_predicate(labels: str, fields: str) -> Predicate | None:
     return lambda obj: first(obj) and second(obj)
 
 
-def _all_hold(tests: tuple[_LabelTest, ...], labels: Mapping[str, str]) -> bool:
-    return all(test(labels) for test in tests)
-
-
 def _label_tests(text: str) -> list[_LabelTest]:
     tests: list[_LabelTest] = []
-    at = 0
-    ended = True
+    at, ended = 0, True
     while at < len(text) and text[at:].strip():
         found = _REQUIREMENT.match(text, at)
         if not found:
@@ -75,37 +73,14 @@ def _label_tests(text: str) -> list[_LabelTest]:
 
 
 def _label_test(found: re.Match[str]) -> _LabelTest:
-    if key := found["absent"]:
-        return lambda labels: key not in labels
-    if key := found["present"]:
-        return lambda labels: key in labels
-    if key := found["member"]:
-        values = frozenset(value.strip() for value in found["values"].split(","))
-        return _one_of(key, values, wanted=found["set"] == "in")
-    if found["op"] in ("<", ">"):
-        return _compared(found["key"], found["op"], found["value"])
-    return _one_of(found["key"], frozenset((found["value"],)), wanted=found["op"] != "!=")
-
-
-def _one_of(key: str, values: frozenset[str], *, wanted: bool) -> _LabelTest:
+    absent, present = found["absent"], found["present"]
+    if absent or present:
+        return lambda labels: (absent not in labels) if absent else (present in labels)
+    key = found["member"] or found["key"]
+    values = [value.strip() for value in found["values"].split(",")] if found["member"] else [found["value"]]
     # A label that is missing satisfies != and notin, as it does in Kubernetes.
-    if wanted:
-        return lambda labels: labels.get(key) in values
-    return lambda labels: labels.get(key) not in values
-
-
-def _compared(key: str, op: str, bound: str) -> _LabelTest:
-    compare = operator.gt if op == ">" else operator.lt
-    try:
-        limit = int(bound)
-    except ValueError:
-        raise BadRequest(f"for {op!r}, the value of label {key!r} must be an integer, not {bound!r}") from None
-
-    def test(labels: Mapping[str, str]) -> bool:
-        value = labels.get(key, "")
-        return value.lstrip("-").isdecimal() and compare(int(value), limit)
-
-    return test
+    wanted = found["set"] == "in" or found["op"] in ("=", "==")
+    return lambda labels: (labels.get(key) in values) is wanted
 
 
 def _field_tests(text: str) -> list[Predicate]:
@@ -126,12 +101,10 @@ def _field_test(path: str, value: str, *, equal: bool) -> Predicate:
     if path == "metadata.name":
         return lambda obj: (obj["metadata"]["name"] == value) is equal
     keys = path.split(".")
-    return lambda obj: (_text(value_at(obj, *keys)) == value) is equal
 
+    def matches(obj: Object) -> bool:
+        found = value_at(obj, *keys)
+        text = str(found).lower() if isinstance(found, bool) else "" if found is None else str(found)
+        return (text == value) is equal
 
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return matches

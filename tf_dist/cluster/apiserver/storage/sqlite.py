@@ -42,10 +42,11 @@ class SqliteJournal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._db: sqlite3.Connection | None = None
         try:
             self._open()
         except sqlite3.Error as error:
-            self._discard()
+            self.close()
             raise self._explained(error) from error
         except OSError as error:
             raise ClusterError(f"cannot open the cluster's file {self.path}: {error.strerror}") from error
@@ -57,9 +58,7 @@ class SqliteJournal:
             os.fchmod(file, 0o600)  # it holds Secrets; the file may have been there before
         finally:
             os.close(file)
-        self._db: sqlite3.Connection | None = sqlite3.connect(
-            self.path, timeout=0, isolation_level=None, check_same_thread=False
-        )
+        self._db = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         # The exclusive mode is also the lock: held until the connection, or the process, ends.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -99,14 +98,12 @@ class SqliteJournal:
 
     def load(self) -> tuple[int, Iterator[tuple[Key, Object]]]:
         """The newest version and every object, oldest first."""
-        db = self._connection()
-        newest = db.execute("SELECT max(version, coalesce((SELECT max(version) FROM objects), 0)) FROM newest")
-        return int(newest.fetchone()[0]), self._objects(db)
+        newest = "SELECT max(version, coalesce((SELECT max(version) FROM objects), 0)) FROM newest"
+        return int(self._connection().execute(newest).fetchone()[0]), self._objects()
 
-    def _objects(self, db: sqlite3.Connection) -> Iterator[tuple[Key, Object]]:
-        for kind, namespace, name, body in db.execute(
-            "SELECT kind, namespace, name, body FROM objects ORDER BY version"
-        ):
+    def _objects(self) -> Iterator[tuple[Key, Object]]:
+        every = "SELECT kind, namespace, name, body FROM objects ORDER BY version"
+        for kind, namespace, name, body in self._connection().execute(every):
             try:
                 yield Key(kind, namespace, name), deep_copy_json(json.loads(body))
             except ValueError as error:
@@ -118,22 +115,16 @@ class SqliteJournal:
         try:
             if obj is not None:
                 db.execute(_PUT, (*key, version, json.dumps(obj, separators=(",", ":"))))
-            else:
-                self._delete(db, key, version)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def _delete(self, db: sqlite3.Connection, key: Key, version: int) -> None:
-        # The version of a removal lives on without its object, so both change in one transaction.
-        db.execute("BEGIN")
-        try:
+                return
+            # The version of a removal lives on without its object, so both change in one transaction.
+            db.execute("BEGIN")
             db.execute("DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?", key)
             db.execute("UPDATE newest SET version = ?", (version,))
             db.execute("COMMIT")
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             if db.in_transaction:  # SQLite has rolled back by itself when the disk was full
                 db.execute("ROLLBACK")
-            raise
+            raise self._explained(error) from error
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
@@ -142,9 +133,6 @@ class SqliteJournal:
 
     def close(self) -> None:
         """Close the file, so that another process may open it."""
-        self._discard()
-
-    def _discard(self) -> None:
-        db, self._db = getattr(self, "_db", None), None
+        db, self._db = self._db, None
         if db is not None:
             db.close()

@@ -235,27 +235,21 @@ class Store:
             names.pop(key.name, None)
         else:
             names[key.name] = new
-        if old is None or new is None or owner_references(old) != owner_references(new):
-            self._index_owners(key, old, new)
-        if old is None or new is None:
-            self._sorted.pop((key.kind, key.namespace), None)
-            self._index_uid(key, old, new)
-
-    def _index_uid(self, key: Key, old: Object | None, new: Object | None) -> None:
-        if old is not None:
-            self._by_uid.pop(old["metadata"]["uid"], None)
-        if new is not None:
-            self._by_uid[new["metadata"]["uid"]] = key
-
-    def _index_owners(self, key: Key, old: Object | None, new: Object | None) -> None:
-        for owner in owner_references(old) if old else ():
-            keys = self._dependents.get(owner["uid"])
-            if keys is not None:
+        before, after = (owner_references(one) if one else [] for one in (old, new))
+        if before != after:
+            for owner in before:
+                keys = self._dependents.get(owner["uid"], {})
                 keys.pop(key, None)
                 if not keys:
-                    del self._dependents[owner["uid"]]
-        for owner in owner_references(new) if new else ():
-            self._dependents.setdefault(owner["uid"], {})[key] = None
+                    self._dependents.pop(owner["uid"], None)
+            for owner in after:
+                self._dependents.setdefault(owner["uid"], {})[key] = None
+        if old is None or new is None:
+            self._sorted.pop((key.kind, key.namespace), None)
+            if old is not None:
+                self._by_uid.pop(old["metadata"]["uid"], None)
+            if new is not None:
+                self._by_uid[new["metadata"]["uid"]] = key
 
     # Listening
 
@@ -265,8 +259,10 @@ class Store:
         if len(changes) > self._history:
             self._compacted[change.key.kind] = changes.popleft().version
         for feed in self._feeds.get(change.key.kind, ()):
-            if feed.namespace is None or feed.namespace == change.key.namespace:
-                _send_to(feed, change)
+            if feed.namespace not in (None, change.key.namespace) or feed.overflowed:
+                continue
+            feed.overflowed = feed.queue.qsize() >= _WATCHER_QUEUE_LIMIT
+            feed.queue.put(None if feed.overflowed else change)
 
     def listen(self, kind: str, namespace: str | None) -> Watcher:
         """A watcher of every change from now on."""
@@ -298,11 +294,3 @@ class Store:
             self.hang_up(kind)
         if self._journal:
             self._journal.close()
-
-
-def _send_to(feed: Watcher, change: Change) -> None:
-    if feed.queue.qsize() < _WATCHER_QUEUE_LIMIT:
-        feed.queue.put(change)
-    elif not feed.overflowed:
-        feed.overflowed = True
-        feed.queue.put(None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_dist import __version__
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import KUBERNETES_VERSION, Object
 from tf_dist.cluster.kubelet.runtime import linux
 from tf_dist.core.api import names
 
@@ -125,7 +125,7 @@ def node_info() -> Object:
         "kernelVersion": platform.release(),
         "osImage": platform.platform(terse=True),
         "containerRuntimeVersion": f"tf-dist://{__version__}",
-        "kubeletVersion": f"v1.31.0-tf-dist.{__version__}",
+        "kubeletVersion": KUBERNETES_VERSION,
         "kubeProxyVersion": "",
         "operatingSystem": platform.system().lower(),
         "architecture": _architecture(),
