@@ -10,7 +10,7 @@ import typer
 
 from docs.generator.markdown import code, paragraphs, prose, table
 from docs.generator.source import Undocumented
-from tf_dist.cli.app import app
+from tf_dist.cli.app import command_line
 from tf_dist.client.launch import launcher_arguments
 
 LAUNCHER = "argo-launch"
@@ -19,7 +19,7 @@ LAUNCHER = "argo-launch"
 def commands() -> dict[str, Any]:
     """Every command by its words (``local up``), in the order of the help."""
     found: dict[str, Any] = {}
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(command_line()).commands.items():  # type: ignore[attr-defined]
         below = getattr(command, "commands", None)
         found |= {f"{name} {sub}": one for sub, one in below.items()} if below else {name: command}
     return found
@@ -27,7 +27,7 @@ def commands() -> dict[str, Any]:
 
 def page() -> str:
     """All commands, those of one purpose together."""
-    whole = typer.main.get_command(app)
+    whole = typer.main.get_command(command_line())
     panels: dict[str, list[str]] = {}
     for words, command in commands().items():
         top = whole.commands[words.split()[0]]  # type: ignore[attr-defined]

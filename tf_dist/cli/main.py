@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_dist.cli import output
+from tf_dist.cli.command_table import asks_for_help, help_text
 from tf_dist.client import exit_codes
 from tf_dist.errors import InvalidJob, TFDistError
 
@@ -44,9 +45,12 @@ def _call(arguments: list[str]) -> int:
         from tf_dist.client.launch.main import main as launch
 
         return launch(arguments[1:])
-    from tf_dist.cli.app import app
+    if asks_for_help(arguments) and "_TF_DIST_COMPLETE" not in os.environ:
+        output.line(help_text())
+        return exit_codes.SUCCEEDED if {"-h", "--help"} & set(arguments) else exit_codes.USAGE
+    from tf_dist.cli.app import command_line
 
-    code = app(args=arguments, prog_name="tf-dist", standalone_mode=False)
+    code = command_line(arguments)(args=arguments, prog_name="tf-dist", standalone_mode=False)
     return code if isinstance(code, int) else exit_codes.SUCCEEDED
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tf_dist import errors
-from tf_dist.core.api.status import OutcomeKind
+
+if TYPE_CHECKING:
+    from tf_dist.core.api.status import OutcomeKind
 
 SUCCEEDED: Final = 0
 """Done; the job that was waited for succeeded."""
@@ -35,17 +36,16 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 )
 
 
-_CODE_OF_KIND: Final[Mapping[OutcomeKind, int]] = {
-    OutcomeKind.SUCCEEDED: SUCCEEDED,
-    OutcomeKind.EVICTED: RETRYABLE,
-    OutcomeKind.PREEMPTED: RETRYABLE,
-    OutcomeKind.ADMISSION_TIMEOUT: RETRYABLE,
-}
-
-
 def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
     """The exit code of an outcome; None: the job goes on, which is no success for a command that waited for its end."""
-    return FAILED if kind is None else _CODE_OF_KIND.get(kind, FAILED)
+    from tf_dist.core.api.status import OutcomeKind  # not before: the core's types double the start of --help
+
+    match kind:
+        case OutcomeKind.SUCCEEDED:
+            return SUCCEEDED
+        case OutcomeKind.EVICTED | OutcomeKind.PREEMPTED | OutcomeKind.ADMISSION_TIMEOUT:
+            return RETRYABLE
+    return FAILED
 
 
 def exit_code_of_error(error: errors.TFDistError) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, WaitSteps, WatchingJobInformer
@@ -22,6 +21,9 @@ from tf_dist.core.diagnostics.outcome import (
     outcome_error,
 )
 from tf_dist.errors import InvalidJob, JobFailed, NotFound, Problem, Unavailable
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 Take = Callable[[float | None], list[JobEvent]]
@@ -66,6 +68,8 @@ class LoopEvent(Protocol):
 
 async def run_on_loop(steps: WaitSteps[T], changed: LoopEvent, take: Take) -> T:
     """Run the steps of a wait on this event loop; what blocks is done in a thread. ``changed``: something has come."""
+    import asyncio  # not before: without an event loop, as in tf-dist run, it is a twentieth of a start
+
     turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
     begun = waited = False
     while True:
@@ -122,6 +126,8 @@ def wait_for(
 
 async def wait_on_loop(cluster: Cluster, job: StoredJob, goal: str, timeout: float | None) -> StoredJob | None:
     """``wait_for`` for one job and for coroutines; when it is cancelled nothing of it goes on."""
+    import asyncio
+
     changed, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wake() -> None:

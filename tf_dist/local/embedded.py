@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from tf_dist.cluster.api import QUEUES, TFJOBS, VOLCANO_JOBS, Object
-from tf_dist.cluster.apiserver.handlers import ADDRESSES_PATH
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator
 from tf_dist.cluster.apiserver.scheduler import Scheduler
-from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
 from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
@@ -64,7 +61,11 @@ class EmbeddedCluster(Service):
 
     def _start(self, stack: ExitStack) -> None:
         settings = self.settings
-        journal = SqliteJournal(settings.state_dir / "cluster.sqlite") if settings.durable else None
+        journal = None
+        if settings.durable:
+            from tf_dist.cluster.apiserver.storage.sqlite import SqliteJournal
+
+            journal = SqliteJournal(settings.state_dir / "cluster.sqlite")
         self.cluster = stack.enter_context(
             MemoryCluster(journal=journal, validators=ADMISSION_VALIDATORS, any_priority_class=True)
         )
@@ -84,6 +85,8 @@ class EmbeddedCluster(Service):
             self._serve(stack)
 
     def _serve(self, stack: ExitStack) -> None:
+        from tf_dist.cluster.apiserver.server import ApiServer  # not before: tf-dist run serves nobody
+
         server = ApiServer(self.cluster, port=self.settings.port)
         try:
             self.url = server.start()
@@ -108,6 +111,9 @@ class EmbeddedCluster(Service):
 
     def kubeconfig(self) -> dict[str, Any]:
         """The kubeconfig of this cluster."""
+        from tf_dist.cluster.apiserver.handlers import ADDRESSES_PATH
+        from tf_dist.cluster.apiserver.server import make_kubeconfig
+
         shared = self.network.mode is NetworkMode.SHARED
         return make_kubeconfig(self.url, self.token, addresses_path=ADDRESSES_PATH if shared else "")
 
