@@ -94,9 +94,10 @@ _POD_COLUMNS = (
 _SERVICE_COLUMNS = (_column("Type", "spec.type"), _column("Cluster-IP", "spec.clusterIP"), _AGE)
 _NODE_COLUMNS = (
     _column("Status", ""),
-    _column("CPU", "status.allocatable.cpu"),
-    _column("Memory", "status.allocatable.memory"),
     _AGE,
+    _column("Version", "status.nodeInfo.kubeletVersion"),
+    _column("CPU", "status.allocatable.cpu", priority=1),
+    _column("Memory", "status.allocatable.memory", priority=1),
 )
 _EVENT_COLUMNS = (
     _column("Last Seen", "lastTimestamp", "date"),
