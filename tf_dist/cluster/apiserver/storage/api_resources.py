@@ -22,11 +22,11 @@ from tf_dist.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """A family of names, what an error says of it, and the most characters of a name."""
+    """A family of names."""
 
-    title: str
+    title: str  # what an error calls it
     pattern: re.Pattern[str]
-    longest: int
+    longest: int  # characters
 
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -39,17 +39,17 @@ LABEL_1035 = NameRule("a DNS-1035 label", re.compile("[a-z]([-a-z0-9]*[a-z0-9])?
 class Kind:
     """A kind that is served: its preferred version, and the traits that decide how its objects are treated."""
 
-    resource: Resource
-    singular: str
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    other_versions: tuple[str, ...] = ()
-    names: NameRule = SUBDOMAIN
+    resource: Resource  # at the preferred version, at which objects are stored
+    singular: str  # as in kubectl get pod
+    short_names: tuple[str, ...] = ()  # as in kubectl get po
+    categories: tuple[str, ...] = ()  # as in kubectl get all
+    other_versions: tuple[str, ...] = ()  # at which it is served, too
+    names: NameRule = SUBDOMAIN  # of its objects
     status: bool = False  # has a status subresource
     generation: bool = False  # counts changes of everything but metadata and status
     unconditional: bool = True  # may be replaced without a resourceVersion
     custom: bool = False  # as a custom resource: lists never merge by key
-    columns: tuple[AdditionalPrinterColumn, ...] = ()
+    columns: tuple[AdditionalPrinterColumn, ...] = ()  # of kubectl get, after the name; none: the age
 
     @property
     def key(self) -> str:
