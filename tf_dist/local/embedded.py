@@ -6,12 +6,12 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from tf_dist.cluster.api import QUEUES, TFJOBS, VOLCANO_JOBS, Object
+from tf_dist.cluster.api import JOB_KINDS, NAMESPACES, QUEUES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.port_allocator import PortAllocator
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -19,18 +19,23 @@ from tf_dist.cluster.concurrency import Service
 from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, NetworkMode, NodeSettings
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.leadership import Standalone
+from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leases.lease import system_namespace
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.dialects import read, update_problems
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.core.gang.resources.queue_resource import parse_queue
 from tf_dist.core.reconciler.accepted_spec import all_problems
-from tf_dist.errors import ClusterError, InvalidJob
+from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob
+
+# Its controller never dies without its API server, so its Lease is renewed seldom, and by the same name at each start.
+_IDENTITY: Final = "embedded"
+_LEASE_DURATION: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSettings(NodeSettings):
-    """How an embedded cluster is set up: as its node, and with a store, an API server and a driver.
+    """How an embedded cluster is set up: as its node, and with a store, an API server and a controller.
 
     ``durable``: the store is a file in ``state_dir``; ``serve``: with an API server on loopback, at ``port`` if that is
     free (0: any); ``accelerators``: see ``ControllerSettings``. The token is a new one at every start.
@@ -76,13 +81,34 @@ class EmbeddedCluster(Service):
         self.cluster.log_source = self.node.logs
         if self.network.mode is NetworkMode.SHARED:
             self.cluster.endpoint_resolver = PortAllocator(self.cluster).addresses
-        alone = ControllerSettings(other_schedulers=False, accelerators=settings.accelerators)
-        driver = Controller(self.cluster, settings=alone, leadership=Standalone())
-        for part in (Scheduler(self.cluster), driver):
-            part.start()
-            stack.callback(part.stop)
+        scheduler = Scheduler(self.cluster)
+        scheduler.start()
+        stack.callback(scheduler.stop)
+        self._start_controller(stack)
         if settings.serve:
             self._serve(stack)
+
+    def _start_controller(self, stack: ExitStack) -> None:
+        """It holds the Lease of the cluster, by which others see that they need not lead."""
+        system = system_namespace()
+        with suppress(AlreadyExists):
+            self.cluster.create(NAMESPACES, None, {"metadata": {"name": system}})
+        leadership = LeaseLeadership(
+            self.cluster,
+            JOB_KINDS,
+            None,
+            system=system,
+            identity=_IDENTITY,
+            duration=_LEASE_DURATION,
+            renew_every=_LEASE_DURATION / 3,
+        )
+        leadership.step()
+        leadership.start()
+        stack.callback(leadership.stop)
+        alone = ControllerSettings(other_schedulers=False, accelerators=self.settings.accelerators)
+        controller = Controller(self.cluster, settings=alone, leadership=leadership)
+        controller.start()
+        stack.callback(controller.stop)
 
     def _serve(self, stack: ExitStack) -> None:
         from tf_dist.cluster.apiserver.server import ApiServer  # not before: tf-dist run serves nobody
@@ -119,7 +145,7 @@ class EmbeddedCluster(Service):
 
 
 def _validate(document: Object, old: Object | None) -> Object:
-    """The validating webhook of the embedded cluster: refuses jobs that a driver could not parse, with every reason.
+    """The validating webhook of the embedded cluster: refuses jobs that a controller could not parse, with every reason.
 
     So it does what no update may change.
     """
