@@ -17,14 +17,14 @@ import yaml
 from tests.cli.conftest import PROGRAM, surroundings
 from tests.cli.ready import Started
 from tests.client.launch.launching import definition
+from tests.leaderless import LeaderlessCluster
 from tests.waiting import until
 from tf_dist.client.launch.contract import WORKFLOWS
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Cluster, Object
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.controller.leases.lease import DRIVER_INLINE
 from tf_dist.core.api import names
 from tf_dist.errors import NotFound
-from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
+from tf_dist.local.embedded import EmbeddedSettings
 
 PATIENCE = 60.0
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
@@ -148,8 +148,8 @@ class Stage:
         return self.cluster.create(WORKFLOWS, self.namespace, body)
 
     def leases(self) -> list[str]:
-        """Those of drivers that live in a process of their own."""
-        found = self.cluster.list(LEASES, labels=f"{names.DRIVER}={DRIVER_INLINE}").items
+        """By which launchers lead the namespace."""
+        found = self.cluster.list(LEASES, self.namespace, labels=names.LEADER).items
         return [lease["metadata"]["name"] for lease in found]
 
 
@@ -226,7 +226,7 @@ class Step:
 
 @contextmanager
 def stage(folder: Path, scratch: str, **settings: Any) -> Iterator[Stage]:
-    """Set it up."""
-    with EmbeddedCluster(EmbeddedSettings(state_dir=Path(scratch) / "node", **settings)) as embedded:
+    """Set it up; no controller leads but that of a launcher."""
+    with LeaderlessCluster(EmbeddedSettings(state_dir=Path(scratch) / "node", **settings)) as embedded:
         embedded.cluster.create(CRDS, None, definition("Workflow", "workflows"))
         yield Stage(embedded.cluster, embedded.url, embedded.token, folder, scratch)

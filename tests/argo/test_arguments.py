@@ -44,7 +44,7 @@ def memoized(key: str) -> Any:
     [
         ({"on_term": "delte"}, "on_term: 'delte' is none of auto, delete, suspend, leave (did you mean delete?)"),
         ({"on_suspend": "stop"}, "on_suspend: 'stop' is none of suspend, leave"),
-        ({"driver": "me"}, "driver: 'me' is none of auto, inline, controller"),
+        ({"driver": "me"}, "driver: 'me' is none of auto, controller"),
         ({"driver": True}, "driver: True is none of"),
         ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is not a time (write 90s, 10m or 1h30m)"),
         ({"startup_timeout": "-1m"}, "startup_timeout: '-1m' is not a time"),
@@ -287,7 +287,7 @@ def test_a_text_may_be_a_parameter_or_a_reference() -> None:
         step(
             on_term=Parameter(name="stop", default="leave"),
             on_suspend="{{workflow.parameters.pause}}",
-            driver=Parameter(name="driver", default="inline"),
+            driver=Parameter(name="driver", default="auto"),
             job_namespace="{{workflow.parameters.team}}",
             on_eviction="{{workflow.parameters.policy}}",
             on_preemption=Parameter(name="preempted"),

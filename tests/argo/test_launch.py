@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.argo.stage import FOREVER, Stage, Step, job
+from tests.argo.stage import FOREVER, PATIENCE, Stage, Step, job
 from tests.faults.proxy import Fault, Kind, Proxy
+from tests.leaderless import controller
+from tests.waiting import until
 from tf_dist.client.launch import contract
 from tf_dist.cluster.api import TFJOBS, Object
 
@@ -282,9 +284,8 @@ def test_an_image_without_a_program(scene: Stage) -> None:
     step.delete()
 
 
-def test_where_nobody_drives_the_time_is_over_all_the_same(scene: Stage) -> None:
+def test_where_nobody_leads_the_time_is_over_all_the_same(scene: Stage) -> None:
     step = scene.step(job("true"))
-    step.document["metadata"]["annotations"] = {"tf-dist.dev/driver": "nowhere/no-driver"}
     launcher = step.launch("--driver=controller", "--admission-timeout=2s")
     assert launcher.code() == 75, launcher.text
     step.until(lambda: not step.jobs())
@@ -296,7 +297,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
     ticks = "for i in 1 2 3 4 5 6; do sleep 0.5; echo tick=$i; done"
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {ticks}; {FOREVER}"))
     address = urlsplit(scene.url)
-    with Proxy((str(address.hostname), int(address.port or 0))) as proxy:
+    with controller(scene.cluster), Proxy((str(address.hostname), int(address.port or 0))) as proxy:
         launcher = step.launch("--driver=controller", "--on-term=delete", kubeconfig=scene.kubeconfig(proxy.url))
         launcher.said("worker-0 | up")
         running(step)
@@ -308,7 +309,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
         assert len(proxy.passed) == before
         launcher.signal(signal.SIGTERM)
         assert launcher.code() == 143
-    step.until(lambda: not step.jobs() and not step.pods())
+        step.until(lambda: not step.jobs() and not step.pods())
 
 
 def test_a_job_that_takes_too_long(scene: Stage) -> None:
@@ -380,16 +381,16 @@ def test_an_invalid_job_tells_every_problem(scene: Stage) -> None:
     assert step.jobs() == []
 
 
-def test_a_controller_drives_and_the_launcher_watches(scene: Stage) -> None:
-    before = scene.leases()
-    step = scene.step(job(f"echo up; sleep 0.5; {TRAINING}"))
-    launcher = step.launch("--driver=controller")
-    launcher.said("worker-0 | up")
-    assert scene.leases() == before
-    assert launcher.code() == 0, launcher.text
-    (stored,) = step.jobs()
-    assert status_of(stored)["driver"] == "embedded"
-    step.delete()
+@pytest.mark.parametrize("choice", ["auto", "controller"])
+def test_where_a_controller_leads_the_launcher_watches(scene: Stage, choice: str) -> None:
+    with controller(scene.cluster) as leadership:
+        until(lambda: bool(leadership.kinds()), PATIENCE)
+        step = scene.step(job(f"echo up; sleep 0.5; {TRAINING}"))
+        launcher = step.launch(f"--driver={choice}")
+        launcher.said("worker-0 | up")
+        assert scene.leases() == []
+        assert launcher.code() == 0, launcher.text
+        step.delete()
 
 
 def test_a_reader_that_does_not_read_holds_up_no_signal(scene: Stage) -> None:

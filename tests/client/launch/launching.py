@@ -1,4 +1,4 @@
-"""Launchers in this process: an embedded cluster with a driver, a workflow, and a kubelet that a test plays by hand."""
+"""Launchers in this process: an embedded cluster with a controller, a workflow, and a kubelet that a test plays by hand."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def definition(kind: str, plural: str) -> Object:
 
 
 class Site(World):
-    """A cluster over HTTP whose jobs a driver in this process drives, and one workflow with one step.
+    """A cluster over HTTP whose jobs a controller in this process reconciles, and one workflow with one step.
 
     Nothing runs: what a kubelet would write, a test does.
     """
@@ -69,11 +69,11 @@ class Site(World):
         self.workflow = self.memory.create(WORKFLOWS, "default", {"metadata": {"name": "wf"}, "spec": {}, "status": {}})
         self.stack = stack
 
-    def drive(self) -> None:
-        """Have a driver drive the jobs, in threads."""
-        self.driver = Controller(self.memory)
-        self.stack.callback(self.driver.stop)
-        self.driver.start()
+    def lead(self) -> None:
+        """Have a controller lead, in threads."""
+        controller = Controller(self.memory)
+        self.stack.callback(controller.stop)
+        controller.start()
 
     def config(self, url: str) -> str:
         """A kubeconfig for this cluster as it is reached at ``url``."""
@@ -102,7 +102,9 @@ class Site(World):
 
     def made(self, **annotations: str) -> StoredJob:
         """The job as an earlier try of the step has made it."""
-        return create_job(self.memory, step_document(self.options(), "default")[0], "default", annotations=annotations)
+        made = create_job(self.memory, step_document(self.options(), "default")[0], "default")
+        patch = {"metadata": {"annotations": annotations}}
+        return StoredJob(TFJOBS, self.memory.patch(TFJOBS, "default", made.name, patch)) if annotations else made
 
     def outputs(self) -> dict[str, str]:
         return {path.name: path.read_text() for path in self.options().out.iterdir() if path.name[0] != "."}

@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_made_ends_nothing(models: Path) -> None:
 @pytest.mark.parametrize("mounts", [("/mnt", "/data"), ("",)])
 def test_a_step_says_why_there_is_no_artifact(mounts: tuple[str, ...], tmp_path: Path) -> None:
     with site(tmp_path) as scene:
-        scene.drive()
+        scene.lead()
         with Launcher(scene.options(checkpoint_files=mounts)) as launcher:
             scene.runs()
             scene.ends()

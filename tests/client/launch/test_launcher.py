@@ -31,9 +31,9 @@ def scene(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def driven(scene: Site) -> Site:
-    """With a driver."""
-    scene.drive()
+def led(scene: Site) -> Site:
+    """With a controller."""
+    scene.lead()
     return scene
 
 
@@ -45,52 +45,52 @@ def reported(scene: Site) -> bool:
 # Its ends
 
 
-def test_a_job_that_succeeds(driven: Site) -> None:
-    progress = driven.folder / "progress"
-    with Launcher(driven.options(total_steps=2, progress_file=progress)) as launcher:
-        driven.runs()
+def test_a_job_that_succeeds(led: Site) -> None:
+    progress = led.folder / "progress"
+    with Launcher(led.options(total_steps=2, progress_file=progress)) as launcher:
+        led.runs()
         launcher.said("worker-0 | checkpoint=/models/ckpt-1")
-        driven.ends()
+        led.ends()
         assert launcher.end() == exit_codes.SUCCEEDED
-    found = driven.outputs()
+    found = led.outputs()
     assert (found["status"], found["checkpoint"], found["metric-loss"]) == ("Succeeded", "/models/ckpt-1", "0.5")
-    assert (found["job"], found["replica"], found["exit-code"]) == (driven.name, "", "")
+    assert (found["job"], found["replica"], found["exit-code"]) == (led.name, "", "")
     assert progress.read_text().strip() == "2/2"
-    assert reported(driven)
+    assert reported(led)
 
 
-def test_a_job_that_fails(driven: Site) -> None:
-    with Launcher(driven.options()) as launcher:
-        driven.runs()
-        driven.ends(3)
+def test_a_job_that_fails(led: Site) -> None:
+    with Launcher(led.options()) as launcher:
+        led.runs()
+        led.ends(3)
         assert launcher.end() == exit_codes.FAILED
-    found = driven.outputs()
+    found = led.outputs()
     assert (found["status"], found["replica"], found["exit-code"]) == ("Failed", "worker-0", "3")
     assert (found["outcome"], found["restarts"], found["preemptions"]) == ("failed", "0", "0")
     assert "worker-0 exited with code 3" in found["message"]
     assert "error: worker-0 exited with code 3" in launcher.text
-    assert reported(driven)
+    assert reported(led)
 
 
-def test_a_job_that_somebody_deletes(driven: Site) -> None:
-    with Launcher(driven.options()) as launcher:
-        driven.runs()
-        driven.memory.delete(TFJOBS, "default", driven.name)
-        assert launcher.end(driven.bury) == exit_codes.FAILED
-    assert (driven.outputs()["status"], driven.outputs()["message"]) == ("Deleted", "the job was deleted")
-    assert driven.outputs()["outcome"] == "deleted"
+def test_a_job_that_somebody_deletes(led: Site) -> None:
+    with Launcher(led.options()) as launcher:
+        led.runs()
+        led.memory.delete(TFJOBS, "default", led.name)
+        assert launcher.end(led.bury) == exit_codes.FAILED
+    assert (led.outputs()["status"], led.outputs()["message"]) == ("Deleted", "the job was deleted")
+    assert led.outputs()["outcome"] == "deleted"
 
 
-def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(driven: Site) -> None:
-    with Launcher(driven.options()) as launcher:
-        driven.runs()
-        driven.memory.delete(TFJOBS, "default", driven.name)
-        driven.memory.create(TFJOBS, "default", tfjob(driven.name, workers=50))
-        other = driven.uid()
-        assert launcher.end(driven.bury) == exit_codes.FAILED
-    assert driven.outputs()["status"] == "Deleted"
-    assert driven.uid() == other
-    assert not reported(driven)
+def test_another_job_in_the_place_of_a_deleted_one_is_not_the_steps(led: Site) -> None:
+    with Launcher(led.options()) as launcher:
+        led.runs()
+        led.memory.delete(TFJOBS, "default", led.name)
+        led.memory.create(TFJOBS, "default", tfjob(led.name, workers=50))
+        other = led.uid()
+        assert launcher.end(led.bury) == exit_codes.FAILED
+    assert led.outputs()["status"] == "Deleted"
+    assert led.uid() == other
+    assert not reported(led)
 
 
 def test_a_strangers_job_of_the_name(scene: Site) -> None:
@@ -107,49 +107,49 @@ def test_a_strangers_job_of_the_name(scene: Site) -> None:
     ("limit", "code", "status"),
     [("admission_timeout", exit_codes.RETRYABLE, "PendingTimeout"), ("run_timeout", exit_codes.FAILED, "Timeout")],
 )
-def test_a_job_that_takes_too_long_is_deleted(driven: Site, limit: str, code: int, status: str, seconds: float) -> None:
+def test_a_job_that_takes_too_long_is_deleted(led: Site, limit: str, code: int, status: str, seconds: float) -> None:
     """Though nothing happens that would wake it."""
-    with Launcher(driven.options(tfjob(workers=50), **{limit: seconds})) as launcher:
-        assert launcher.end(driven.bury) == code
-    assert (driven.outputs()["status"], driven.outputs()["reason"]) == (status, status)
-    assert driven.stored() is None
+    with Launcher(led.options(tfjob(workers=50), **{limit: seconds})) as launcher:
+        assert launcher.end(led.bury) == code
+    assert (led.outputs()["status"], led.outputs()["reason"]) == (status, status)
+    assert led.stored() is None
 
 
-def test_why_it_is_deleted_is_told_before_that(driven: Site) -> None:
+def test_why_it_is_deleted_is_told_before_that(led: Site) -> None:
     """The launcher may be killed while it waits for the job to go."""
     told: list[str] = []
 
     def passed(one: Passed) -> None:
         if one.call.verb == "delete":
-            told.append(driven.outputs()["status"])
+            told.append(led.outputs()["status"])
 
-    proxy = proxied(driven, passed)
-    with Launcher(driven.options(run_timeout=0.0, kubeconfig=driven.config(proxy.url))) as launcher:
-        assert launcher.end(driven.bury) == exit_codes.FAILED
+    proxy = proxied(led, passed)
+    with Launcher(led.options(run_timeout=0.0, kubeconfig=led.config(proxy.url))) as launcher:
+        assert launcher.end(led.bury) == exit_codes.FAILED
     assert told[:1] == ["Timeout"]
 
 
-def test_one_that_waits_stays_for_the_next_try_with_its_age(driven: Site) -> None:
-    with Launcher(driven.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1)) as launcher:
-        assert launcher.end(driven.bury) == exit_codes.RETRYABLE
-    before = driven.uid()
+def test_one_that_waits_stays_for_the_next_try_with_its_age(led: Site) -> None:
+    with Launcher(led.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1)) as launcher:
+        assert launcher.end(led.bury) == exit_codes.RETRYABLE
+    before = led.uid()
     assert before
-    with Launcher(driven.options(tfjob(workers=50), admission_timeout=0.5, retry=1, retries=1)) as launcher:
+    with Launcher(led.options(tfjob(workers=50), admission_timeout=0.5, retry=1, retries=1)) as launcher:
         launcher.said("goes on with tfjob/")
-        assert driven.uid() == before
-        assert launcher.end(driven.bury) == exit_codes.RETRYABLE
-    assert driven.stored() is None
+        assert led.uid() == before
+        assert launcher.end(led.bury) == exit_codes.RETRYABLE
+    assert led.stored() is None
 
 
 @pytest.mark.parametrize(
     ("waiting", "outcome"), [("ImagePullBackOff", "image_pull_failed"), ("ContainerCreating", "start_timeout")]
 )
-def test_a_job_that_does_not_start_gives_its_place_back(driven: Site, waiting: str, outcome: str) -> None:
-    with Launcher(driven.options(startup_timeout=2.0)) as launcher:
-        until(lambda: len(driven.pods()) == 3, SECONDS)
-        for name, pod in driven.pods().items():
+def test_a_job_that_does_not_start_gives_its_place_back(led: Site, waiting: str, outcome: str) -> None:
+    with Launcher(led.options(startup_timeout=2.0)) as launcher:
+        until(lambda: len(led.pods()) == 3, SECONDS)
+        for name, pod in led.pods().items():
             state = {"state": {"waiting": {"reason": waiting, "message": "no such image"}}}
-            driven.set_status(
+            led.set_status(
                 name,
                 {
                     **pod["status"],
@@ -157,26 +157,26 @@ def test_a_job_that_does_not_start_gives_its_place_back(driven: Site, waiting: s
                     "containerStatuses": [{"name": "tensorflow", "restartCount": 0, **state}],
                 },
             )
-        assert launcher.end(driven.bury) == exit_codes.FAILED
-    assert driven.outputs()["outcome"] == outcome
-    assert driven.stored() is None
+        assert launcher.end(led.bury) == exit_codes.FAILED
+    assert led.outputs()["outcome"] == outcome
+    assert led.stored() is None
 
 
-def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(driven: Site) -> None:
-    driven.made()
-    driven.runs()
-    driven.ends()
-    with Launcher(driven.options(retry=1, run_timeout=0.0)) as launcher:
+def test_what_has_come_to_its_end_by_then_is_told_whatever_else_is_asked(led: Site) -> None:
+    led.made()
+    led.runs()
+    led.ends()
+    with Launcher(led.options(retry=1, run_timeout=0.0)) as launcher:
         assert launcher.end() == exit_codes.SUCCEEDED
-    assert driven.outputs()["status"] == "Succeeded"
-    assert driven.stored() is not None
+    assert led.outputs()["status"] == "Succeeded"
+    assert led.stored() is not None
 
 
-def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Site) -> None:
+def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(led: Site) -> None:
     """It comes while the job is looked for."""
-    driven.made()
-    driven.runs()
-    driven.ends()
+    led.made()
+    led.runs()
+    led.ends()
     looked_for: list[Passed] = []
 
     def passed(one: Passed) -> None:
@@ -184,16 +184,16 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(driven: Sit
             looked_for.append(one)
             launcher.signal()
 
-    proxy = proxied(driven, passed)
-    with Launcher(driven.options(retry=1, kubeconfig=driven.config(proxy.url), on_term=OnTerm.DELETE)) as launcher:
+    proxy = proxied(led, passed)
+    with Launcher(led.options(retry=1, kubeconfig=led.config(proxy.url), on_term=OnTerm.DELETE)) as launcher:
         assert launcher.end() == exit_codes.SUCCEEDED
     assert len(looked_for) == 1
-    assert driven.stored() is not None
+    assert led.stored() is not None
 
 
-def test_a_launcher_that_drives_stays_until_the_pods_are_asked_to_go(scene: Site) -> None:
-    """Afterwards there is no driver to do it. Once they are, a signal ends its wait for their end."""
-    with Launcher(scene.options(driver=DriverChoice.INLINE)) as launcher:
+def test_a_launcher_that_leads_stays_until_the_pods_are_asked_to_go(scene: Site) -> None:
+    """Afterwards there may be no controller to do it. Once they are, a signal ends its wait for their end."""
+    with Launcher(scene.options(driver=DriverChoice.AUTO)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
         until(lambda: scene.outputs().get("outcome") == "succeeded", SECONDS)
@@ -204,9 +204,9 @@ def test_a_launcher_that_drives_stays_until_the_pods_are_asked_to_go(scene: Site
     assert scene.memory.list(LEASES, "default").items == []
 
 
-def test_a_launcher_that_drives_stays_until_its_job_is_complete(scene: Site) -> None:
+def test_a_launcher_that_leads_stays_until_its_job_is_complete(scene: Site) -> None:
     """Its pods have been asked to go by then, and take their time."""
-    with Launcher(scene.options(driver=DriverChoice.INLINE)) as launcher:
+    with Launcher(scene.options(driver=DriverChoice.AUTO)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
         until(lambda: scene.outputs().get("outcome") == "succeeded" and len(stopping(scene)) == 2, SECONDS)
@@ -221,11 +221,11 @@ class StillWritten:
         return FixedStream([b"first\n", b"last\n"] if options.follow else [b"first\n"])
 
 
-def test_logs_are_followed(driven: Site) -> None:
-    driven.memory.log_source = StillWritten().logs
-    with Launcher(driven.options()) as launcher:
-        driven.runs()
-        driven.ends()
+def test_logs_are_followed(led: Site) -> None:
+    led.memory.log_source = StillWritten().logs
+    with Launcher(led.options()) as launcher:
+        led.runs()
+        led.ends()
         assert launcher.end() == exit_codes.SUCCEEDED
     assert "worker-0 | last\n" in launcher.text
 
@@ -237,7 +237,7 @@ def stopping(scene: Site) -> list[str]:
 
 
 def test_a_launcher_does_not_wait_for_ever_for_the_end_of_pods(scene: Site) -> None:
-    with Launcher(scene.options(driver=DriverChoice.INLINE, settle=0.5)) as launcher:
+    with Launcher(scene.options(driver=DriverChoice.AUTO, settle=0.5)) as launcher:
         scene.runs()
         scene.end_pod(f"{scene.name}-worker-0", 0)
         assert launcher.end() == exit_codes.SUCCEEDED
@@ -248,30 +248,30 @@ def test_a_launcher_does_not_wait_for_ever_for_the_end_of_pods(scene: Site) -> N
 # Tried again
 
 
-def test_a_job_is_made_once_however_often_its_step_is_started(driven: Site) -> None:
+def test_a_job_is_made_once_however_often_its_step_is_started(led: Site) -> None:
     """The first launcher was killed; or Argo has started the step twice."""
-    with Launcher(driven.options()) as first:
-        driven.runs()
-        before = driven.uid()
-        again = driven.options(retry=1, out=driven.folder / "again")
+    with Launcher(led.options()) as first:
+        led.runs()
+        before = led.uid()
+        again = led.options(retry=1, out=led.folder / "again")
         with Launcher(again) as second:
             second.said("goes on with tfjob/")
-            driven.ends()
+            led.ends()
             assert (first.end(), second.end()) == (exit_codes.SUCCEEDED, exit_codes.SUCCEEDED)
-    assert driven.uid() == before
+    assert led.uid() == before
     assert (again.out / "status").read_text() == "Succeeded"
 
 
-def test_a_failure_that_was_told_is_what_is_tried_again(driven: Site) -> None:
-    with Launcher(driven.options()) as launcher:
-        driven.runs()
-        driven.ends(3)
+def test_a_failure_that_was_told_is_what_is_tried_again(led: Site) -> None:
+    with Launcher(led.options()) as launcher:
+        led.runs()
+        led.ends(3)
         assert launcher.end() == exit_codes.FAILED
-    before = driven.uid()
-    with Launcher(driven.options(retry=1)) as launcher:
-        until(lambda: driven.buried() and driven.uid() not in ("", before), SECONDS)
-        driven.runs()
-        driven.ends()
+    before = led.uid()
+    with Launcher(led.options(retry=1)) as launcher:
+        until(lambda: led.buried() and led.uid() not in ("", before), SECONDS)
+        led.runs()
+        led.ends()
         assert launcher.end() == exit_codes.SUCCEEDED
 
 
@@ -283,31 +283,31 @@ def proxied(scene: Site, told: Callable[[Passed], object] = lambda _: None) -> P
     return scene.stack.enter_context(Proxy((host, int(port)), told))
 
 
-def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(driven: Site) -> None:
-    proxy = proxied(driven)
-    with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
-        driven.runs()
-        driven.shows("Running")
+def test_watches_that_are_cut_and_a_server_that_is_away_for_a_moment(led: Site) -> None:
+    proxy = proxied(led)
+    with Launcher(led.options(kubeconfig=led.config(proxy.url))) as launcher:
+        led.runs()
+        led.shows("Running")
         for replica in ("ps-0", "worker-0", "worker-1"):
             launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
         proxy.inject(Fault(Kind.REFUSE, times=None, code=503))
         proxy.disconnect()
-        driven.ends()
+        led.ends()
         proxy.calm()
         assert launcher.end() == exit_codes.SUCCEEDED
-    assert driven.outputs()["status"] == "Succeeded"
+    assert led.outputs()["status"] == "Succeeded"
 
 
 @pytest.mark.parametrize("fault", [Fault(Kind.REFUSE, code=500), Fault(Kind.RESET)], ids=["500", "reset"])
-def test_logs_whose_first_opening_fails_are_read_all_the_same(driven: Site, fault: Fault) -> None:
-    proxy = proxied(driven)
+def test_logs_whose_first_opening_fails_are_read_all_the_same(led: Site, fault: Fault) -> None:
+    proxy = proxied(led)
     first = replace(fault, verbs=frozenset({"get"}), resources=frozenset({"pods"}), times=3)
     proxy.inject(first)
-    with Launcher(driven.options(kubeconfig=driven.config(proxy.url))) as launcher:
-        driven.runs()
+    with Launcher(led.options(kubeconfig=led.config(proxy.url))) as launcher:
+        led.runs()
         for replica in ("ps-0", "worker-0", "worker-1"):
             launcher.said(f"{replica:<8} | checkpoint=/models/ckpt-1")
-        driven.ends()
+        led.ends()
         assert launcher.end() == exit_codes.SUCCEEDED
     assert first.times == 0
     assert "no more lines" not in launcher.text
@@ -365,52 +365,52 @@ def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
 
 
 @pytest.mark.parametrize("what", [OnTerm.DELETE, OnTerm.SUSPEND, OnTerm.LEAVE])
-def test_what_a_signal_does_as_the_step_says(driven: Site, what: OnTerm) -> None:
-    with Launcher(driven.options(on_term=what, grace=600.0)) as launcher:
-        driven.runs()
-        driven.shows("Running")
-        before = driven.uid()
+def test_what_a_signal_does_as_the_step_says(led: Site, what: OnTerm) -> None:
+    with Launcher(led.options(on_term=what, grace=600.0)) as launcher:
+        led.runs()
+        led.shows("Running")
+        before = led.uid()
         launcher.signal()
-        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+        assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
     assert f"asked to stop: as --on-term says; the job: {what}" in launcher.text
-    assert (driven.outputs()["status"], driven.outputs()["reason"]) == ("Terminated", "Terminated")
-    stored = driven.stored()
+    assert (led.outputs()["status"], led.outputs()["reason"]) == ("Terminated", "Terminated")
+    stored = led.stored()
     match what:
         case OnTerm.DELETE:
-            assert driven.gone()
+            assert led.gone()
         case OnTerm.SUSPEND:
-            assert (driven.phase(), driven.pods()) == ("Aborted", {})
+            assert (led.phase(), led.pods()) == ("Aborted", {})
             assert stored is not None
             assert stored["metadata"]["annotations"][contract.STOPPED_BY] == contract.LAUNCHER
         case OnTerm.LEAVE:
-            assert (driven.uid(), driven.phase(), len(driven.pods())) == (before, "Running", 3)
+            assert (led.uid(), led.phase(), len(led.pods())) == (before, "Running", 3)
 
 
-def test_pods_are_seen_to_their_end(driven: Site) -> None:
-    with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
-        driven.runs()
-        driven.shows("Running")
+def test_pods_are_seen_to_their_end(led: Site) -> None:
+    with Launcher(led.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+        led.runs()
+        led.shows("Running")
         launcher.signal()
-        until(lambda: driven.stored() is None, SECONDS)
-        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+        until(lambda: led.stored() is None, SECONDS)
+        assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
     assert "still stopping" not in launcher.text
 
 
-def test_another_job_that_came_in_the_meantime_is_not_deleted(driven: Site) -> None:
-    proxy = proxied(driven)
+def test_another_job_that_came_in_the_meantime_is_not_deleted(led: Site) -> None:
+    proxy = proxied(led)
     held = Fault(Kind.REFUSE, frozenset({"delete"}), frozenset({"tfjobs"}), times=1, code=429, retry_after=1)
-    options = driven.options(on_term=OnTerm.DELETE, grace=600.0, kubeconfig=driven.config(proxy.url))
+    options = led.options(on_term=OnTerm.DELETE, grace=600.0, kubeconfig=led.config(proxy.url))
     with Launcher(options) as launcher:
-        driven.runs()
-        driven.shows("Running")
+        led.runs()
+        led.shows("Running")
         proxy.inject(held)
         launcher.signal()
         until(lambda: held.times == 0, SECONDS)
-        driven.memory.delete(TFJOBS, "default", driven.name)
-        driven.memory.create(TFJOBS, "default", step_document(driven.options(), "default")[0].document)
-        new = driven.uid()
-        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
-    assert driven.uid() == new
+        led.memory.delete(TFJOBS, "default", led.name)
+        led.memory.create(TFJOBS, "default", step_document(led.options(), "default")[0].document)
+        new = led.uid()
+        assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert led.uid() == new
     assert "cannot delete" not in launcher.text, "its own is gone"
 
 
@@ -436,65 +436,65 @@ def change_workflow(scene: Site, what: str) -> None:
         ("another of the name", 0, False),
     ],
 )
-def test_what_a_signal_means_is_asked_of_the_workflow(driven: Site, workflow: str, retry: int, stays: bool) -> None:
+def test_what_a_signal_means_is_asked_of_the_workflow(led: Site, workflow: str, retry: int, stays: bool) -> None:
     """The job has no owner here: its workflow takes nothing with it."""
-    options = driven.options(retry=retry, retries=3, grace=600.0)
+    options = led.options(retry=retry, retries=3, grace=600.0)
     with Launcher(options) as launcher:
-        driven.runs()
-        driven.shows("Running")
-        driven.memory.patch(TFJOBS, "default", driven.name, {"metadata": {"ownerReferences": None}})
-        change_workflow(driven, workflow)
+        led.runs()
+        led.shows("Running")
+        led.memory.patch(TFJOBS, "default", led.name, {"metadata": {"ownerReferences": None}})
+        change_workflow(led, workflow)
         launcher.signal()
-        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
-    assert (driven.stored() is not None) is stays
-    assert len(driven.pods()) == (3 if stays else 0)
+        assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+    assert (led.stored() is not None) is stays
+    assert len(led.pods()) == (3 if stays else 0)
 
 
-def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(driven: Site) -> None:
-    proxy = proxied(driven)
+def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(led: Site) -> None:
+    proxy = proxied(led)
     proxy.inject(Fault(Kind.REFUSE, resources=frozenset({"workflows"}), times=None, code=403))
-    options = driven.options(kubeconfig=driven.config(proxy.url), retries=3, grace=600.0)
+    options = led.options(kubeconfig=led.config(proxy.url), retries=3, grace=600.0)
     with Launcher(options) as launcher:
-        driven.runs()
+        led.runs()
         launcher.signal()
-        assert launcher.end(driven.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
+        assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
     assert "the workflow cannot be read" in launcher.text
-    assert driven.stored() is None
+    assert led.stored() is None
 
 
-def test_a_second_signal_ends_the_waiting_but_not_the_deletion(driven: Site) -> None:
-    with Launcher(driven.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
-        driven.runs()
-        driven.shows("Running")
+def test_a_second_signal_ends_the_waiting_but_not_the_deletion(led: Site) -> None:
+    with Launcher(led.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+        led.runs()
+        led.shows("Running")
         launcher.signal()
-        until(lambda: driven.stored() is None, SECONDS)
+        until(lambda: led.stored() is None, SECONDS)
         launcher.signal()
         assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
     assert "3 of its pods are still stopping" in launcher.text
-    assert all("deletionTimestamp" in pod["metadata"] for pod in driven.memory.list(PODS).items)
+    assert all("deletionTimestamp" in pod["metadata"] for pod in led.memory.list(PODS).items)
 
 
-def test_a_deletion_is_tried_until_the_time_is_over(driven: Site) -> None:
-    proxy = proxied(driven)
-    options = driven.options(on_term=OnTerm.DELETE, grace=1.0, kubeconfig=driven.config(proxy.url))
+def test_a_deletion_is_tried_until_the_time_is_over(led: Site) -> None:
+    proxy = proxied(led)
+    options = led.options(on_term=OnTerm.DELETE, grace=1.0, kubeconfig=led.config(proxy.url))
     with Launcher(options) as launcher:
-        driven.runs()
-        driven.shows("Running")
+        led.runs()
+        led.shows("Running")
         proxy.inject(Fault(Kind.REFUSE, frozenset({"delete"}), times=None, code=503))
         launcher.signal()
         assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
-    assert f"cannot delete tfjob/{driven.name}" in launcher.text
-    assert "and that failed" in driven.outputs()["message"]
-    assert driven.stored() is not None
+    assert f"cannot delete tfjob/{led.name}" in launcher.text
+    assert "and that failed" in led.outputs()["message"]
+    assert led.stored() is not None
 
 
-def test_a_job_that_has_succeeded_by_the_time_of_the_signal_has_succeeded(driven: Site) -> None:
-    with Launcher(driven.options(on_term=OnTerm.DELETE)) as launcher:
-        driven.runs()
-        driven.shows("Running")
-        driven.end_pod(f"{driven.name}-worker-0", 0)
+def test_a_job_that_has_succeeded_by_the_time_of_the_signal_has_succeeded(led: Site) -> None:
+    with Launcher(led.options(on_term=OnTerm.DELETE)) as launcher:
+        led.runs()
+        led.shows("Running")
+        led.end_pod(f"{led.name}-worker-0", 0)
         launcher.said("is Completing")
         launcher.signal()
         assert launcher.end() == exit_codes.SUCCEEDED
-    assert driven.outputs()["status"] == "Succeeded"
-    assert driven.stored() is not None
+    assert led.outputs()["status"] == "Succeeded"
+    assert led.stored() is not None

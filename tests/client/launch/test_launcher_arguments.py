@@ -45,7 +45,7 @@ SAID: list[tuple[str, str, Any]] = [
     ("--kubeconfig=/k", "kubeconfig", "/k"),
     ("--context=test", "context", "test"),
     ("--driver=controller", "driver", DriverChoice.CONTROLLER),
-    ("--driver=inline", "driver", DriverChoice.INLINE),
+    ("--driver=auto", "driver", DriverChoice.AUTO),
     ("--no-reattach", "reattach", False),
     ("--on-suspend=leave", "on_suspend", False),
     ("--checkpoint-files=/models", "checkpoint_files", ("/models",)),
@@ -98,6 +98,7 @@ def test_the_outputs_that_templates_of_workflows_read() -> None:
     "wrong",
     [
         "--driver=me",
+        "--driver=inline",
         "--on-term=never",
         "--workers=-1",
         "--run-timeout=soon",

@@ -106,7 +106,7 @@ def test_a_kind_that_may_not_be_listed_has_none_but_who_may_list_none_is_told(ma
     [({connection.PART_OF: connection.TF_DIST}, False), ({connection.PART_OF: "volcano"}, True), (None, True)],
     ids=["ours", "theirs", "without owner"],
 )
-def test_where_volcano_is_its_jobs_are_not_driven(labels: dict[str, str] | None, refused: bool) -> None:
+def test_where_volcano_is_its_jobs_are_not_led(labels: dict[str, str] | None, refused: bool) -> None:
     memory = World(lacks=JOB_KINDS).memory
     connection.refuse_beside_volcano(memory, "a")
     group = {"group": "batch.volcano.sh", "names": {"kind": "Job", "plural": "jobs"}, "scope": "Namespaced"}

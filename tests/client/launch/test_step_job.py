@@ -40,18 +40,17 @@ class Place:
         self._placing = StepJobCreator(cluster or scene.memory, entry, "default", self.signals, self.said.append)
 
     def __call__(self) -> StoredJob:
-        return self._placing.place({"tf-dist.dev/driver": "default/me"}, "")
+        return self._placing.place("")
 
 
 def status(scene: Site, memory: Object) -> None:
-    """The job is as a driver has written it."""
+    """The job is as a controller has written it."""
     scene.memory.patch(TFJOBS, "default", scene.name, {"status": {"tfDist": memory}}, subresource="status")
 
 
 def test_the_first_try_makes_it(scene: Site) -> None:
     job = Place(scene)()
     assert job.uid == scene.uid()
-    assert job.stored["metadata"]["annotations"]["tf-dist.dev/driver"] == "default/me"
     assert job.stored["metadata"]["labels"][contract.WORKFLOW_UID] == scene.workflow["metadata"]["uid"]
 
 
@@ -86,15 +85,15 @@ def test_a_job_without_a_workflow_is_nobodys_step(scene: Site) -> None:
     entry, _ = step_document(scene.options(workflow="", workflow_uid="", node=""), "default")
     scene.memory.create(TFJOBS, "default", tfjob())
     with pytest.raises(AlreadyExists):
-        StepJobCreator(scene.memory, entry, "default", Signals(), print).place({}, "")
+        StepJobCreator(scene.memory, entry, "default", Signals(), print).place("")
 
 
 @pytest.mark.parametrize("node", ["", "wf.train"])
 def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site, node: str) -> None:
     entry, _ = step_document(scene.options(workflow_uid="", node=node), "default")
-    first = StepJobCreator(scene.memory, entry, "default", Signals(), print).place({}, "")
+    first = StepJobCreator(scene.memory, entry, "default", Signals(), print).place("")
     said: list[str] = []
-    again = StepJobCreator(scene.memory, entry, "default", Signals(), said.append).place({}, "")
+    again = StepJobCreator(scene.memory, entry, "default", Signals(), said.append).place("")
     assert again.uid == first.uid
     assert said == [f"goes on with tfjob/{first.name}, which an earlier try of this step has made"]
     for other in ({"node": "wf.other"}, {"workflow": "wf2"}):

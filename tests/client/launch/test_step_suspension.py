@@ -20,7 +20,7 @@ from tf_dist.cluster.api import TFJOBS
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Site]:
     with site(tmp_path) as found:
-        found.drive()
+        found.lead()
         yield found
 
 

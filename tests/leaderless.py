@@ -1,0 +1,42 @@
+"""An embedded cluster without a controller: whoever waits for a job leads its namespace, until a controller comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from tf_dist.cluster.api import JOB_KINDS, LEASES, TFJOBS, Cluster
+from tf_dist.controller.controller import Controller
+from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRef, leader_lease, new_lease
+from tf_dist.controller.settings import ControllerSettings
+from tf_dist.local.embedded import EmbeddedCluster
+
+
+class LeaderlessCluster(EmbeddedCluster):
+    """Its own controller is left out."""
+
+    def _start_controller(self, stack: ExitStack) -> None: ...
+
+
+@contextmanager
+def controller(cluster: Cluster, namespace: str | None = None) -> Iterator[LeaseLeadership]:
+    """A controller of the cluster, or of a namespace, in threads, as a Deployment runs it."""
+    leadership = LeaseLeadership(cluster, JOB_KINDS, namespace)
+    leadership.start()
+    try:
+        found = Controller(cluster, settings=ControllerSettings(namespace=namespace), leadership=leadership)
+        found.start()
+        try:
+            yield leadership
+        finally:
+            found.stop()
+    finally:
+        leadership.stop()
+
+
+def held_lease(cluster: Cluster, now: float, *, namespace: str | None = None, duration: float = LEASE_DURATION) -> LeaseRef:
+    """A Lease that another process holds and renewed at ``now``, of the cluster or of a namespace."""
+    ref = leader_lease(TFJOBS, namespace)
+    cluster.create(LEASES, ref.namespace, new_lease(ref, "another", duration, now))
+    return ref
