@@ -35,7 +35,9 @@ def controller(cluster: Cluster, namespace: str | None = None) -> Iterator[Lease
         leadership.stop()
 
 
-def held_lease(cluster: Cluster, now: float, *, namespace: str | None = None, duration: float = LEASE_DURATION) -> LeaseRef:
+def held_lease(
+    cluster: Cluster, now: float, *, namespace: str | None = None, duration: float = LEASE_DURATION
+) -> LeaseRef:
     """A Lease that another process holds and renewed at ``now``, of the cluster or of a namespace."""
     ref = leader_lease(TFJOBS, namespace)
     cluster.create(LEASES, ref.namespace, new_lease(ref, "another", duration, now))

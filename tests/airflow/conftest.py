@@ -19,10 +19,11 @@ from tests.airflow.instance import Instance, MakeOperator
 from tests.airflow.light import LightSite, light_site
 from tests.airflow.site import SECONDS, Site
 from tests.airflow.stack import Stack
+from tests.leaderless import LeaderlessCluster
 from tests.waiting import until
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
+from tf_dist.local.embedded import EmbeddedSettings, write_private_json
 
 INSTALLED = importlib.util.find_spec("airflow") is not None
 
@@ -63,14 +64,12 @@ def airflow_db() -> None:
 
 @pytest.fixture(scope="module")
 def cluster_site() -> Iterator[Site]:
-    """A cluster on this machine, as a kubeconfig names it: a client that submits there drives, too."""
+    """A cluster on this machine, as a kubeconfig names it, without a controller: a process that waits leads."""
     with tempfile.TemporaryDirectory(prefix="td-") as scratch:
         settings = EmbeddedSettings(state_dir=Path(scratch, "node"), network=NetworkMode.SHARED)
-        with EmbeddedCluster(settings) as embedded:
+        with LeaderlessCluster(settings) as embedded:
             kubeconfig = Path(scratch, "kubeconfig")
             write_private_json(embedded.kubeconfig(), kubeconfig)
-            # The cluster's own driver follows the last of its kinds: what begins from now on is not its thread.
-            until(lambda: "informer-namespaces" in {thread.name for thread in threading.enumerate()}, 60)
             yield Site(embedded, str(kubeconfig))
 
 

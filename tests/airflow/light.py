@@ -1,4 +1,4 @@
-"""A cluster over HTTP in which nothing runs and no driver is: what a test does not write there stays as it is."""
+"""A cluster over HTTP in which nothing runs and nobody leads: what a test does not write there stays as it is."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LightSite:
         return str(self.cluster.create(TFJOBS, "default", body)["metadata"]["uid"])
 
     def status(self, name: str, **memory: Any) -> None:
-        """The job is as a driver has written it."""
+        """The job is as a controller has written it."""
         patch = {"status": {"tfDist": memory}}
         self.cluster.patch(TFJOBS, "default", name, patch, subresource="status")
 
@@ -61,9 +61,9 @@ class LightSite:
         return [job["metadata"]["uid"] for job in self.cluster.list(TFJOBS, "default").items]
 
     def leases(self) -> list[str]:
-        """Those of drivers."""
+        """By which programs lead the namespace."""
         found = self.cluster.list(LEASES, "default").items
-        return [one["metadata"]["name"] for one in found if names.DRIVER in (one["metadata"].get("labels") or {})]
+        return [one["metadata"]["name"] for one in found if names.LEADER in (one["metadata"].get("labels") or {})]
 
 
 @contextmanager

@@ -56,9 +56,9 @@ class Site:
         return [pod["metadata"]["name"] for pod in found if (pod.get("status") or {}).get("phase") not in over]
 
     def leases(self) -> list[str]:
-        """Those of drivers."""
+        """By which programs lead the namespace."""
         found = self.cluster.list(LEASES, "default").items
-        return [one["metadata"]["name"] for one in found if names.DRIVER in (one["metadata"].get("labels") or {})]
+        return [one["metadata"]["name"] for one in found if names.LEADER in (one["metadata"].get("labels") or {})]
 
     def submit(self, body: Object) -> Object:
         return self.cluster.create(TFJOBS, "default", body)
@@ -71,6 +71,6 @@ class Site:
         return not self.jobs() and not self.cluster.list(PODS, "default").items
 
     def until_empty(self) -> None:
-        """Nothing is left: no job, no pod, no driver's Lease."""
+        """Nothing is left: no job, no pod, no Lease."""
         until(self.is_empty, SECONDS)
         until(lambda: not self.leases(), SECONDS)

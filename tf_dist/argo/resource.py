@@ -1,4 +1,4 @@
-"""The thin way: Argo's own resource template creates the job, and a controller in the cluster drives it."""
+"""The thin way: Argo's own resource template creates the job, and a controller in the cluster runs it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def tf_job_resource(
     fail_with_job: bool = True,
     **resource: Any,
 ) -> Resource:
-    """A step without an image of tf-dist: the job, created by Argo, driven by a controller (``tf-dist install``).
+    """A step without an image of tf-dist: the job, created by Argo, run by a controller (``tf-dist install``).
 
     ``wait``: until it has ended, else the step is over at once. Outputs: ``job``, its name; after the wait ``outcome``,
     ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``, ``fallback``. Argo hands

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from tf_dist.cli import output
 from tf_dist.client.job_display import prefix_width
 from tf_dist.client.job_files import JobFiles, problem_text, require_valid
+from tf_dist.client.stored_jobs import leader_problems
 from tf_dist.core.api.assignment import largest_job
 from tf_dist.core.api.job import Job
 from tf_dist.core.diagnostics.diagnose import Diagnosis
 from tf_dist.core.diagnostics.display_text import visible_text
+
+if TYPE_CHECKING:
+    from tf_dist.client.client import Client
+    from tf_dist.client.stored_jobs import StoredJob
 
 _STYLES: Final = {"error": "red bold", "warning": "yellow bold", "info": "cyan"}
 
@@ -24,6 +29,15 @@ def show_findings(found: Iterable[Diagnosis], write: Callable[[str], None] = out
             write(f"    {text}")
         if one.resolution:
             write(f"  {output.styled('what to do:', 'bold')} {one.resolution}")
+
+
+def show_leaders(client: Client, jobs: Sequence[StoredJob], *, wanted: bool) -> None:
+    """That nobody leads some of the jobs; and, where that is ``wanted``, who leads the others."""
+    for one in client.leaders(jobs) if wanted else ():
+        if one.holder:
+            output.note(str(one))
+    for problem in leader_problems(client.cluster, jobs):
+        output.warning(problem.summary, problem.resolution)
 
 
 def require_valid_files(bundle: JobFiles) -> JobFiles:

@@ -188,9 +188,14 @@ def write_files(files: Mapping[str, str], folder: Path, hint: str) -> None:
         line(str(place))
 
 
+def watched() -> bool:
+    """Whether a person at a terminal sees what is noted."""
+    return sys.stderr.isatty()
+
+
 def announce_target(connection: Connection, namespace: str) -> None:
     """Tell a person at a terminal, before something is changed in a cluster, which one it is."""
-    if connection.place is not None and sys.stderr.isatty():
+    if connection.place is not None and watched():
         note(f"cluster: {connection.name}, namespace {namespace}", "dim")
 
 

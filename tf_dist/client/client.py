@@ -30,11 +30,11 @@ from tf_dist.client.stored_jobs import (
     find_job,
     find_problems,
     leader_problems,
+    leaders_of,
     list_jobs,
     pods_of,
     refuse_finished,
     replica_of,
-    without_leader,
 )
 from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from tf_dist.client.job_files import JobFiles
     from tf_dist.client.run_session import Result
     from tf_dist.client.tfjob import TFJob
+    from tf_dist.controller.leases.leader_status import LeaderStatus
     from tf_dist.core.diagnostics.diagnose import Diagnosis
 
-# Others write the job, too: its driver the status. So many times it is read anew.
+# Others write the job, too: its controller the status. So many times it is read anew.
 _ATTEMPTS: Final = 5
 
 JobReference = str | StoredJob
@@ -107,14 +108,14 @@ class Client:
         return f"<Client of {self.connection.name}, namespace {self.namespace}>"
 
     def submit(self, job: TFJob, *, namespace: str = "") -> StoredJob:
-        """Submit a job, with what stands beside it in its file; it runs where a controller drives it.
+        """Submit a job, with what stands beside it in its file; it runs where a controller leads.
 
         ``namespace``: where to, if the job does not say it; InvalidJob if it says another. AlreadyExists, Forbidden and
-        NotFound (no such namespace, no such kind) say how to go on. A UserWarning says that nothing drives jobs there.
+        NotFound (no such namespace, no such kind) say how to go on. A UserWarning says that no controller leads there.
         """
         (stored,) = self.submit_files(job.files(), namespace=namespace)
-        if not self.connection.here and (idle := self.undriven([stored])) is not None:
-            warnings.warn(f"{idle[0]} ({idle[1]})", stacklevel=2)
+        for one in leader_problems(self.cluster, [stored]):
+            warnings.warn(f"{one.summary} ({one.resolution})", stacklevel=2)
         return stored
 
     def submit_files(self, files: JobFiles, *, namespace: str = "", report: Callable[[str], object] = _silent) -> _Jobs:
@@ -137,9 +138,9 @@ class Client:
             report(f"{job.shown} submitted")
         return created
 
-    def undriven(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
-        """What to say, and what helps, where nothing drives some of the jobs; None where all are driven."""
-        return without_leader(self.cluster, jobs)
+    def leaders(self, jobs: Sequence[StoredJob]) -> tuple[LeaderStatus, ...]:
+        """Who leads the jobs that want to go on, as far as that may be read; one without a ``holder``: nobody does."""
+        return leaders_of(self.cluster, jobs)
 
     def slow_names(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
         """What to say, and what helps, where the cluster's DNS may delay the start of some of the jobs; None if not."""
@@ -316,7 +317,7 @@ class Client:
         Each has ``level``, ``category`` (a word that stays the same), ``summary``, ``detail`` and ``resolution``.
         """
         found = self.get(job)
-        problems = (*leader_problems(self.cluster, found), *find_problems(found, pods_of(self.cluster, found)))
+        problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods_of(self.cluster, found)))
         return (*problems, *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
@@ -431,7 +432,8 @@ def run(
     anything is started, when it can never run here. Ctrl-C stops it with its pods' grace period, then raises
     KeyboardInterrupt. May be called in any thread.
 
-    :param client: run it on this client's cluster instead, driven from here; it is deleted at the end.
+    :param client: run it on this client's cluster instead; this program is its controller where none leads there. The
+        job is deleted at the end.
     :param timeout: seconds after which it is given up.
     :param show: state changes and log lines on standard output; in a notebook a table that is kept up to date.
     :param workdir: where containers run that name no folder; else the file's folder, or the present one.

@@ -49,14 +49,14 @@ def is_tf_dist_definition(definition: Object) -> bool:
 
 
 def refuse_beside_volcano(cluster: Cluster, name: str) -> None:
-    """Rejected when a Job would be driven here beside Volcano's controller. Who may not look is not stopped."""
+    """Rejected when a Job would be reconciled beside Volcano's controller. Who may not look is not stopped."""
     try:
         there = get_definition(cluster, VOLCANO_JOBS_DEFINITION)
     except Forbidden:
         return
     if there is not None and not is_tf_dist_definition(there):
         raise Rejected(
-            f"Job {name} is Volcano's to drive: the cluster has its definition {VOLCANO_JOBS_DEFINITION}",
+            f"Job {name} is for Volcano's controller: the cluster has its definition {VOLCANO_JOBS_DEFINITION}",
             hint="hand it over: tf-dist submit; or make it a TFJob: tf-dist convert FILE --to kubeflow.org/v1",
         )
 
@@ -65,7 +65,7 @@ def refuse_beside_volcano(cluster: Cluster, name: str) -> None:
 class Connection:
     """A cluster to work on. ``namespace``: where things are that say nothing else; never empty.
 
-    ``place``: what further clients are made of; None for the lasting local cluster, which drives its jobs itself.
+    ``place``: what further clients are made of; None for the lasting local cluster, which has a controller.
     """
 
     cluster: Cluster

@@ -46,6 +46,7 @@ class ControllerHost(Service):
         on_change: Callable[[JobRef], object] = lambda _: None,
         on_led: Callable[[], object] = lambda: None,
     ) -> None:
+        self.kinds = frozenset(kinds)
         self._place, self._cluster, self._namespace = place, cluster, namespace
         self._on_change, self._on_led = on_change, on_led
         self._settings = ControllerSettings(
@@ -53,7 +54,7 @@ class ControllerHost(Service):
         )
         self._stack = ExitStack()
         # A heartbeat comes again by itself, and must not wait behind anything.
-        self._leases = self._stack.enter_context(place.cluster(connections=4, retries=0, timeout=LEASE_REQUEST_TIMEOUT))
+        self._leases = self._stack.enter_context(place.cluster(connections=8, retries=0, timeout=LEASE_REQUEST_TIMEOUT))
         self.leadership = LeaseLeadership(self._leases, kinds, namespace, system=system_namespace())
         self._changed, self._stopped = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="controller-host", daemon=True)
@@ -68,13 +69,13 @@ class ControllerHost(Service):
                     raise namespace_missing_error(error, self._namespace)
                 case Forbidden() | Rejected() as error:
                     raise error
+            self.leadership.listen(self._changed.set)
+            self.leadership.start()
+            self._thread.start()
         except BaseException:
             self.leadership.stop()
             self._stack.close()
             raise
-        self.leadership.listen(self._changed.set)
-        self.leadership.start()
-        self._thread.start()
         return self
 
     def stop(self) -> None:
@@ -87,19 +88,22 @@ class ControllerHost(Service):
         self._stack.close()
 
     def leads(self, kind: Resource) -> bool:
-        """Whether jobs of this kind are driven from here."""
+        """Whether the controller of this host reconciles jobs of this kind."""
         return self.controller is not None and self.leadership.remaining(kind) > 0
 
     def refused(self) -> Forbidden | None:
-        """The right that is missing to lead, or to see anything at all as the leader."""
-        controller, problem = self.controller, self.leadership.problem()
-        if controller is not None and (missing := controller.informers.refused()) is not None:
-            return missing
-        return problem if isinstance(problem, Forbidden) else None
+        """The right that is missing to see anything at all as the leader.
+
+        Who may not lead is told so at the start. Later on it waits for the next leader.
+        """
+        controller = self.controller
+        return controller.informers.refused() if controller is not None else None
 
     def _run(self) -> None:
-        while not self._stopped:
+        while True:
             self._changed.clear()
+            if self._stopped:
+                break
             try:
                 self._change()
             except Exception:
@@ -113,10 +117,15 @@ class ControllerHost(Service):
         if self.controller is not None and (not leads or self.controller.informers.rights_changed()):
             self._end()
         if leads and self.controller is None:
-            self.controller = Controller(
+            controller = Controller(
                 self._cluster, settings=self._settings, leadership=self.leadership, on_change=self._on_change
             )
-            self.controller.start()
+            try:
+                controller.start()
+            except BaseException:
+                controller.stop()
+                raise
+            self.controller = controller
             self._on_led()
 
     def _end(self) -> None:
@@ -130,9 +139,9 @@ class ControllerHost(Service):
 def hosted_controller(
     connection: Connection, dialect: Dialect, key: JobKey, *, choice: DriverChoice = DriverChoice.AUTO
 ) -> Iterator[ControllerHost | None]:
-    """Stand for the leadership over a job, that is still to be created, for as long as this lasts.
+    """Be a candidate to lead the namespace of a job, which is still to be created, for as long as this lasts.
 
-    None where the cluster sees to its jobs itself, or by ``choice`` a controller of the cluster does.
+    None where the cluster has a controller of its own, or ``choice`` says that one is waited for.
     """
     if connection.place is None or choice is DriverChoice.CONTROLLER:
         yield None

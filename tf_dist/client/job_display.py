@@ -138,7 +138,7 @@ def _print(text: str) -> None:
 
 @contextmanager
 def show_warnings(view: JobView) -> Iterator[None]:
-    """What tf-dist warns of, as a driver does, is shown where everything is shown."""
+    """What tf-dist warns of, as a controller does, is shown where everything is shown."""
 
     class Saying(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

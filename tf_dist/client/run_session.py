@@ -19,7 +19,7 @@ from tf_dist.client.job_display import show_warnings
 from tf_dist.client.job_files import InvalidFiles, LoadedJob
 from tf_dist.client.log_follower import ContainerInstance, LogOpener, log_opener
 from tf_dist.client.monitor import JobMonitor, JobSnapshot, JobView, WatchingJobInformer, monitoring
-from tf_dist.client.stored_jobs import StoredJob, now
+from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import (
     TargetNamespaces,
     companion_owner,
@@ -323,7 +323,7 @@ def run_on(
     keep: bool = False,
     choice: DriverChoice = DriverChoice.AUTO,
 ) -> Result:
-    """Run a job on a cluster, driven as ``choice`` says, and take it away again unless ``keep``.
+    """Run a job on a cluster, by whose controller ``choice`` says, and take it away again unless ``keep``.
 
     ClusterError when the cluster does not let us; it has a note where the job may still be.
     """
@@ -341,11 +341,13 @@ def run_on(
     with (
         closing(view()) as shown,
         show_warnings(shown),
-        hosted_controller(connection, entry.job.dialect, key, choice=choice),
+        hosted_controller(connection, entry.job.dialect, key, choice=choice) as host,
     ):
         signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""
         job = create_job(cluster, entry, namespace, workdir=workdir)
+        for problem in leader_problems(cluster, [job]) if host is None else ():
+            shown.say(f"{problem.summary} ({problem.resolution})", "yellow")
         try:
             return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
         except ClusterError as error:

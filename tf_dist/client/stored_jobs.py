@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar
 
 from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
-from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
+from tf_dist.controller.leases.leader_status import LeaderStatus, leader_status, nobody_leads
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import mapping, suggestion, text
 from tf_dist.core.api.job import Job, ReplicaId, Role, replica_id
@@ -133,7 +133,7 @@ class StoredJob:
 
     @property
     def status_now(self) -> Status:
-        """What it remembers, and that its present spec cannot be read though no driver may have seen it yet."""
+        """What it remembers, and that its present spec cannot be read though no controller may have seen it yet."""
         return with_accepted_spec(self.status, None, self._reading.refused)
 
     @property
@@ -175,11 +175,19 @@ _NO_LEADER: Final = (
 )
 
 
-def leader_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
-    """That nobody leads a job which wants to go on; nothing where that cannot be known."""
-    if job.status.finished or job.status.phase in STOPPED or external_manager(job.stored):
-        return ()
-    why = nobody_leads(leader_status(cluster, job.resource, job.namespace, now()))
+def leaders_of(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[LeaderStatus, ...]:
+    """Who leads the jobs that want to go on, as far as that may be read. Each namespace is asked for once."""
+    going = (
+        job for job in jobs if not (job.status.finished or job.status.phase in STOPPED or external_manager(job.stored))
+    )
+    scopes = dict.fromkeys((job.resource, job.namespace) for job in going)
+    found = (leader_status(cluster, *scope, now()) for scope in scopes)
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def leader_problems(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[Diagnosis, ...]:
+    """That nobody leads some of the jobs that want to go on, in one finding; nothing where that cannot be known."""
+    why = next(filter(None, map(nobody_leads, leaders_of(cluster, jobs))), "")
     return (Diagnosis(Level.WARNING, Category.NO_LEADER, why, resolution=_NO_LEADER),) if why else ()
 
 
@@ -207,16 +215,6 @@ def dns_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
         "without an address waits for as long"
     )
     return (Diagnosis(Level.INFO, Category.STARTING, said, resolution=_LATE_NAMES),)
-
-
-def without_leader(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[str, str] | None:
-    """What to say, and what helps, where nobody leads some of the jobs; None where all are led.
-
-    Each namespace is asked for once.
-    """
-    scopes = {(job.resource, job.namespace): job for job in jobs if not job.status.finished}
-    found = [one.summary for job in scopes.values() for one in leader_problems(cluster, job)]
-    return (found[0], _NO_LEADER) if found else None
 
 
 def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:

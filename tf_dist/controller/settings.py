@@ -71,9 +71,7 @@ class ControllerSettings:
     volcano_jobs: bool = True  # follow and drive Volcano's Jobs, too; not where Volcano's own controller does
     workers: int = 4  # how many jobs are acted for at a time
     resync: float = 3600.0  # seconds between two looks at every job, though nothing is known to have changed
-    resync_waiting: float = (
-        300.0  # and at one that waits for admission, which says what is free
-    )
+    resync_waiting: float = 300.0  # and at one that waits for admission, which says what is free
     component: str = "tf-dist"  # the name in the events it writes
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN  # decides about the gangs of jobs that name no scheduler
     other_schedulers: bool = True  # whether there can be others than tf-dist; where not, whom a job names is ignored

@@ -145,7 +145,7 @@ class EmbeddedCluster(Service):
 
 
 def _validate(document: Object, old: Object | None) -> Object:
-    """The validating webhook of the embedded cluster: refuses jobs that a controller could not parse, with every reason.
+    """The validating webhook of the embedded cluster: refuses jobs that cannot be parsed, with every reason.
 
     So it does what no update may change.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,20 +12,17 @@ import pytest
 from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.light import LightSite
 from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.leaderless import held_lease
 from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.airflow.operators.task_run import ForegroundWait, JobCleanup
-from tf_dist.airflow.versions import TaskDeferralError, TaskDeferralTimeout
+from tf_dist.airflow.versions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES
-from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
-from tf_dist.core.api import names
-from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.core.steps.wait_result import NO_LIMITS
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -41,30 +37,18 @@ def test_a_retry_takes_up_the_job_that_lives(operator: MakeOperator, instance: I
     assert len(cluster_site.names()) == 1
 
 
-@pytest.fixture
-def controller(cluster_site: Site) -> Iterator[None]:
-    """A controller that lives, as far as one can see."""
-    ref = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
-    body = new_lease(ref, "pod-1", 3600.0, now(), {names.DRIVER: DRIVER_CONTROLLER})
-    cluster_site.cluster.create(LEASES, ref.namespace, body)
-    yield
-    cluster_site.cluster.delete(LEASES, *ref)
-
-
-@pytest.mark.usefixtures("controller")
-def test_a_job_is_left_to_a_controller_that_lives(
+def test_a_task_that_does_not_wait_needs_a_controller(
     operator: MakeOperator, instance: Instance, cluster_site: Site
 ) -> None:
-    trigger = deferred(operator(document(FOREVER)), instance)
-    assert not trigger.request.drive
-    (job,) = cluster_site.jobs()
-    assert names.DRIVER not in job["metadata"]["annotations"]
-    assert deferred(operator(document(FOREVER), driver="inline"), instance.retry()).request.drive
-    other = Instance("run-of-another")
-    assert deferred(operator(document(FOREVER), driver="inline"), other).request.drive
-    retried = deferred(operator(document(FOREVER)), other.retry())
-    assert retried.request.drive, "as it was created"
-    assert operator(document(), wait_for_completion=False).execute(Instance("run-of-a-third").context())["name"]
+    task = operator(document(FOREVER), wait_for_completion=False)
+    with pytest.raises(AirflowFailException, match="nobody leads the namespace once the task is done"):
+        task.execute(instance.context())
+    assert cluster_site.names() == []
+    ref = held_lease(cluster_site.cluster, now(), duration=3600.0)
+    try:
+        assert task.execute(instance.retry().context())["name"] in cluster_site.names()
+    finally:
+        cluster_site.cluster.delete(LEASES, *ref)
 
 
 def test_a_retry_takes_the_result_that_nobody_had(operator: MakeOperator, instance: Instance) -> None:
@@ -168,6 +152,8 @@ def test_a_user_ends_a_task_in_the_worker(
     thread.join(SECONDS)
     assert "a user has ended the task" in str(raised[0])
     assert bool(cluster_site.names()) is stays
+    if not stays:
+        until(lambda: not cluster_site.pods(), SECONDS)  # what they had is free
 
 
 @pytest.mark.parametrize("state", ["restarting", "running"], ids=["cleared", "asked to go"])
@@ -193,8 +179,8 @@ def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance,
     assert len(cluster_site.names()) == 1
 
 
-def test_a_worker_that_waits_drives_the_job_that_is_its_own(light: LightSite) -> None:
-    uid = light.submit("a", owner="me/1", **{names.DRIVER: AIRFLOW_DRIVER})
+def test_a_worker_that_waits_leads_the_namespace(light: LightSite) -> None:
+    uid = light.submit("a", owner="me/1")
     hook, ti = TFJobHook(None, config_file=light.kubeconfig), Instance("r")
     task = TFJobOperator(task_id="train", job=document(), config_file=light.kubeconfig, get_logs=False)
     waits = ForegroundWait(task, ti, hook, JobCleanup(task, ti, hook, "me/1"), NO_LIMITS)
@@ -202,10 +188,11 @@ def test_a_worker_that_waits_drives_the_job_that_is_its_own(light: LightSite) ->
     waiting = threading.Thread(target=lambda: found.append(waits.wait(hook.get_job("a", "default"))))
     waiting.start()
     try:
-        until(lambda: driver_of(light.job("a")) != AIRFLOW_DRIVER, SECONDS)
-        assert driver_of(light.job("a")).rpartition("/")[2] in light.leases()
+        until(lambda: bool(light.job("a").get("status")), SECONDS)
+        assert light.leases() == ["tf-dist-controller"]
     finally:
         light.status("a", phase="Completed")
         waiting.join(SECONDS)
         hook.close()
     assert (found[0]["reached"], found[0]["result"]["uid"]) == (True, uid)
+    assert light.leases() == []

@@ -160,7 +160,6 @@ def test_a_job_that_can_never_run_is_not_tried_again(
     [
         ({"on_finish_action": "keep"}, "on_finish_action: 'keep' is none of delete_job"),
         ({"driver": "me"}, "driver: 'me' is none of"),
-        ({"wait_for_completion": False, "driver": "inline"}, "wait_for_completion: no driver would be left"),
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
         ({"skip_on_exit_code": [3, "4"]}, r"skip_on_exit_code: \[3, '4'\] is neither"),
         ({"skip_on_exit_code": True}, "skip_on_exit_code: True is neither"),

@@ -1,4 +1,4 @@
-"""The hub: one watch a kind and one driver, however many wait; nothing of it is left when the last has gone."""
+"""Shared informers: one watch a kind and one controller, however many wait; nothing is left when the last has gone."""
 
 from __future__ import annotations
 
@@ -14,28 +14,18 @@ import pytest
 
 from tests.airflow.light import LightSite
 from tests.airflow.site import FOREVER, SECONDS, Site, document
+from tests.leaderless import controller, held_lease
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
-from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER
 from tf_dist.airflow.shared.informer_registry import SharedInformerRegistry
 from tf_dist.airflow.shared.job_informer import SharedJobInformer
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
-from tf_dist.client.inline_driver import leased_driver
 from tf_dist.client.monitor import JobEvent
 from tf_dist.client.wait import run_in_thread
-from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.controller.settings import JobRef
-from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
-from tf_dist.core.api import names
-from tf_dist.core.reconciler.ownership import driver_of
 from tf_dist.core.steps.wait_result import WaitLimits
 from tf_dist.errors import NotFound
-
-
-def reserved(script: str, name: str, **policy: Any) -> dict[str, Any]:
-    body = document(script, name=name, **policy)
-    body["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER}
-    return body
 
 
 def ref(name: str) -> JobRef:
@@ -76,8 +66,8 @@ def wait(
         informer.leave(subscription)
 
 
-def test_it_drives_what_is_reserved_and_brings_every_line(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(reserved("for i in 1 2 3; do echo step=$i; done", "a"))
+def test_it_leads_the_namespace_and_brings_every_line(cluster_site: Site, informer: SharedJobInformer) -> None:
+    cluster_site.submit(document("for i in 1 2 3; do echo step=$i; done", name="a"))
     found, lines = wait(informer, "a")
     assert found["reached"]
     assert found["result"]["metrics"] == {"step": 3.0}
@@ -85,14 +75,14 @@ def test_it_drives_what_is_reserved_and_brings_every_line(cluster_site: Site, in
 
 
 def test_a_failure_says_which_replica_and_why(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(reserved("echo out of luck >&2; exit 3", "a"))
+    cluster_site.submit(document("echo out of luck >&2; exit 3", name="a"))
     found, lines = wait(informer, "a")
     assert (found["reached"], found["exit_code"], found["replica"]) == (False, 3, "worker-0")
     assert any("out of luck" in line for line in lines)
 
 
 def test_who_does_not_want_logs_gets_the_result_all_the_same(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(reserved("echo accuracy=0.5", "a"))
+    cluster_site.submit(document("echo accuracy=0.5", name="a"))
     found, lines = wait(informer, "a", get_logs=False)
     assert found["result"]["metrics"] == {"accuracy": 0.5}
     assert not any("accuracy" in line for line in lines)
@@ -102,7 +92,7 @@ def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_en
     found = SharedJobInformer(
         open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {}), "default", streams=1
     )
-    cluster_site.submit(reserved(f"echo here; {FOREVER}", "long"))
+    cluster_site.submit(document(f"echo here; {FOREVER}", name="long"))
     changed, lines = threading.Event(), list[str]()
     long = found.join(ref("long"), changed.set, drive=True)
     steps = JobWaiter(found, long, WaitOptions(), lambda line, _="": lines.append(line)).steps()
@@ -116,7 +106,7 @@ def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_en
             return any("here" in line for line in lines)
 
         until(followed, SECONDS)
-        cluster_site.submit(reserved("echo accuracy=0.5", "short"))
+        cluster_site.submit(document("echo accuracy=0.5", name="short"))
         event, _ = wait(found, "short")
         assert event["result"]["metrics"] == {"accuracy": 0.5}
     finally:
@@ -128,14 +118,14 @@ def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_en
 
 
 def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(reserved(FOREVER, "a"))
+    cluster_site.submit(document(FOREVER, name="a"))
     found, _ = wait(informer, "a", limits=WaitLimits(deadline=0.0))
     assert found["outcome"]["kind"] == "deadline_exceeded"
     assert cluster_site.jobs()
 
 
 def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(reserved(FOREVER, "a"))
+    cluster_site.submit(document(FOREVER, name="a"))
     changed = threading.Event()
     subscription = informer.join(ref("a"), changed.set, drive=True)
     steps = JobWaiter(informer, subscription, WaitOptions(), lambda *_: None).steps()
@@ -150,7 +140,7 @@ def test_a_job_that_is_taken_away(cluster_site: Site, informer: SharedJobInforme
 
 
 def test_another_job_of_the_name_is_not_the_one(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(reserved(FOREVER, "a"))
+    cluster_site.submit(document(FOREVER, name="a"))
     with pytest.raises(NotFound, match="another one"):
         informer.join(ref("a"), lambda: None, uid="other")
 
@@ -163,21 +153,21 @@ def followed() -> Counter[str]:
 def test_many_jobs_are_one_watch_a_kind_and_one_lease(cluster_site: Site, informer: SharedJobInformer) -> None:
     subscriptions, before = [], followed()
     for name in ("a", "b", "c"):
-        cluster_site.submit(reserved(FOREVER, name))
+        cluster_site.submit(document(FOREVER, name=name))
         subscriptions.append(informer.join(ref(name), lambda: None, drive=True))
     until(lambda: len(cluster_site.pods()) == 3, SECONDS)
     assert set((followed() - before).values()) == {1}
-    assert len(cluster_site.leases()) == 1
+    until(lambda: cluster_site.leases() == ["tf-dist-controller", "tf-dist-controller-volcano"], SECONDS)
     for subscription in subscriptions:
         informer.leave(subscription)
 
 
-def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
+def test_who_looked_on_before_sees_through_the_controller_once_there_is_one(
     cluster_site: Site, informer: SharedJobInformer
 ) -> None:
     before, changed, flag = followed(), threading.Event(), cluster_site.flag("end")
     cluster_site.submit(document(f"while [ ! -e '{flag}' ]; do sleep 0.05; done", name="theirs"))
-    cluster_site.submit(reserved(FOREVER, "ours"))
+    cluster_site.submit(document(FOREVER, name="ours"))
     looker = informer.join(ref("theirs"), changed.set)
     assert (followed() - before) == {"informer-tfjobs": 1, "informer-pods": 1}
     driven = informer.join(ref("ours"), lambda: None, drive=True)
@@ -190,29 +180,93 @@ def test_who_looked_on_before_sees_with_the_driver_once_there_is_one(
     informer.leave(driven)
 
 
-def test_what_others_drive_is_only_watched(cluster_site: Site, informer: SharedJobInformer) -> None:
-    cluster_site.submit(document("echo accuracy=0.5", name="a"))  # the cluster's own driver takes it
-    found, _ = wait(informer, "a", drive=False)
-    assert found["reached"]
-    assert cluster_site.leases() == []
+def test_where_a_controller_leads_jobs_are_only_watched(cluster_site: Site, informer: SharedJobInformer) -> None:
+    with controller(cluster_site.cluster) as leadership:
+        until(lambda: bool(leadership.kinds()), SECONDS)
+        cluster_site.submit(document("echo accuracy=0.5", name="a"))
+        found, _ = wait(informer, "a")
+        assert found["reached"]
+        assert not informer.leads(TFJOBS)
+        assert cluster_site.leases() == []
 
 
-def test_a_job_whose_driver_has_died_is_taken(cluster_site: Site, informer: SharedJobInformer) -> None:
-    connection = open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {})
-    assert connection.place is not None
-    body = document(FOREVER, name="a")
-    with leased_driver(connection.place, connection.cluster, "default") as (_, leadership):
-        body["metadata"]["annotations"] = {names.DRIVER: leadership.ref}
-        uid = cluster_site.submit(body)["metadata"]["uid"]
-        until(lambda: bool(cluster_site.pods()), SECONDS)
-        dead = leadership.ref
-    connection.close()
-    pods = cluster_site.pods()
-    subscription = informer.join(ref("a"), lambda: None, drive=True)
-    until(lambda: driver_of(cluster_site.cluster.get(TFJOBS, "default", "a")) not in ("", dead), SECONDS)
+def test_a_process_that_leads_does_so_for_jobs_of_others(cluster_site: Site, informer: SharedJobInformer) -> None:
+    cluster_site.submit(document(FOREVER, name="theirs"))
+    cluster_site.submit(document(FOREVER, name="ours"))
+    subscription = informer.join(ref("ours"), lambda: None, drive=True)
+    until(lambda: {"theirs-worker-0", "ours-worker-0"} <= {*cluster_site.pods()}, SECONDS)
     informer.leave(subscription)
-    assert [job["metadata"]["uid"] for job in cluster_site.jobs()] == [uid]
-    assert cluster_site.pods() == pods  # the same ones: nothing was started again
+
+
+class Looker:
+    """Looks on at a job all the time, and notes what it sees of it."""
+
+    def __init__(self, informer: SharedJobInformer, name: str, *, drive: bool) -> None:
+        self.lines, self.gone, self.older = list[str](), False, False
+        self._informer, self._changed, self._end = informer, threading.Event(), threading.Event()
+        self._subscription = informer.join(ref(name), self._changed.set, drive=drive)
+        waiter = JobWaiter(informer, self._subscription, WaitOptions(), lambda line, _="": self.lines.append(line))
+        self._steps, self._result = waiter.steps(), list[dict[str, Any]]()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        take, version = take_in_thread(self._subscription, self._changed, lambda: None), 0
+
+        def seen(seconds: float | None) -> list[JobEvent]:
+            nonlocal version
+            if (found := self._informer._lookup(self._subscription)) is not None:
+                job = found[0]
+                self.gone |= job is None
+                now = 0 if job is None else int(job.stored["metadata"]["resourceVersion"])
+                self.older, version = self.older or now < version, now
+            return take(0.01 if seconds is None else min(seconds, 0.01))
+
+        self._result.append(run_in_thread(self._steps, seen))
+
+    def result(self) -> dict[str, Any]:
+        self._thread.join(SECONDS)
+        self._informer.leave(self._subscription)
+        return self._result[0]
+
+
+def test_nothing_is_lost_when_leadership_comes_and_goes(cluster_site: Site, informer: SharedJobInformer) -> None:
+    """Neither the job, nor a pod, nor a line; and nothing is seen as it was before, or twice."""
+    flag = cluster_site.flag("switched")
+    script = f"n=0; while [ ! -e '{flag}' ]; do n=$((n+1)); echo line=$n; sleep 0.02; done; echo lines=$n"
+    cluster_site.submit(document(script, name="a"))
+    looker = Looker(informer, "a", drive=True)
+    until(lambda: informer.leads(TFJOBS) and informer._seen_through is not None, SECONDS)
+    pods = [pod["metadata"]["uid"] for pod in cluster_site.cluster.list(PODS, "default").items]
+    for _ in range(2):
+        with controller(cluster_site.cluster):
+            until(lambda: informer._seen_through is None, SECONDS)
+            assert cluster_site.leases() == []
+        until(lambda: informer._seen_through is not None, SECONDS)
+    flag.touch()
+    found = looker.result()
+    assert found["reached"]
+    assert (looker.gone, looker.older) == (False, False)
+    said = [line.partition("| ")[2] for line in looker.lines if line.startswith("worker-0")]
+    assert said == [*(f"line={n + 1}" for n in range(len(said) - 1)), f"lines={len(said) - 1}"]
+    assert pods == [pod["metadata"]["uid"] for pod in cluster_site.cluster.list(PODS, "default").items]
+
+
+def test_closing_in_the_midst_of_a_switch_leaves_no_thread(cluster_site: Site) -> None:
+    before = {*threading.enumerate()}
+    cluster_site.submit(document(FOREVER, name="a"))
+    for _ in range(5):
+        found = SharedJobInformer(open_connection(ClusterArguments(config_file=cluster_site.kubeconfig), {}), "default")
+        subscription = found.join(ref("a"), lambda: None, drive=True)
+        found.leave(subscription)
+        begun = time.monotonic()
+        found.close()
+        assert time.monotonic() - begun < 20, "an event was missed, and a pause waited for"
+    ours = ("informer", "shared-informer", "controller-host", "lease", "leader")
+    left = [one.name for one in threading.enumerate() if one not in before and one.name.startswith(ours)]
+    assert left == []
+    cluster_site.delete("a")
+    cluster_site.until_empty()
 
 
 def test_the_first_makes_a_hub_the_last_closes_it(cluster_site: Site) -> None:
@@ -242,7 +296,7 @@ def test_a_hub_that_cannot_be_made_is_tried_again_by_the_next(cluster_site: Site
     informers.leave("k")
 
 
-def test_the_clean_up_after_a_job_that_others_drive_is_not_waited_for(light: LightSite) -> None:
+def test_the_clean_up_after_a_job_that_others_lead_is_not_waited_for(light: LightSite) -> None:
     light.submit("a")
     light.status("a", phase="Completed")
     found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")
@@ -262,18 +316,16 @@ def test_the_clean_up_after_a_job_that_others_drive_is_not_waited_for(light: Lig
     assert asked
 
 
-def test_a_job_that_nothing_drives_says_so_once(light: LightSite) -> None:
-    controller = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
-    lease = new_lease(controller, "", 15.0, 0.0, {names.DRIVER: DRIVER_CONTROLLER})
-    light.cluster.create(LEASES, controller.namespace, lease)
+def test_a_job_that_nobody_leads_says_so_once(light: LightSite) -> None:
+    held_lease(light.cluster, time.time() - 3600)
     light.submit("a")
     found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")
     try:
         limits = WaitLimits(deadline=time.time() + 1.0)
-        _, lines = wait(found, "a", drive=False, driver_check=0.0, limits=limits)
+        _, lines = wait(found, "a", drive=False, leader_check=0.0, limits=limits)
     finally:
         found.close()
-    said = [line for line in lines if "nothing drives this job" in line]
+    said = [line for line in lines if "no controller leads the cluster" in line]
     assert len(said) == 1
-    assert "no controller is alive in tf-dist-system" in said[0]
+    assert "tf-dist-system/tf-dist-controller" in said[0]
     assert "tf-dist install" in said[0]

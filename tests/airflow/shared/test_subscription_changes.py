@@ -26,9 +26,7 @@ class Desk:
     def __init__(self) -> None:
         self.told = 0
         self.seen: SeenJob | None = StoredJob(TFJOBS, job()), []
-        self.subscription = Subscription(
-            JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda _: self.seen, driven=False
-        )
+        self.subscription = Subscription(JobRef(TFJOBS, "default", "a"), job(), self._tell, lambda _: self.seen)
 
     def _tell(self) -> None:
         self.told += 1

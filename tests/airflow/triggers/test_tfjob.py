@@ -13,9 +13,8 @@ import pytest
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
-from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER, OWNER_ANNOTATION
+from tf_dist.airflow.jobs.task_identity import OWNER_ANNOTATION
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
-from tf_dist.core.api import names
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
@@ -29,9 +28,9 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def submit(site: Site, name: str, script: str = FOREVER, **annotations: str) -> str:
-    """A job that waits for a hub to drive it, as the operator makes one; its uid."""
+    """A job as the operator makes one; its uid."""
     body = document(script, name=name)
-    body["metadata"]["annotations"] = {names.DRIVER: AIRFLOW_DRIVER, OWNER_ANNOTATION: "me/1", **annotations}
+    body["metadata"]["annotations"] = {OWNER_ANNOTATION: "me/1", **annotations}
     return str(site.submit(body)["metadata"]["uid"])
 
 

@@ -13,10 +13,9 @@ from tests.airflow.light import LightSite
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
-from tf_dist.airflow.jobs.task_identity import AIRFLOW_DRIVER, MARKED_FOR_DELETION, OWNER_ANNOTATION
+from tf_dist.airflow.jobs.task_identity import MARKED_FOR_DELETION, OWNER_ANNOTATION
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.core.api import names
 from tf_dist.errors import ClusterError
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
@@ -229,7 +228,7 @@ def test_one_that_is_waited_for_by_its_name_may_still_come(light: LightSite) -> 
 @pytest.mark.parametrize("request_", range(8))
 def test_cancelled_at_any_of_its_requests_it_leaves_nothing(light: LightSite, request_: int) -> None:
     """Requests that are under way at that moment end, and are undone: no other process would."""
-    uid = light.submit("a", MINE, **{names.DRIVER: AIRFLOW_DRIVER})
+    uid = light.submit("a", MINE)
     count, cancelled = [0], threading.Event()
 
     async def begin(proxy: Proxy, cancel: list[Any]) -> None:

@@ -110,7 +110,7 @@ class TFJobHook(BaseHook):
         return self.client().pods(job)
 
     def submit(self, job: TFJob, namespace: str | None = None) -> StoredJob:
-        """Submit a job under its own name, for a controller to drive; AlreadyExists, InvalidJob."""
+        """Submit a job under its own name, for a controller that leads; AlreadyExists, InvalidJob."""
         return self.client().submit(job, namespace=namespace or "")
 
     def wait(

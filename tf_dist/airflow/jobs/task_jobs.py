@@ -37,7 +37,7 @@ from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.steps.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
-_WRITE_ATTEMPTS: Final = 20  # a job's driver writes into it, too: each Conflict means that another writer got on
+_WRITE_ATTEMPTS: Final = 20  # a job's controller writes into it, too: each Conflict means that another writer got on
 
 
 class OwnershipLost(ClusterError):
@@ -188,7 +188,7 @@ _START_ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTry:
-    """One try of a task. ``drive``: whether Airflow drives its job; ``durable``: whether earlier tries' are taken up.
+    """One try of a task. ``drive``: whether Airflow may lead its job; ``durable``: whether earlier tries' are taken up.
 
     ``max_tries``: as Airflow has it. ``labels`` and ``annotations`` are the user's, for the job. ``exact_name``: it has
     the name that was ordered; else one of its own.

@@ -84,7 +84,7 @@ def policies_of_operator(operator: Any) -> dict[str, str]:
 
 
 def unwaited_problem() -> Problem:
-    """A job that the task does not wait for, and that no controller drives."""
+    """A job that the task does not wait for, and that no controller leads."""
     hint = "install a controller (tf-dist install), or wait"
     return Problem("wait_for_completion", "nobody leads the namespace once the task is done", hint)
 

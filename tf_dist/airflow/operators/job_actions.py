@@ -35,7 +35,7 @@ _OF_A_WAIT: Final = (
 
 
 class SubmitTFJobOperator(TFJobOperator):
-    """Submits a job for a controller to drive, and is done; returns its ``name``, ``namespace`` and ``uid``.
+    """Submits a job for a controller that leads, and is done; returns its ``name``, ``namespace`` and ``uid``.
 
     The job has the very name that ``name``, or the document, says (with ``generateName``: that and a few characters),
     so that other tasks, other DAGs and people can act on it. If another job has the name, the task fails; a retry

@@ -38,7 +38,7 @@ from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_th
 from tf_dist.airflow.shared.task_log import write_error, write_line
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowSkipException, AirflowTaskTimeout
-from tf_dist.client.stored_jobs import StoredJob, find_job
+from tf_dist.client.stored_jobs import StoredJob, find_job, now
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
@@ -218,7 +218,7 @@ class TaskKilled(AirflowException):
 
 
 def _drives(operator: BaseTFJobOperator) -> bool:
-    """Whether the process that waits for a job drives it where nobody else does."""
+    """Whether the process that waits for a job leads its namespace where nobody else does."""
     return operator.driver != DriverChoice.CONTROLLER
 
 
@@ -363,11 +363,11 @@ class TaskRun:
         )
 
     def _drives(self, request: JobRequest, namespace: str) -> bool:
-        """Whether this Airflow may come to drive a job that is created now; InvalidJob where nobody would."""
+        """Whether this Airflow may come to lead a job that is created now; InvalidJob where nobody would."""
         operator, connection = self._operator, self._hook.connection
         if operator.wait_for_completion or not _drives(operator) or connection.place is None:
             return _drives(operator)
-        leader = leader_status(connection.cluster, resource_of_request(request), namespace, time.time())
+        leader = leader_status(connection.cluster, resource_of_request(request), namespace, now())
         if nobody_leads(leader):
             raise InvalidJob([unwaited_problem()])
         return False

@@ -137,7 +137,7 @@ class TFJobOperator(BaseTFJobOperator):
             return run.finish(run.job(), event)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a deferral; one that Airflow ended by itself has left the job without a driver."""
+        """Go on after a deferral; one that Airflow ended by itself has left the job alone."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         try:

@@ -122,7 +122,7 @@ class _JobSensor(TextTemplates, BaseSensorOperator):
         hook = TFJobHook.of(ClusterArguments.of(vars(self)))
         try:
             job = hook.get_job(self.job_name, self.namespace)
-            idle = leader_problems(hook.cluster, job)
+            idle = leader_problems(hook.cluster, [job])
         except NotFound as error:
             self._say(str(error))
             return False

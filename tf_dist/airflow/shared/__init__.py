@@ -1,1 +1,1 @@
-"""What all tasks or triggers of one process share: a job informer, at most one driver, log followers."""
+"""What all tasks or triggers of one process share: a job informer, at most one controller, log followers."""

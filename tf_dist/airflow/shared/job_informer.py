@@ -1,13 +1,13 @@
 """Shared job informer: one for a process, cluster and namespace, from which all tasks learn of their jobs.
 
-However many jobs there are, each kind is listed and watched once. Where tasks drive their jobs themselves, the process
-is a candidate for the Lease of the namespace; while it leads, what its controller sees is what all of them see.
+However many jobs there are, each kind is listed and watched once. Where tasks do without a controller of the cluster,
+the process is a candidate for the Lease of the namespace; while it leads, what its controller sees is what all see.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tf_dist.airflow.shared.job_store import ControllerJobStore, InformerJobStore, JobStore
@@ -21,12 +21,12 @@ from tf_dist.airflow.shared.subscription import (
 from tf_dist.client.connection import Connection
 from tf_dist.client.controller_host import ControllerHost, job_kinds
 from tf_dist.client.log_follower import ContainerInstance, InstanceState, LogOpener, instance_state, log_opener
-from tf_dist.cluster.api import LogOptions, Object, Resource
+from tf_dist.cluster.api import PODS, LogOptions, Object, Resource
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.settings import JobRef
 from tf_dist.core.api import names
-from tf_dist.errors import ClusterError, NotFound, Unavailable
+from tf_dist.errors import ClusterError, NotFound
 
 _READERS: Final = 16  # logs of containers that have ended which are read at a time
 _SOON: Final = 0.1  # seconds between two looks whether what is to be seen through has synced
@@ -46,7 +46,9 @@ class SharedJobInformer:
         # Apart, for what is followed may run for hours.
         self._followers, self._readers = BoundedThreads(streams), BoundedThreads(_READERS)
         self._log_requests = LogRequestLimiter(self.cluster)
-        self._lock, self._starting = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()  # of subscriptions and their logs
+        self._opening = threading.Lock()  # held while the host starts, which takes requests
+        self._switching = threading.Lock()  # of the stores
         # One for all subscriptions: of objects that each of a thousand has, a garbage collection sees a thousand.
         self._roomy = threading.Condition()
         self._lookup_now, self._start_reading = self._lookup, self._read_in_turn
@@ -54,9 +56,10 @@ class SharedJobInformer:
         self._log_followers: dict[Subscription, SubscriptionLogFollower] = {}
         self._log_openers: dict[LogOptions, LogOpener] = {}
         self._store: JobStore | None = None  # None: no subscription yet, or the controller has not synced
+        self._coming: JobStore | None = None  # what is to serve as soon as it has synced
         self._followed: set[Resource] = set()
         self._host: ControllerHost | None = None
-        self._seen_through: Controller | None = None
+        self._seen_through: Controller | None = None  # whose informers serve; None: own ones
         self._led, self._closed = threading.Event(), False
         self._thread: threading.Thread | None = None
 
@@ -65,20 +68,19 @@ class SharedJobInformer:
     def join(self, ref: JobRef, on_change: Callable[[], None], *, uid: str = "", drive: bool = False) -> Subscription:
         """Begin to follow a job (that of ``uid``, if given); NotFound, other ClusterErrors.
 
-        ``drive``: be a candidate to lead the namespace, unless the cluster sees to its jobs itself.
+        ``drive``: be a candidate to lead the namespace, unless the cluster has a controller of its own.
         """
-        driven = drive and self._connection.place is not None
-        self._open(ref, driven=driven)
+        self._open(ref, drive=drive)
         stored = transforms.job(self.cluster.get(ref.resource, ref.namespace, ref.name))
         if uid and stored["metadata"]["uid"] != uid:
             raise NotFound(f"job {ref} is another one by now")
-        subscription = Subscription(ref, stored, on_change, self._lookup_now, driven=driven, roomy=self._roomy)
+        subscription = Subscription(ref, stored, on_change, self._lookup_now, roomy=self._roomy)
         with self._lock:
             self._subscriptions[ref] = (*self._subscriptions.get(ref, ()), subscription)
             store = self._store
         try:
             if store is not None:
-                store.put(ref, stored)
+                store.put(ref.resource, stored)
                 if store.job(ref) is None:
                     raise NotFound(f"job {ref} is gone")
         except BaseException:
@@ -133,8 +135,9 @@ class SharedJobInformer:
         self._led.set()
         if self._thread is not None:
             self._thread.join()
-        if self._store is not None:
-            self._store.close()
+        for store in (self._store, self._coming):
+            if store is not None:
+                store.close()
         self._followers.close()
         self._readers.close()
         if self._host is not None:
@@ -145,16 +148,17 @@ class SharedJobInformer:
 
     def refused(self) -> ClusterError | None:
         """What keeps it from seeing its jobs for good: a right that is missing."""
-        found = self._host.refused() if self._host is not None else None
-        store = self._store
-        return found or (store.refused() if store is not None else None)
+        store = self._coming or self._store
+        if self._host is not None and (found := self._host.refused()) is not None:
+            return found
+        return store.refused() if store is not None else None
 
     def decides_for(self, subscription: Subscription) -> bool:
         """Whether pods are seen here as they were when the job's end was decided: this controller has decided that."""
         return self._seen_through is not None and self.leads(subscription.ref.resource)
 
     def leads(self, kind: Resource) -> bool:
-        """Whether this process drives jobs of this kind."""
+        """Whether this process leads jobs of this kind."""
         return self._host is not None and self._host.leads(kind)
 
     def notify(self, ref: JobRef) -> None:
@@ -189,71 +193,86 @@ class SharedJobInformer:
         found = (one for one in store.pods(metadata["namespace"], uid) if one["metadata"]["uid"] == instance.pod_uid)
         return next((instance_state(one, instance) for one in found), None)
 
-    def _open(self, ref: JobRef, *, driven: bool) -> None:
+    def _open(self, ref: JobRef, *, drive: bool) -> None:
         """See to it that jobs of that kind are seen, and led if they are to be and nobody else does; ClusterError."""
-        with self._starting:
-            if driven and self._host is None and self._connection.place is not None:
+        with self._opening:
+            if drive and self._host is None and (place := self._connection.place) is not None:
                 kinds = job_kinds(self.cluster, self.namespace)
                 host = ControllerHost(
-                    self._connection.place,
-                    self.cluster,
-                    self.namespace,
-                    kinds,
-                    on_change=self.notify,
-                    on_led=self._led.set,
+                    place, self.cluster, self.namespace, kinds, on_change=self.notify, on_led=self._led.set
                 )
                 self._host = host.start()
                 self._thread = threading.Thread(target=self._follow_leadership, name="shared-informer", daemon=True)
                 self._thread.start()
-            if self._host is not None and ref.resource not in self._host.leadership.electors:
-                raise Unavailable(
-                    f"{ref.resource.plural} could not be seen when this process began to drive jobs",
-                    hint="once its role allows them and their kind is installed, let this process begin anew",
-                )
-            self._followed.add(ref.resource)
-            if self._store is None and (self._host is None or not self._host.leadership.kinds()):
-                self._store = self._own_store()
-            if isinstance(self._store, InformerJobStore):
-                self._store.follow(ref.resource)
+            with self._switching:
+                self._followed.add(ref.resource)
+                if self._store is None and (self._host is None or not self._host.leadership.kinds()):
+                    self._store = self._own_store(self._followed)
+                for store in (self._store, self._coming):
+                    if store is not None:
+                        store.follow(ref.resource)
 
-    def _own_store(self) -> InformerJobStore:
+    def _own_store(self, kinds: Iterable[Resource]) -> InformerJobStore:
         store = InformerJobStore(self.cluster, self.namespace, on_change=self.notify, on_error=self._notify_all)
-        for kind in self._followed:
+        for kind in kinds:
             store.follow(kind)
         return store
 
+    # Switching
+
     def _follow_leadership(self) -> None:
         """See jobs through the controller of this process while it leads, and else through own informers."""
-        coming: JobStore | None = None
-        while not self._closed:
+        while True:
             self._led.clear()
-            controller = self._host.controller if self._host is not None else None
-            if controller is not self._seen_through or self._store is None:
-                if controller is not None:
-                    coming = ControllerJobStore(controller)
-                elif not isinstance(coming, InformerJobStore):
-                    coming = self._own_store()
-                if coming.synced():
-                    self._use(coming)
-                    self._seen_through, coming = controller, None
-                self._led.wait(_SOON)
-            else:
-                self._led.wait(_SELDOM)
+            if self._closed:
+                break
+            settled = self._switch()
             if self.refused() is not None:
                 self._notify_all()
-        if coming is not None:
-            coming.close()
+            self._led.wait(_SELDOM if settled else _SOON)
 
-    def _use(self, new: JobStore) -> None:
-        """From now on this store serves all subscriptions."""
-        with self._starting:
+    def _switch(self) -> bool:
+        """Prepare the store that is to serve from now on, and use it once it has synced; whether the right one does."""
+        assert self._host is not None
+        dropped: JobStore | None = None
+        with self._switching:
+            controller, coming = self._host.controller, self._coming
+            if controller is None and self._host.leadership.kinds():
+                return False  # it is about to come
+            if self._store is not None and self._seen_through is controller:
+                dropped, self._coming = coming, None  # what it was prepared for has passed
+            elif coming is None or _controller_of(coming) is not controller:
+                dropped, self._coming = coming, self._store_for(self._host, controller)
+        if dropped is not None:
+            dropped.close()
+        if self._coming is None:
+            return True
+        if self._coming.synced():
+            self._use(self._coming, controller)
+            return True
+        return False
+
+    def _store_for(self, host: ControllerHost, controller: Controller | None) -> JobStore:
+        if controller is None:
+            return self._own_store(self._followed)
+        return ControllerJobStore(controller, host.kinds, self._own_store(self._followed - host.kinds))
+
+    def _use(self, new: JobStore, controller: Controller | None) -> None:
+        """From now on this store serves all subscriptions. None of them sees anything older, or gone, by that."""
+        with self._switching:
             old = self._store
             with self._lock:
-                for subscriptions in self._subscriptions.values():
+                for ref, subscriptions in self._subscriptions.items():
                     for one in subscriptions:
-                        # Else a job that its watch has not brought yet would seem gone.
-                        new.put(one.ref, one.last.stored)
+                        new.put(ref.resource, one.last.stored)
+                        for pod in old.pods(ref.namespace, one.last.uid) if old is not None else ():
+                            new.put(PODS, pod)
                 self._store = new
+            self._coming, self._seen_through = None, controller
         if old is not None:
             old.close()
         self._notify_all()
+
+
+def _controller_of(store: JobStore) -> Controller | None:
+    return store.controller if isinstance(store, ControllerJobStore) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from tf_dist.client.stored_jobs import StoredJob
@@ -19,8 +19,11 @@ from tf_dist.errors import Forbidden
 class JobStore(Protocol):
     """Jobs and pods as they were seen last."""
 
-    def put(self, ref: JobRef, stored: Object) -> None:
-        """Take over what was seen of a job elsewhere, unless more is known of it."""
+    def follow(self, resource: Resource) -> None:
+        """See jobs of this kind from now on."""
+
+    def put(self, resource: Resource, stored: Object) -> None:
+        """Take over a job or pod as it was seen elsewhere, unless as much is known of it."""
 
     def synced(self) -> bool:
         """Whether it holds all that there is."""
@@ -57,7 +60,7 @@ class InformerJobStore:
         self._informers: dict[Resource, Informer] = {}
 
     def follow(self, resource: Resource) -> None:
-        """See jobs of this kind from now on."""
+        """See ``JobStore``."""
         with self._lock:
             new = [kind for kind in (resource, PODS) if kind not in self._informers]
             self._informers |= {kind: self._informer(kind) for kind in new}
@@ -88,9 +91,9 @@ class InformerJobStore:
         self._on_error()
         return jittered_backoff(failures)
 
-    def put(self, ref: JobRef, stored: Object) -> None:
+    def put(self, resource: Resource, stored: Object) -> None:
         """See ``JobStore``."""
-        self._informers[ref.resource].put(stored)
+        self._informers[resource].put(stored)
 
     def synced(self) -> bool:
         """See ``JobStore``."""
@@ -121,25 +124,39 @@ class InformerJobStore:
 
 
 class ControllerJobStore:
-    """The informers of the controller of this process: nothing is watched a second time."""
+    """The informers of the controller of this process: nothing is watched a second time.
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller, self._informers = controller, controller.informers
+    ``kinds``: those of the controller; jobs of other kinds are seen by ``other``, where this process asks for some.
+    """
 
-    def put(self, ref: JobRef, stored: Object) -> None:
+    def __init__(self, controller: Controller, kinds: Collection[Resource], other: InformerJobStore) -> None:
+        self.controller, self._informers = controller, controller.informers
+        self._kinds, self._other = kinds, other
+
+    def follow(self, resource: Resource) -> None:
         """See ``JobStore``."""
-        self._informers.wrote(ref.resource, stored)
+        if resource not in self._kinds:
+            self._other.follow(resource)
+
+    def put(self, resource: Resource, stored: Object) -> None:
+        """See ``JobStore``."""
+        if resource is PODS or resource in self._kinds:
+            self._informers.wrote(resource, stored)
+        else:
+            self._other.put(resource, stored)
 
     def synced(self) -> bool:
         """See ``JobStore``."""
-        return self._controller.synced()
+        return self.controller.synced() and self._other.synced()
 
     def job(self, ref: JobRef) -> StoredJob | None:
         """See ``JobStore``; its spec is the one that the controller has read."""
+        if ref.resource not in self._kinds:
+            return self._other.job(ref)
         stored = self._informers.job(ref)
         if stored is None:
             return None
-        return StoredJob.known(ref.resource, stored, self._controller.job(ref, stored["metadata"]["uid"]))
+        return StoredJob.known(ref.resource, stored, self.controller.job(ref, stored["metadata"]["uid"]))
 
     def pods(self, namespace: str, uid: str) -> list[Object]:
         """See ``JobStore``."""
@@ -147,7 +164,8 @@ class ControllerJobStore:
 
     def refused(self) -> Forbidden | None:
         """See ``JobStore``."""
-        return self._informers.refused()
+        return self._informers.refused() or self._other.refused()
 
     def close(self) -> None:
-        """The controller's own affair."""
+        """See ``JobStore``; the controller ends with its host."""
+        self._other.close()

@@ -36,11 +36,11 @@ from tf_dist.core.steps.wait_result import (
 )
 
 _DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
-_CLEAN_UP: Final = 10.0  # seconds for what a driver does after the end
+_CLEAN_UP: Final = 10.0  # seconds for what the controller does after the end
 _CHECK: Final = 0.5  # seconds after which a thread looks whether it is to stop
 _TAIL: Final = 200  # lines of each log for the result, where logs are not wanted
 _SOON: Final = 40.0
-_RARELY: Final = 3600.0  # seconds between two looks whether a job has a driver
+_RARELY: Final = 3600.0  # seconds between two looks whether anybody leads a job
 _MICROSECONDS: Final = len("2026-11-27T12:00:00.000000")
 FAILURE: Final = "red"
 _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
@@ -50,7 +50,7 @@ _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
 class WaitOptions:
     """What a task waits for. ``goal``: see ``WAIT_CONDITIONS``; ``tail``: so many last lines of each log first
     (None: all); ``get_logs``: without it logs are read for the result only; ``results``: whether one is wanted.
-    ``driver_check``: seconds until it is looked for a driver, where others drive the job.
+    ``leader_check``: seconds until it is looked whether anybody leads the job, where this process does not.
     """
 
     goal: str = "succeeded"
@@ -58,11 +58,11 @@ class WaitOptions:
     get_logs: bool = True
     results: bool = True
     tail: int | None = None
-    driver_check: float = _SOON
+    leader_check: float = _SOON
 
 
-class _DriverCheck:
-    """Looks, now and then, whether a job that others are to drive has a driver that lives.
+class _LeaderCheck:
+    """Looks, now and then, whether anybody leads a job that this process does not.
 
     Two requests each time, after ``first`` seconds and then more and more seldom: a thousand jobs may wait at once.
     """
@@ -79,12 +79,16 @@ class _DriverCheck:
 
     def news(self, job: StoredJob) -> str:
         """What there is to say now, and was not said before; "" for nothing."""
-        found = next(iter(leader_problems(self._cluster, job)), None)
-        said = f"nothing drives this job: {found.summary} ({found.resolution})" if found else ""
+        found = next(iter(leader_problems(self._cluster, [job])), None)
+        said = f"{found.summary} ({found.resolution})" if found else ""
         self._said, before = said, self._said
+        self.put_off()
+        return "" if said == before else said
+
+    def put_off(self) -> None:
+        """Look later, and then more seldom."""
         self._pause = min(_RARELY, max(_SOON, 2 * self._pause))
         self._due = time.monotonic() + self._pause
-        return "" if said == before else said
 
 
 @lru_cache(maxsize=256)
@@ -163,8 +167,7 @@ class JobWaiter:
         )
         self._view = TaskLogView(job.job, write, lines=options.get_logs, error=error, write_lines=write_lines)
         self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
-        driven = subscription.driven
-        self._driver_check = None if driven else _DriverCheck(informer.cluster, options.driver_check)
+        self._leader_check = _LeaderCheck(informer.cluster, options.leader_check)
 
     def steps(self) -> WaitSteps[dict[str, Any]]:
         """From now until the wait is over; the payload."""
@@ -177,13 +180,13 @@ class JobWaiter:
                 break
             if (refused := self._informer.refused()) is not None:
                 raise refused
-            check = self._driver_check
-            if check is not None and check.left <= 0:
-                yield partial(self._look_for_driver, check)
+            if self._leader_check.left <= 0:
+                if self._leads():
+                    self._leader_check.put_off()
+                else:
+                    yield self._look_for_leader
             due = next_wait_limit(self._monitor.snapshot.status, self._limits, now)
-            left = None if due is None else due - now
-            if check is not None:
-                left = check.left if left is None else min(left, check.left)
+            left = self._leader_check.left if due is None else min(due - now, self._leader_check.left)
         if self._results and result.kind is not OutcomeKind.DELETED:
             yield from self._drain_logs(result)
         if not result.reached:
@@ -191,9 +194,12 @@ class JobWaiter:
             self._view.say(f"{message} ({result.hint})" if result.hint else message, FAILURE)
         return event_payload(self._subscription.last, self._monitor.snapshot, result)
 
-    def _look_for_driver(self, check: _DriverCheck) -> None:
-        if text := check.news(self._subscription.last):
+    def _look_for_leader(self) -> None:
+        if text := self._leader_check.news(self._subscription.last):
             self._view.say(text)
+
+    def _leads(self) -> bool:
+        return self._informer.leads(self._subscription.ref.resource)
 
     def _result(self, now: float) -> WaitResult | None:
         monitor, last = self._monitor, self._subscription.last
@@ -207,7 +213,7 @@ class JobWaiter:
         return found
 
     def _drain_logs(self, result: WaitResult) -> WaitSteps[None]:
-        """The last lines, and what the job's driver does after the end; both have their limits."""
+        """The last lines, and what the job's controller does after the end; both have their limits."""
         monitor = self._monitor
         self._log_follower.begun = True
         if self._informer.decides_for(self._subscription):
@@ -224,13 +230,9 @@ class JobWaiter:
                 pass
 
     def _cleans_up(self) -> bool:
-        """Whether pods still run that the job's policy takes away: its driver may be ours."""
+        """Whether pods still run that the controller of this process is to take away, by the job's policy."""
         job = self._monitor.snapshot.job
-        if (
-            not self._subscription.driven
-            or self._subscription.job is None
-            or job.run_policy.clean_pods is CleanPodPolicy.NONE
-        ):
+        if not self._leads() or self._subscription.job is None or job.run_policy.clean_pods is CleanPodPolicy.NONE:
             return False
         return running_pods(self._monitor.snapshot.with_objects(self._subscription.last.status, self._pods()).pods) > 0
 

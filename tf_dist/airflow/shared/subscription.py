@@ -152,12 +152,11 @@ class Subscription(JobInformer):
         on_change: Callable[[], None],
         lookup: Callable[[Subscription], SeenJob | None],
         *,
-        driven: bool,
         roomy: threading.Condition | None = None,
     ) -> None:
         self.last = StoredJob(ref.resource, stored)
         super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH, roomy=roomy)
-        self.ref, self.driven = ref, driven
+        self.ref = ref
         self._on_change, self._lookup = on_change, lookup
         self._notified = self._changed = False
 

@@ -1,7 +1,7 @@
 """Trigger: waits for one job in the triggerer, through the job informer that all triggers there share.
 
 It yields exactly one event, on failures, too, and that holds everything: a trigger that raised would leave its task
-without a reason, and its job without a driver. When it is cancelled the job stays; only a user's own act on the task
+without a reason, and its job alone. When it is cancelled the job stays; only a user's own act on the task
 deletes it.
 """
 
@@ -51,8 +51,8 @@ class WaitRequest:
     """What a trigger is to wait for, as plain JSON: it is stored, and read by later versions too.
 
     ``kind``: TFJob, Job (Volcano's), or "" for either; ``uid`` "": whichever job has the name, now or later;
-    ``goal`` and the limits: see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer drives the
-    job. ``owner``: the try of the task that the job belongs to, "" for a job of others, which is never deleted.
+    ``goal`` and the limits: see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer may come
+    to lead it. ``owner``: the try of the task that the job belongs to, "" for a job of others, which is never deleted.
     ``asked_at``: when the task deferred (epoch seconds). ``secrets``: those of the job's document, sealed
     (``masking``).
     """

@@ -79,7 +79,7 @@ def export(
     """Write the templates, the examples, accounts with their roles, and a claim for models.
 
     For kubectl apply -f, those that are a Workflow for argo submit. An administrator of the namespace may apply all but
-    rbac-driver.yaml, for steps that drive their jobs themselves, and tf-dist-cluster-templates.yaml.
+    rbac-driver.yaml, for steps that may lead their namespace, and tf-dist-cluster-templates.yaml.
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml

@@ -1,4 +1,4 @@
-"""``tf-dist controller``: drives the jobs of a cluster until it is asked to stop."""
+"""``tf-dist controller``: leads the jobs of a cluster until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def controller(
 
     json_logging.configure_logging(json_logging.LogFormat(log_format.value), level=log_level.number)
     accelerators = read_accelerators(controller_config_file)
-    # Not the lasting local cluster, though it may be up: that one drives its jobs itself.
+    # Not the lasting local cluster, though it may be up: that one has a controller of its own.
     place = load_config(kubeconfig or None, context or None)
     settings = ManagerSettings(
         namespaces=tuple(namespace or ()),

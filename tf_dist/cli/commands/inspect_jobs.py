@@ -30,6 +30,7 @@ def get(
     plain: options.Plain = False,
 ) -> None:
     """List submitted jobs, or show one."""
+    from tf_dist.cli.job_output import show_leaders
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
@@ -38,9 +39,9 @@ def get(
     _show_list(jobs, form, everywhere=everywhere, one=one)
     if not jobs and form is options.ListFormat.TABLE and not watch:
         output.note("no jobs here" if everywhere else f"no jobs in namespace {client.namespace}")
-    if form in (options.ListFormat.TABLE, options.ListFormat.WIDE) and (idle := client.undriven(jobs)):
+    if form in (options.ListFormat.TABLE, options.ListFormat.WIDE):
         output.flush()
-        output.warning(*idle)
+        show_leaders(client, jobs, wanted=form is options.ListFormat.WIDE)
     if watch:
         output.flush()
         _watch(client, jobs[0] if one else None, form, everywhere=everywhere)
@@ -129,7 +130,7 @@ def describe(
     except InvalidJob:  # there is no spec to go by
         pods = None
         output.line(output.styled(job.shown, "bold"))
-    _status(job)
+    _status(job, "; ".join(map(str, client.leaders([job]))))
     _conditions(job)
     if pods is not None:
         _replicas(job, pods)
@@ -172,7 +173,7 @@ def _spec(job: StoredJob) -> None:
     )
 
 
-def _status(job: StoredJob) -> None:
+def _status(job: StoredJob, leader: str) -> None:
     from tf_dist.core.api.pods import disruption_counts
     from tf_dist.core.api.status import display_phase
     from tf_dist.core.api.timestamps import format_time
@@ -195,6 +196,7 @@ def _status(job: StoredJob) -> None:
             ("Duration", took),
             ("Restarted", spent),
             ("Disrupted", disruption_counts(status.disruptions)),
+            ("Controller", leader),
         ]
     )
 
@@ -263,8 +265,13 @@ def explain(
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     job = client.get(name)
     found = client.explain(job)
+    leader = next((one for one in client.leaders([job]) if one.holder), None)
     if form is options.TextFormat.JSON:
-        output.data("json", {"name": job.name, "state": job.state, "findings": [asdict(one) for one in found]})
+        led = {"holder": leader.holder, "lease": str(leader.lease)} if leader else None
+        findings = [asdict(one) for one in found]
+        output.data("json", {"name": job.name, "state": job.state, "leader": led, "findings": findings})
         return
     output.line(f"{output.styled(job.shown, 'bold')} is {job.state}.")
     show_findings(found)
+    if leader:
+        output.line(f"Its controller: {leader}")

@@ -34,7 +34,7 @@ def submit(
 
     On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """
-    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.cli.job_output import require_valid_files, show_leaders
     from tf_dist.client.client import Client
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.submission import TargetNamespaces
@@ -50,8 +50,7 @@ def submit(
     output.announce_target(client.connection, ", ".join(sorted({spaces.of(one) for one in written})))
     created = client.submit_files(bundle, namespace=namespace, report=output.line)
     output.flush()
-    if not client.connection.here and (idle := client.undriven(created)):
-        output.warning(*idle)
+    show_leaders(client, created, wanted=output.watched())
     if slow := client.slow_names(created):
         output.warning(*slow)
     if wait:

@@ -57,7 +57,7 @@ def run(
     ] = None,
     driver: Annotated[
         DriverChoice,
-        typer.Option("--driver", help="On a cluster: who drives it (auto: this command where no controller does)."),
+        typer.Option("--driver", help="On a cluster: whose controller (auto: where none leads, this command's)."),
     ] = DriverChoice.AUTO,
     controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
@@ -68,8 +68,8 @@ def run(
 ) -> None:
     """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
 
-    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, driven by the
-    controller that leads there, else from here, and deleted at the end.
+    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, and deleted at
+    the end. The controller that leads there runs it; where none does, this command leads the namespace until it ends.
 
     Ctrl-C stops it: pods get their grace period, a second one kills them at once. Nothing is left behind.
     Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,

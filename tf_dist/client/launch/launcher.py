@@ -23,7 +23,7 @@ from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutpu
 from tf_dist.client.launch.step_suspension import StepSuspension
 from tf_dist.client.log_follower import log_opener
 from tf_dist.client.monitor import JobMonitor, JobView, monitoring
-from tf_dist.client.stored_jobs import StoredJob, now
+from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import TargetNamespaces, create_companion
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import Cluster, LogOptions, Object
@@ -69,8 +69,8 @@ class StepRun:
     """One try of a step, from its job to the exit code.
 
     ``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
-    ``suspension``: what a suspended workflow does; ``settle``: seconds for the driver to see to the pods of a job that
-    has ended; ``checkpoint_files``: where those of the last one go, copied from what is below ``checkpoint_mounts``.
+    ``suspension``: what a suspended workflow does; ``settle``: seconds for the controller to see to the pods of a job
+    that has ended; ``checkpoint_files``: where those of the last one go, copied from what is below ``checkpoint_mounts``.
     """
 
     cluster: Cluster
@@ -137,7 +137,7 @@ class StepRun:
         return min((seconds for seconds in found if seconds is not None), default=None)
 
     def _dated(self, status: Status) -> Status:
-        """Where no driver has written a status yet, the job has waited since it was made."""
+        """Where no controller has written a status yet, the job has waited since it was made."""
         made = parse_time(self.job.stored["metadata"].get("creationTimestamp"))
         return status if status.created is not None else replace(status, created=made)
 
@@ -201,7 +201,7 @@ class StepRun:
         return exit_codes.SIGNAL_BASE + monitor.signal
 
     def _see_off(self, monitor: JobMonitor) -> None:
-        """Its last lines, and nothing left that its policy takes away: afterwards there may be no driver to do it.
+        """Its last lines, and nothing left that its policy takes away: afterwards there may be no controller to do it.
 
         A signal cuts that short: pods that were asked to end do so by themselves.
         """
@@ -316,11 +316,13 @@ class _StepSetup:
         key, choice = JobKey(namespace, name), self.options.driver
         with (
             show_warnings(self.log_writer),
-            hosted_controller(self.connection, entry.job.dialect, key, choice=choice),
+            hosted_controller(self.connection, entry.job.dialect, key, choice=choice) as host,
         ):
             creator = StepJobCreator(cluster, entry, namespace, self.signals, say, reattach=self.options.reattach)
             job = creator.place(None if self.connection.here else "")
             say(f"{job.shown} in namespace {job.namespace}")
+            for problem in leader_problems(cluster, [job]) if host is None else ():
+                say(f"{problem.summary} ({problem.resolution})")
             try:
                 return self._see_to_its_end(job)
             except TRANSIENT_ERRORS:

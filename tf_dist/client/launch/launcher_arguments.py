@@ -32,9 +32,9 @@ class LauncherOptions:
     ``input_list``: all parameters of the workflow as Argo lists them, of which the declared ones count.
     ``overrides``: ``{PATH: VALUE}`` as JSON. ``fallback``: a list as JSON. ``workflow``, ``workflow_uid``, ``node``:
     whose step it is; the same for every try of a step. ``retry`` of ``retries``: which try it is. ``reattach``: a try
-    goes on with the job of the last one. ``driver``: from here, or by a controller. ``grace``: seconds from SIGTERM to
+    goes on with the job of the last one. ``driver``: see ``DriverChoice``. ``grace``: seconds from SIGTERM to
     SIGKILL. ``on_suspend``: the job is suspended while the workflow is, looked at every ``look_every`` seconds, as
-    often as Argo does. ``settle``: seconds for the driver to see to the pods of a job that has ended. ``deadline``:
+    often as Argo does. ``settle``: seconds for the controller to see to the pods of a job that has ended. ``deadline``:
     when Argo stops the pod. ``checkpoint_files``: those of the last checkpoint are an output, copied from what is
     below these folders and from nowhere else.
     """
@@ -212,8 +212,8 @@ def _parser() -> argparse.ArgumentParser:
     option(place, "--kubeconfig", "FILE", "a cluster other than the pod's own")
     option(place, "--context", "NAME", "of that kubeconfig")
     run = parser.add_argument_group("how it goes")
-    drives = "who drives it (auto: this step, where no controller does)"
-    option(run, "--driver", "{auto,controller}", drives, _choice(_DRIVERS, AUTO))
+    whose = "whose controller (auto: where none leads, this step's)"
+    option(run, "--driver", "{auto,controller}", whose, _choice(_DRIVERS, AUTO))
     term = "what becomes of the job on SIGTERM (auto: delete, or leave it when the step will be tried again)"
     option(run, "--on-term", "{auto,delete,suspend,leave}", term, _choice(_ON_TERM, AUTO))
     suspend = "what becomes of the job while the workflow is suspended (default: suspend; leave: it goes on)"

@@ -66,9 +66,9 @@ def nobody_leads(status: LeaderStatus | None) -> str:
     if status is None or status.holder:
         return ""
     if not status.last:
-        return "nothing drives the job: no controller leads its namespace or the cluster; it waits until one does"
+        return "no controller leads the job's namespace or the cluster: the job waits until one does"
     where = "the cluster" if status.cluster else f"namespace {status.lease.namespace}"
     return (
-        f"nothing drives the job: the controller of {where} renewed its Lease {status.lease} last at {status.last}; "
-        "the job waits until another one leads"
+        f"no controller leads {where}: the last one renewed its Lease {status.lease} at {status.last}, "
+        "and the job waits until another one leads"
     )

@@ -1,4 +1,4 @@
-"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts; who drives its job."""
+"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts; whose controller."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tf_dist.core.api.status import DISRUPTED, OutcomeKind, Status, outcome_kind
 
 
 class DriverChoice(StrEnum):
-    """Who drives the job of a step, task or run."""
+    """Whose controller reconciles the job of a step, task or run."""
 
-    AUTO = "auto"  # the controller that leads its namespace; the program that waits is one itself where nobody leads
-    CONTROLLER = "controller"  # a controller, and never the program that waits
+    AUTO = "auto"  # the one that leads; where none does, the program that waits leads the namespace meanwhile
+    CONTROLLER = "controller"  # that of another process: the program only waits
 
 
 class AdoptionAction(StrEnum):
