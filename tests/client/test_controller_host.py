@@ -1,148 +1,261 @@
-"""Becoming the driver of a job by writing it there."""
+"""Programs that wait for a job lead its namespace while nobody else does: on the embedded API server and a real one."""
 
 from __future__ import annotations
 
+import base64
 import json
-import threading
-from contextlib import ExitStack
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
-from tests.controller.foreign_api import Pruning
-from tests.controller.harness import claimed_by, tfjob
+from tests.cluster.conftest import REAL, SERVICE_ACCOUNTS, kubeconfig
+from tests.cluster.support import cluster_of_kubeconfig, node, tf_job_definition, wait_for
+from tests.controller.harness import tfjob
+from tests.faults.calls import Call
+from tests.faults.proxy import Fault, Kind, Proxy
+from tests.leaderless import controller
 from tests.waiting import until
-from tf_dist.client.connection import Connection, connect
-from tf_dist.client.exit_codes import RETRYABLE, exit_code_of_error
-from tf_dist.client.inline_driver import claim_job, is_driven_inline, leased_driver
-from tf_dist.client.stored_jobs import now
-from tf_dist.cluster.api import LEASES, TFJOBS, Cluster
+from tf_dist.client.connection import connect
+from tf_dist.client.controller_host import ControllerHost, hosted_controller
+from tf_dist.client.stored_jobs import StoredJob, leaders_of
+from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential
 from tf_dist.cluster.client.client_config import KubeContext
-from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
+from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.leases.lease import leader_lease
 from tf_dist.core.api import names
-from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.status_codec import stored_status, with_embedded_memory
-from tf_dist.core.reconciler.ownership import driver_of, may_claim
+from tf_dist.core.api.job import Dialect, JobKey
 from tf_dist.core.steps.adoption import DriverChoice
-from tf_dist.errors import Conflict, NotFound, Unavailable
+from tf_dist.errors import AlreadyExists, ClusterError, Forbidden, NotFound
+
+__all__ = ["kubeconfig"]
+
+SECONDS = 60.0
+_ROLES = Resource("rbac.authorization.k8s.io", "v1", "Role", "roles")
+_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
+_SECRETS = Resource("", "v1", "Secret", "secrets")
+_LEADING = """
+import sys
+from tf_dist.client.connection import connect
+from tf_dist.client.controller_host import ControllerHost
+from tf_dist.cluster.api import TFJOBS
+found = connect(sys.argv[1])
+with ControllerHost(found.place, found.cluster, sys.argv[2], (TFJOBS,)):
+    sys.stdin.read()
+"""
 
 
-@pytest.mark.parametrize(
-    ("choice", "dialect", "controller", "here"),
-    [
-        (DriverChoice.AUTO, Dialect.TFJOB_V1, True, False),
-        (DriverChoice.AUTO, Dialect.TFJOB_V1, False, True),
-        (DriverChoice.AUTO, Dialect.VOLCANO, True, True),
-        (DriverChoice.INLINE, Dialect.TFJOB_V1, True, True),
-        (DriverChoice.CONTROLLER, Dialect.TFJOB_V1, False, False),
-        (DriverChoice.CONTROLLER, Dialect.VOLCANO, False, False),
-    ],
-)
-def test_who_drives_a_job_that_is_created_now(
-    choice: DriverChoice, dialect: Dialect, controller: bool, here: bool
-) -> None:
-    with MemoryCluster() as cluster:
-        if controller:
-            ref = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
-            body = new_lease(ref, "pod-1", 15.0, now(), {names.DRIVER: DRIVER_CONTROLLER})
-            cluster.create(LEASES, ref.namespace, body)
-        place: Any = "a context"
-        found = Connection(cluster, "default", "a cluster", place)
-        assert is_driven_inline(found, choice, dialect, "default") is here
+class _InTheNamespace(Fault):
+    def takes(self, call: Call) -> bool:
+        return call.namespace != names.SYSTEM_NAMESPACE and super().takes(call)
 
 
-def job(**annotations: str) -> dict[str, object]:
-    document = tfjob("a")
-    if annotations:
-        document["metadata"]["annotations"] = annotations
-    return document
+@dataclass
+class Arena:
+    """A namespace of a cluster with one node, on which nothing runs; ``admin`` may do everything."""
 
+    admin: RestCluster
+    kubeconfig: str
+    namespace: str
+    stack: ExitStack
+    folder: Path
+    real: bool
 
-def test_a_young_job_is_claimed_in_its_annotation() -> None:
-    with MemoryCluster() as cluster:
-        stored = cluster.create(TFJOBS, "default", job(**{names.DRIVER: "airflow"}))
-        assert driver_of(claim_job(cluster, TFJOBS, stored, "default/me")) == "default/me"
-
-
-def test_a_job_with_a_memory_is_claimed_there_and_nothing_else_changes() -> None:
-    with MemoryCluster() as cluster:
-        cluster.create(TFJOBS, "default", job())
-        memory = {"phase": "Running", "driver": "default/dead", "seen": {"worker": "0-1"}}
-        stored = cluster.patch(TFJOBS, "default", "a", {"status": {"tfDist": memory}}, subresource="status")
-        claimed = claim_job(cluster, TFJOBS, stored, "default/me")
-        assert claimed["status"]["tfDist"] == {**memory, "driver": "default/me"}
-
-
-def test_a_memory_in_a_condition_is_kept_there() -> None:
-    with MemoryCluster() as memory:
-        cluster = cast(Cluster, Pruning(memory))
-        stored = cluster.create(TFJOBS, "default", job())
-        status = with_embedded_memory({"tfDist": {"phase": "Running", "driver": "default/dead"}}, "TFJob")
-        stored = cluster.replace(TFJOBS, "default", "a", {**stored, "status": status}, subresource="status")
-        claimed = claim_job(cluster, TFJOBS, stored, "default/me")
-        assert driver_of(claimed) == "default/me"
-        assert stored_status(claimed)["tfDist"]["phase"] == "Running"
-        assert "annotations" not in claimed["metadata"]
-
-
-def test_without_an_api_server_there_is_no_driver() -> None:
-    place = KubeContext("here", "http://127.0.0.1:9", "default", {}, lambda: Credential({}))
-    with (
-        place.cluster() as cluster,
-        pytest.raises(Unavailable) as caught,
-        leased_driver(place, cluster, "default", patience=0.1),
-    ):
-        pytest.fail("it drives")
-    assert exit_code_of_error(caught.value) == RETRYABLE
-
-
-@pytest.mark.parametrize(("asked", "taken"), [({}, False), ({"takes_over": True}, True)], ids=["not asked", "asked"])
-def test_a_job_that_no_driver_has_is_taken_over_where_that_is_asked_for(
-    asked: dict[str, bool], taken: bool, tmp_path: Path
-) -> None:
-    with MemoryCluster() as memory, ApiServer(memory) as server, ExitStack() as stack:
-        threads = {*threading.enumerate()}
-        memory.create(TFJOBS, "default", tfjob("a"))
-        config = tmp_path / "kubeconfig"
-        config.write_text(json.dumps(make_kubeconfig(server.app.url, server.token)))
-        connection = connect(str(config))
-        stack.callback(connection.close)
+    def host(self, kubeconfig: str = "") -> ControllerHost:
+        """One that is not started yet, of another process as far as the cluster can tell."""
+        connection = connect(kubeconfig or self.kubeconfig)
+        self.stack.callback(connection.close)
         assert connection.place is not None
-        _, leadership = stack.enter_context(leased_driver(connection.place, connection.cluster, "default", **asked))
-        # A pass looks at the jobs in the order of their names.
-        memory.create(TFJOBS, "default", claimed_by(leadership.ref, name="b"))
-        until(lambda: "status" in memory.get(TFJOBS, "default", "b"), 60)
-        until(lambda: not taken or "status" in memory.get(TFJOBS, "default", "a"), 60)
-        stack.close()
-        assert ("status" in memory.get(TFJOBS, "default", "a")) is taken
-        assert "driver" not in {thread.name for thread in {*threading.enumerate()} - threads}
+        return ControllerHost(connection.place, connection.cluster, self.namespace, (TFJOBS,))
+
+    def submit(self, name: str) -> StoredJob:
+        document = tfjob(name)
+        document["metadata"]["namespace"] = self.namespace
+        return StoredJob(TFJOBS, self.admin.create(TFJOBS, self.namespace, document))
+
+    def pods(self, name: str) -> list[str]:
+        """The uids of a job's pods."""
+        found = self.admin.list(PODS, self.namespace, labels=f"{names.JOB_NAME}={name}").items
+        return sorted(pod["metadata"]["uid"] for pod in found)
+
+    def until_led(self, name: str) -> list[str]:
+        """Its controller has made its pods."""
+        until(lambda: len(self.pods(name)) == 3, SECONDS)
+        return self.pods(name)
+
+    def holder(self) -> str:
+        """Who leads the namespace by a Lease of its own."""
+        try:
+            return str(self.admin.get(LEASES, *leader_lease(TFJOBS, self.namespace))["spec"].get("holderIdentity"))
+        except NotFound:
+            return ""
+
+    def without_leases(self) -> str:
+        """A kubeconfig whose user may read the Lease of the cluster, and no other."""
+        document = yaml.safe_load(Path(self.kubeconfig).read_text())
+        if self.real:
+            (user,) = document["users"]
+            user["user"] = {"token": self._reader_of_the_clusters_lease()}
+        else:
+            place = document["clusters"][0]["cluster"]
+            server = urlsplit(place["server"])
+            proxy = self.stack.enter_context(Proxy((str(server.hostname), int(server.port or 0))))
+            proxy.inject(_InTheNamespace(Kind.REFUSE, resources=frozenset({"leases"}), times=None, code=403))
+            place["server"] = place["server"].replace(
+                f"{server.hostname}:{server.port}", proxy.url.removeprefix("http://")
+            )
+        path = self.folder / "without-leases"
+        path.write_text(json.dumps(document))
+        return str(path)
+
+    def _reader_of_the_clusters_lease(self) -> str:
+        group, of = "rbac.authorization.k8s.io", leader_lease(TFJOBS, None)
+        rule: Object = {"apiGroups": [LEASES.group], "resources": ["leases"], "verbs": ["get", "list", "watch"]}
+        rule["resourceNames"] = [of.name]
+        name = f"reader-{self.namespace}"
+        self.admin.create(_ROLES, of.namespace, {"metadata": {"name": name}, "rules": [rule]})
+        subject = {"kind": "ServiceAccount", "name": "default", "namespace": self.namespace}
+        reference = {"apiGroup": group, "kind": "Role", "name": name}
+        bound: Object = {"metadata": {"name": name}, "subjects": [subject], "roleRef": reference}
+        self.admin.create(_BINDINGS, of.namespace, bound)
+        tokens = [
+            one["data"]["token"]
+            for one in self.admin.list(_SECRETS, self.namespace).items
+            if one.get("type") == "kubernetes.io/service-account-token"
+        ]
+        return base64.b64decode(tokens[0]).decode()
 
 
-def test_of_two_who_claim_one_gets_it() -> None:
-    with MemoryCluster() as cluster:
-        stored = cluster.create(TFJOBS, "default", job())
-        claim_job(cluster, TFJOBS, stored, "default/me")
-        with pytest.raises(Conflict):
-            claim_job(cluster, TFJOBS, stored, "default/other")
-        cluster.delete(TFJOBS, "default", "a")
-        with pytest.raises(NotFound):
-            claim_job(cluster, TFJOBS, stored, "default/me")
+@pytest.fixture(params=["embedded", REAL])
+def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
+    with ExitStack() as stack:
+        real = request.param == "real"
+        if real:
+            path = request.getfixturevalue("kubeconfig")
+        else:
+            server = stack.enter_context(ApiServer(stack.enter_context(MemoryCluster())))
+            path = str(tmp_path / "kubeconfig")
+            Path(path).write_text(json.dumps(make_kubeconfig(server.app.url, server.token)))
+        admin = stack.enter_context(cluster_of_kubeconfig(path))
+        namespace = f"test-{secrets.token_hex(4)}"
+        for name in (namespace, names.SYSTEM_NAMESPACE):
+            with suppress(AlreadyExists):
+                admin.create(NAMESPACES, None, {"metadata": {"name": name}})
+        if real:
+            with suppress(AlreadyExists):
+                admin.create(CRDS, None, tf_job_definition())
+            wait_for(admin, SERVICE_ACCOUNTS, namespace, "default", lambda found: bool(found and found.get("secrets")))
+        machine = node(f"n-{namespace}", cpu="64", memory="256Gi")
+        admin.create(NODES, None, machine)
+        stack.callback(admin.delete, NODES, None, machine["metadata"]["name"])
+        admin.patch(NODES, None, machine["metadata"]["name"], {"status": machine["status"]}, subresource="status")
+        stack.callback(_tidy, admin, namespace)
+        yield Arena(admin, path, namespace, stack, tmp_path, real)
 
 
-@pytest.mark.parametrize(
-    ("driver", "free"),
-    [
-        ("", True),
-        ("airflow", True),
-        ("default/dead", True),
-        ("default/alive", False),
-        ("embedded", False),
-        ("default/me", False),
-    ],
-)
-def test_who_may_be_claimed_from(driver: str, free: bool) -> None:
-    assert may_claim(driver, "default/me", {"default/dead"}, reserved="airflow") is free
+def _tidy(admin: RestCluster, namespace: str) -> None:
+    with suppress(ClusterError):
+        admin.delete(NAMESPACES, None, namespace)
+
+
+def test_of_two_hosts_one_leads_and_the_other_follows_when_it_ends(arena: Arena) -> None:
+    """Each sees to the jobs of both."""
+    first = arena.host().start()
+    try:
+        a = arena.until_led(arena.submit("a").name)
+        second = arena.stack.enter_context(arena.host())
+        b = arena.until_led(arena.submit("b").name)
+        assert (first.leads(TFJOBS), second.leads(TFJOBS)) == (True, False)
+        assert second.controller is None, "it follows nothing but Leases"
+        assert arena.holder() == first.leadership.identity
+    finally:
+        first.stop()
+    until(lambda: second.leads(TFJOBS), SECONDS)
+    arena.until_led(arena.submit("c").name)
+    assert (arena.pods("a"), arena.pods("b")) == (a, b)
+
+
+def test_after_one_that_is_killed_another_leads(arena: Arena) -> None:
+    command = [sys.executable, "-c", _LEADING, arena.kubeconfig, arena.namespace]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        until(lambda: bool(arena.holder()), SECONDS)
+        a, dead = arena.until_led(arena.submit("a").name), arena.holder()
+        with arena.host() as second:
+            assert not second.leads(TFJOBS)
+            process.send_signal(signal.SIGKILL)
+            until(lambda: second.leads(TFJOBS), SECONDS)
+            arena.until_led(arena.submit("b").name)
+            assert arena.pods("a") == a
+            assert arena.holder() not in ("", dead)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_host_yields_to_a_controller_of_the_cluster_and_its_job_goes_on(arena: Arena) -> None:
+    with arena.host() as host:
+        job = arena.submit("a")
+        pods = arena.until_led("a")
+        with controller(arena.admin) as leadership:
+            until(lambda: host.controller is None, SECONDS)
+            until(lambda: bool(leadership.kinds()), SECONDS)
+            arena.until_led(arena.submit("b").name)
+            assert arena.pods("a") == pods
+            assert arena.holder() == ""
+            (leader,) = leaders_of(arena.admin, [job])
+            assert (leader.holder, leader.cluster) == (leadership.identity, True)
+        until(lambda: host.leads(TFJOBS), SECONDS)
+        arena.until_led(arena.submit("c").name)
+
+
+def test_without_rights_on_leases_a_host_waits_where_a_controller_leads(arena: Arena) -> None:
+    with controller(arena.admin) as leadership:
+        until(lambda: bool(leadership.kinds()), SECONDS)
+        with arena.host(arena.without_leases()) as host:
+            arena.until_led(arena.submit("a").name)
+            assert host.controller is None
+            assert host.refused() is None
+
+
+def test_without_rights_on_leases_where_nobody_leads_it_says_which_right_is_missing(arena: Arena) -> None:
+    with pytest.raises(Forbidden) as caught:
+        arena.host(arena.without_leases()).start()
+    assert "leases" in f"{caught.value} {caught.value.hint}"
+    assert arena.namespace in f"{caught.value} {caught.value.hint}"
+
+
+def test_in_a_namespace_that_is_not_there_it_says_how_to_create_it(arena: Arena) -> None:
+    arena.namespace = "nowhere"
+    with pytest.raises(NotFound) as caught:
+        arena.host().start()
+    assert caught.value.hint == "kubectl create namespace nowhere"
+
+
+@pytest.mark.parametrize("choice", DriverChoice)
+def test_whose_controller_is_a_choice(arena: Arena, choice: DriverChoice) -> None:
+    connection = connect(arena.kubeconfig)
+    arena.stack.callback(connection.close)
+    key = JobKey(arena.namespace, "a")
+    with hosted_controller(connection, Dialect.TFJOB_V1, key, choice=choice) as host:
+        assert (host is None) is (choice is DriverChoice.CONTROLLER)
+
+
+def test_without_an_api_server_a_host_waits_for_it() -> None:
+    """What is to be done there says that it is away."""
+    place = KubeContext("here", "http://127.0.0.1:9", "default", {}, lambda: Credential({}))
+    with place.cluster() as cluster, ControllerHost(place, cluster, "default", (TFJOBS,)) as host:
+        assert not host.leads(TFJOBS)
+        assert host.refused() is None

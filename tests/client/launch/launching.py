@@ -1,4 +1,4 @@
-"""Launchers in this process: an embedded cluster with a controller, a workflow, and a kubelet that a test plays by hand."""
+"""Launchers in this process: an embedded cluster, a controller, a workflow, and a kubelet that a test plays by hand."""
 
 from __future__ import annotations
 
