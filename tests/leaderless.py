@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from tf_dist.cluster.api import JOB_KINDS, LEASES, TFJOBS, Cluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import LeaseLeadership
-from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRef, leader_lease, new_lease
+from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRef, leader_lease, new_lease, system_namespace
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.local.embedded import EmbeddedCluster
 
@@ -22,7 +22,7 @@ class LeaderlessCluster(EmbeddedCluster):
 @contextmanager
 def controller(cluster: Cluster, namespace: str | None = None) -> Iterator[LeaseLeadership]:
     """A controller of the cluster, or of a namespace, in threads, as a Deployment runs it."""
-    leadership = LeaseLeadership(cluster, JOB_KINDS, namespace)
+    leadership = LeaseLeadership(cluster, JOB_KINDS, namespace, system=system_namespace())
     leadership.start()
     try:
         found = Controller(cluster, settings=ControllerSettings(namespace=namespace), leadership=leadership)

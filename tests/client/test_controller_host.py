@@ -34,7 +34,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.controller.leases.lease import leader_lease
+from tf_dist.controller.leases.lease import SYSTEM_NAMESPACE_VARIABLE, leader_lease, system_namespace
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, JobKey
 from tf_dist.core.steps.adoption import DriverChoice
@@ -59,7 +59,7 @@ with ControllerHost(found.place, found.cluster, sys.argv[2], (TFJOBS,)):
 
 class _InTheNamespace(Fault):
     def takes(self, call: Call) -> bool:
-        return call.namespace != names.SYSTEM_NAMESPACE and super().takes(call)
+        return call.namespace != system_namespace() and super().takes(call)
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Arena:
         return str(path)
 
     def _reader_of_the_clusters_lease(self) -> str:
-        group, of = "rbac.authorization.k8s.io", leader_lease(TFJOBS, None)
+        group, of = "rbac.authorization.k8s.io", leader_lease(TFJOBS, None, system_namespace())
         rule: Object = {"apiGroups": [LEASES.group], "resources": ["leases"], "verbs": ["get", "list", "watch"]}
         rule["resourceNames"] = [of.name]
         name = f"reader-{self.namespace}"
@@ -139,7 +139,10 @@ class Arena:
 
 
 @pytest.fixture(params=["embedded", REAL])
-def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
+def arena(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Arena]:
+    namespace = f"test-{secrets.token_hex(4)}"
+    # Of its own: on a real server other tests have controllers of the cluster, too.
+    monkeypatch.setenv(SYSTEM_NAMESPACE_VARIABLE, f"{namespace}-system")
     with ExitStack() as stack:
         real = request.param == "real"
         if real:
@@ -149,10 +152,9 @@ def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
             path = str(tmp_path / "kubeconfig")
             Path(path).write_text(json.dumps(make_kubeconfig(server.app.url, server.token)))
         admin = stack.enter_context(cluster_of_kubeconfig(path))
-        namespace = f"test-{secrets.token_hex(4)}"
-        for name in (namespace, names.SYSTEM_NAMESPACE):
-            with suppress(AlreadyExists):
-                admin.create(NAMESPACES, None, {"metadata": {"name": name}})
+        for name in (namespace, system_namespace()):
+            admin.create(NAMESPACES, None, {"metadata": {"name": name}})
+            stack.callback(_tidy, admin, name)
         if real:
             with suppress(AlreadyExists):
                 admin.create(CRDS, None, tf_job_definition())
@@ -161,7 +163,6 @@ def arena(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Arena]:
         admin.create(NODES, None, machine)
         stack.callback(admin.delete, NODES, None, machine["metadata"]["name"])
         admin.patch(NODES, None, machine["metadata"]["name"], {"status": machine["status"]}, subresource="status")
-        stack.callback(_tidy, admin, namespace)
         yield Arena(admin, path, namespace, stack, tmp_path, real)
 
 
@@ -230,7 +231,13 @@ def test_without_rights_on_leases_a_host_waits_where_a_controller_leads(arena: A
             assert host.refused() is None
 
 
-def test_without_rights_on_leases_where_nobody_leads_it_says_which_right_is_missing(arena: Arena) -> None:
+@pytest.mark.parametrize("released", [False, True], ids=["none was there", "a Lease is left"])
+def test_without_rights_on_leases_where_nobody_leads_it_says_which_right_is_missing(
+    arena: Arena, released: bool
+) -> None:
+    if released:
+        with controller(arena.admin) as leadership:
+            until(lambda: bool(leadership.kinds()), SECONDS)
     with pytest.raises(Forbidden) as caught:
         arena.host(arena.without_leases()).start()
     assert "leases" in f"{caught.value} {caught.value.hint}"

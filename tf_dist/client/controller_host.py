@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final, Self
 
 from tf_dist.client.connection import Connection, refuse_beside_volcano
-from tf_dist.client.stored_jobs import namespace_missing_error
+from tf_dist.client.stored_jobs import namespace_missing_error, now
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.cluster.client.client_config import KubeContext
 from tf_dist.cluster.concurrency import Service
 from tf_dist.controller.controller import Controller
+from tf_dist.controller.leases.leader_status import leader_status
 from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, system_namespace
 from tf_dist.controller.settings import ControllerSettings, JobRef, cluster_domain
@@ -27,6 +29,8 @@ from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)
 _QUICK: Final = 2.0  # seconds that a request about a Lease may take once the host is to end
+_SOON: Final = 0.5  # seconds between two attempts at the start
+_PATIENCE: Final = 20.0  # seconds for them: longer than a Lease of ours holds
 _LOOK_EVERY: Final = 30.0  # seconds between two looks whether the rights have changed
 
 
@@ -63,7 +67,7 @@ class ControllerHost(Service):
     def start(self) -> Self:
         """Begin to stand for the Leases; ClusterError at once where nobody leads and this host may not."""
         try:
-            self.leadership.step()
+            self._stand()
             match self.leadership.problem():
                 case NotFound() as error:
                     raise namespace_missing_error(error, self._namespace)
@@ -77,6 +81,20 @@ class ControllerHost(Service):
             self._stack.close()
             raise
         return self
+
+    def _stand(self) -> None:
+        """Try to lead until it is known who does: a Lease that nobody renews any more is waited out.
+
+        Else a right that is missing would not be noticed before the program waits for ever.
+        """
+        kind, until = next(iter(self.leadership.electors)), time.monotonic() + _PATIENCE
+        self.leadership.step()
+        while not self.leadership.kinds() and self.leadership.problem() is None and time.monotonic() < until:
+            status = leader_status(self._leases, kind, self._namespace, now())
+            if status is not None and status.holder:
+                break
+            time.sleep(_SOON)
+            self.leadership.step()
 
     def stop(self) -> None:
         """End the controller, then give the Leases back; one that cannot be given back soon runs out by itself."""

@@ -70,7 +70,7 @@ class StepRun:
 
     ``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
     ``suspension``: what a suspended workflow does; ``settle``: seconds for the controller to see to the pods of a job
-    that has ended; ``checkpoint_files``: where those of the last one go, copied from what is below ``checkpoint_mounts``.
+    that has ended; ``checkpoint_files``: where the last one's go, copied from what is below ``checkpoint_mounts``.
     """
 
     cluster: Cluster
