@@ -181,9 +181,9 @@ def _launched() -> Iterator[tuple[subprocess.Popen[str], float]]:
         place = Path(folder) / "kubeconfig"
         write_private_json(cluster.kubeconfig(), place)
         job = json.dumps(tfjob("mnist", command=_FOREVER))
-        command = [str(_TF_DIST), "argo-launch", f"--job={job}", f"--out={folder}/out", f"--kubeconfig={place}"]
+        command = [str(_TF_DIST), "argo-launch", f"job={job}", f"out={folder}/out", f"kubeconfig={place}"]
         started = time.perf_counter()
-        process = subprocess.Popen([*command, "--on-term=delete"], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, "on_term=delete"], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         try:
             assert process.stdout.readline(), "the launcher said nothing"

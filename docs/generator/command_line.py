@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from docs.generator.markdown import code, paragraphs, prose, table
 from docs.generator.source import Undocumented
 from tf_dist.cli.app import command_line
 from tf_dist.client.launch import launcher_arguments
+from tf_dist.core.steps.run_options import Face
 
 LAUNCHER = "argo-launch"
 
@@ -78,19 +78,13 @@ def _default(one: Any) -> str:
 
 
 def _launcher() -> str:
-    """The launcher reads its command line itself."""
-    parser: argparse.ArgumentParser = launcher_arguments._parser()
+    """The launcher reads its arguments itself: a document of options, and options by themselves."""
     rows = []
-    for group in parser._action_groups:
-        for one in group._group_actions:
-            if "--help" in one.option_strings:
-                continue
-            if not one.help:
-                raise Undocumented(f"tf-dist {LAUNCHER}: {one.option_strings[0]} has no help")
-            spelled = ", ".join(map(code, one.option_strings)) + (f" {code(str(one.metavar))}" if one.metavar else "")
-            default = code(str(one.default)) if isinstance(one.default, str) else ""
-            text = one.help % {"default": one.default}
-            rows.append((spelled, default, prose(text[:1].upper() + text[1:] + ".")))
-    about = prose(parser.description or "")
-    usage = f"```text\ntf-dist {LAUNCHER} [OPTIONS]\n```"
+    for name, row in launcher_arguments.ROWS.items():
+        default = next((word for word, value in row.choices.items() if value == row.default), row.default)
+        rows.append(
+            (code(name), code("" if default in (None, (), False) else str(default)), prose(row.about(Face.LAUNCHER)))
+        )
+    usage = f"```text\ntf-dist {LAUNCHER} DOCUMENT [NAME=VALUE]... [--dry-run]\n```"
+    about = paragraphs(launcher_arguments.ABOUT)
     return f"### tf-dist {LAUNCHER}\n\n{about}\n\n{usage}\n\n{table(('option', 'default', 'meaning'), rows)}"

@@ -8,6 +8,9 @@ from docs.generator import source
 from docs.generator.markdown import argument_table, code, paragraphs, prose, table
 from docs.generator.source import Argument, Undocumented
 from tf_dist.airflow.provider import get_provider_info
+from tf_dist.airflow.task_options import OPTIONS
+from tf_dist.client.launch.launcher_arguments import LauncherOptions
+from tf_dist.core.steps.run_options import Face, options_of
 
 OPERATOR = "airflow/operators/tfjob.py"
 ARGUMENTS = "airflow/operators/base.py"
@@ -34,7 +37,7 @@ CONTRACT = "client/launch/contract.py"
 def airflow() -> str:
     """The operator, the decorator, the sensors, the callbacks, the settings."""
     operator = _doc(source.class_(OPERATOR, "TFJobOperator"))
-    of_operator = source.described(operator)
+    of_operator = {name: row.about(Face.OPERATOR) for name, row in OPTIONS.items()}
     parts = [
         "## TFJobOperator\n\n" + paragraphs(source.summary(operator)),
         argument_table(
@@ -104,7 +107,8 @@ def argo() -> str:
     """The steps, and what they hand over."""
     step = source.class_(STEPS, "TFJobStep")
     parts = ["## TFJobStep\n\n" + paragraphs(source.summary(_doc(step)))]
-    parts.append(argument_table("TFJobStep", source.fields(step), source.described(_doc(step))))
+    rows = {name: row.about(Face.STEP) for name, row in options_of(LauncherOptions, Face.STEP).items()}
+    parts.append(argument_table("TFJobStep", source.fields(step), {**rows, **source.described(_doc(step))}))
     given = source.class_(SOURCE, "Input")
     parts.append("## Input\n\n" + paragraphs(source.summary(_doc(given))))
     texts = {"name": "The name of the step's input parameter.", **source.described(_doc(given))}

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 
 def placed(text: str, paths: Mapping[str, Path], home: Path) -> str:
     """The text with the paths of this machine for those of the container; what is below ``home`` is one already."""
@@ -20,10 +18,9 @@ def placed(text: str, paths: Mapping[str, Path], home: Path) -> str:
 
 
 def with_folders(word: str, mounts: Mapping[str, Path]) -> str:
-    """A job on the command line whose claims are folders of this machine."""
-    if not word.startswith("--job="):
+    """The document of a launcher, with folders of this machine for the claims of its job."""
+    if not word.startswith("{"):
         return word
-    job = yaml.safe_load(word.removeprefix("--job="))
 
     def walk(value: Any) -> Any:
         if isinstance(value, list):
@@ -35,4 +32,4 @@ def with_folders(word: str, mounts: Mapping[str, Path]) -> str:
             return {"name": value["name"], "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
         return {key: walk(one) for key, one in value.items()}
 
-    return f"--job={json.dumps(walk(job))}"
+    return json.dumps(walk(json.loads(word)))

@@ -179,11 +179,11 @@ class Step:
     ) -> Launcher:
         """One try, in a process that has imported everything, or ``anew``, as a container starts."""
         metadata = self.workflow["metadata"]
-        command = ["argo-launch", "--job", json.dumps(self.document), f"--out={self.out}"]
-        command += [f"--workflow={metadata['name']}", f"--workflow-uid={metadata['uid']}"]
+        command = ["argo-launch", json.dumps({"job": self.document}), f"out={self.out}"]
+        command += [f"workflow={metadata['name']}", f"workflow_uid={metadata['uid']}"]
         command += [
-            f"--node={metadata['name']}.train",
-            f"--kubeconfig={kubeconfig or self.stage.kubeconfig()}",
+            f"node={metadata['name']}.train",
+            f"kubeconfig={kubeconfig or self.stage.kubeconfig()}",
             *options,
         ]
         folder = self.stage.folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import warnings
@@ -120,7 +121,7 @@ def test_what_hera_takes_is_taken() -> None:
         inputs=models.Inputs(parameters=[models.Parameter(name="a", value="1")]),
         outputs=[hera.Artifact(name="b", path="/b"), models.Parameter(name="c", value="1")],
     )
-    assert "--retries={{workflow.parameters.tries}}" in template(found)["container"]["args"]
+    assert "retries={{workflow.parameters.tries}}" in template(found)["container"]["args"]
     assert template(step(retry_strategy=None, resources=None, annotations=None, inputs=None, outputs=None))
 
 
@@ -191,7 +192,7 @@ def test_no_overrides_are_none() -> None:
 STEPS = Input("steps", int, default=1, text="--steps={}")
 
 
-@pytest.mark.parametrize("name", ["job", "workers", "queue-name", "job-image", "admission-timeout", "startup-timeout"])
+@pytest.mark.parametrize("name", ["workers", "queue-name", "job-image", "admission-timeout", "startup-timeout"])
 @pytest.mark.parametrize("kind", [Input, lambda name: Parameter(name=name)])
 def test_an_input_is_not_called_as_one_of_the_steps_own(name: str, kind: Any) -> None:
     told = f"overrides['{ARGS}[0]']: each step has an input parameter {name} of its own"
@@ -213,7 +214,7 @@ def test_a_whole_job_of_the_workflow_has_more_of_its_own(name: str) -> None:
         ({"overrides": {f"{ARGS}[0]": STEPS, f"{ARGS}[1]": Input("steps", str, default="1")}}, "overrides["),
         ({"overrides": {f"{ARGS}[0]": STEPS}, "inputs": [Parameter(name="steps", default="2")]}, "overrides["),
         ({"overrides": {f"{ARGS}[0]": STEPS}, "inputs": {"steps": 2}}, "overrides["),
-        ({"workers": Parameter(name="n", default="1"), "ps": Parameter(name="n", default="2")}, "ps: "),
+        ({"workers": Parameter(name="n", default="1"), "ps": Parameter(name="n", default="2")}, ""),
     ],
 )
 def test_two_inputs_of_one_name_are_declared_alike(arguments: dict[str, Any], where: str) -> None:
@@ -257,10 +258,10 @@ def test_a_checkpoint_is_copied_from_what_the_step_mounts_for_data() -> None:
     mounts = [hera.models.VolumeMount(name="shared", mount_path="/shared")]
     kinds = [volume("ConfigMapVolume", "/settings"), volume("ProjectedVolume", "/tokens")]
     found = step(checkpoint_artifact=True, volumes=[MODELS, SECRET, *kinds], volume_mounts=mounts)
-    assert command_line(found).checkpoint_files == ("/models", "/shared")
+    assert command_line(found).checkpoint_files == ["/models", "/shared"]
     raw = hera.models.Volume(name="shared", secret=hera.models.SecretVolumeSource(secret_name="keys"))
     found = step(checkpoint_artifact=True, volumes=[MODELS, raw], volume_mounts=mounts)
-    assert command_line(found).checkpoint_files == ("/models",)
+    assert command_line(found).checkpoint_files == ["/models"]
     assert command_line(step(volumes=MODELS)).checkpoint_files == ()
 
 
@@ -297,13 +298,13 @@ def test_a_text_may_be_a_parameter_or_a_reference() -> None:
     )
     args, inputs = found["container"]["args"], {one["name"]: one for one in found["inputs"]["parameters"]}
     for word in (
-        "--on-term={{inputs.parameters.stop}}",
-        "--on-suspend={{workflow.parameters.pause}}",
-        "--driver={{inputs.parameters.driver}}",
-        "--namespace={{workflow.parameters.team}}",
-        "--on-eviction={{workflow.parameters.policy}}",
-        "--on-preemption={{inputs.parameters.preempted}}",
-        "--fallback={{inputs.parameters.fallback}}",
+        "on_term={{inputs.parameters.stop}}",
+        "on_suspend={{workflow.parameters.pause}}",
+        "driver={{inputs.parameters.driver}}",
+        "namespace={{workflow.parameters.team}}",
+        "on_eviction={{workflow.parameters.policy}}",
+        "on_preemption={{inputs.parameters.preempted}}",
+        "fallback={{inputs.parameters.fallback}}",
     ):
         assert word in args
     assert inputs["stop"] == {"name": "stop", "default": "leave"}
@@ -313,8 +314,8 @@ def test_a_text_may_be_a_parameter_or_a_reference() -> None:
 def test_a_parameter_of_the_workflow_is_used_as_it_is() -> None:
     with hera.Workflow(name="w", entrypoint="train", arguments=[Parameter(name="count", value="3")]) as w:
         found = step(workers=w.get_parameter("count"), model_dir=w.get_parameter("count"))
-    assert "--workers={{workflow.parameters.count}}" in found.args
-    assert "--model-dir={{workflow.parameters.count}}" in found.args
+    assert "workers={{workflow.parameters.count}}" in found.args
+    assert "model_dir={{workflow.parameters.count}}" in found.args
 
 
 def trainer() -> dict[str, Any]:
@@ -351,8 +352,8 @@ def test_two_references_of_one_name_are_two_values() -> None:
         overrides={f"{ARGS}[0]": "{{workflow.parameters.x}}", f"{ARGS}[1]": "{{inputs.parameters.x}}"},
         inputs=[Parameter(name="x")],
     )
-    assert "--set-input=x={{workflow.parameters.x}}" in found.args
-    assert "--set-input=x-2={{inputs.parameters.x}}" in found.args
+    assert "values.x={{workflow.parameters.x}}" in found.args
+    assert "values.x-2={{inputs.parameters.x}}" in found.args
 
 
 def test_no_reference_goes_into_a_script_of_a_shell() -> None:
@@ -396,12 +397,12 @@ def test_a_whole_job_of_the_workflow_takes_overrides_and_policies_as_json() -> N
     assert len(entry.job.fallbacks) == 1
     assert options.driver == "controller"
     wrong = (
-        ({"overrides": "[1]"}, "--overrides"),
-        ({"overrides": "{"}, "--overrides"),
-        ({"overrides": '{"a[": 1}'}, "--overrides"),
-        ({"fallback": "{"}, "--fallback"),
-        ({"fallback": "[1]", "admission-timeout": "5m"}, "--fallback"),
-        ({"on-eviction": "retry"}, "--on-eviction"),
+        ({"overrides": "[1]"}, "overrides: "),
+        ({"overrides": "{"}, "overrides: "),
+        ({"overrides": '{"a[": 1}'}, r"overrides\['a\['\]: "),
+        ({"fallback": "{"}, "fallback: "),
+        ({"fallback": "[1]", "admission-timeout": "5m"}, "fallback"),
+        ({"on-eviction": "retry"}, "on_eviction: "),
     )
     for arguments, path in wrong:
         with pytest.raises(InvalidJob, match=path):
@@ -460,7 +461,7 @@ def test_a_patch_may_take_the_time_to_stop_from_the_workflow() -> None:
     assert json.loads(
         found.pod_spec_patch.replace("{{=asInt(inputs.parameters.p)}}", "1").replace("{{inputs.parameters.grace}}", "2")
     )
-    assert "--grace={{inputs.parameters.grace}}s" in found.args
+    assert "grace={{inputs.parameters.grace}}" in found.args
 
 
 # The image
@@ -499,12 +500,49 @@ def test_an_image_that_no_registry_has_is_said(config: Any, make: Callable[[], o
         step(image="registry/mine:2")
 
 
-def test_a_step_that_is_larger_than_argo_takes_is_said() -> None:
+def large(size: int, *, random: bool) -> Any:
+    """A job of about so many bytes, which compress well or not at all."""
     document = job("true")
-    document["metadata"]["annotations"] = {"notes": "x" * 200_000}
-    with pytest.warns(UserWarning, match=r"step train have 20\d,\d{3} bytes, .* does not start") as said:
-        TFJobStep(name="train", job=document, image="i")
+    notes = hashlib.shake_256(b"notes").hexdigest(size // 2) if random else "x" * size
+    document["metadata"]["annotations"] = {"notes": notes}
+    return document
+
+
+def test_a_step_of_200_kb_is_compressed_with_a_warning() -> None:
+    document = large(200_000, random=False)
+    with pytest.warns(UserWarning, match=r"step train have 20\d,\d{3} bytes, .* compressed \([\d,]{3,6} bytes") as said:
+        found = TFJobStep(name="train", job=document, image="i")
     assert [one.filename for one in said] == [__file__]
-    document["metadata"]["annotations"] = {"notes": "x" * 100_000}
+    assert "Argo 4.1" not in str(said[0].message)
+    assert max(map(len, found.args)) < 10_000
+    assert command_line(found, workers="3").job == document
     with warnings.catch_warnings(action="error"):
-        TFJobStep(name="train", job=document, image="i")
+        assert '"notes": "xx' in TFJobStep(name="train", job=large(100_000, random=False), image="i").args[0]
+
+
+def test_a_step_that_only_argo_4_1_takes_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"before Argo 4\.1 a pod with more than 131,071 does not start") as said:
+        TFJobStep(name="train", job=large(400_000, random=True), image="i")
+    assert [one.filename for one in said] == [__file__]
+
+
+def test_a_step_larger_than_an_object_of_argo_is_refused() -> None:
+    with pytest.raises(
+        InvalidJob, match=r"^job: the arguments of the step have 1,\d{3},\d{3} bytes, and a workflow has"
+    ):
+        TFJobStep(name="train", job=large(2_000_000, random=True), image="i")
+
+
+def test_what_a_step_does_can_be_read_in_its_workflow() -> None:
+    found = step(
+        workers=4, fallback=[{"workers": 2}], admission_timeout="5m", overrides={"spec.runPolicy.suspend": False}
+    )
+    document = json.loads(found.args[0])
+    assert document == {
+        "fallback": [{"workers": 2}],
+        "overrides": {"spec.runPolicy.suspend": False},
+        "job": job("true"),
+    }
+    assert "{{" not in found.args[0]
+    assert max(map(len, found.args[0].splitlines())) <= 110
+    assert "workers={{inputs.parameters.workers}}" in found.args

@@ -190,7 +190,7 @@ def test_after_an_eviction_the_next_step_goes_on_from_the_checkpoint(place: Plac
 def test_a_gang_takes_what_it_can_get(place: Place) -> None:
     text = json.dumps(spec_of(documents()["gang-fallback.yaml"], library()))
     for written, here in (
-        ("Worker.replicas=8", "Worker.replicas=500"),  # no machine has as much
+        ('Worker.replicas\\": 8', 'Worker.replicas\\": 500'),  # no machine has as much
         ('\\"workers\\": 4', '\\"workers\\": 1'),
         ('{\\"nvidia.com/gpu\\": 1}', "{}"),
         ("10m", "1s"),
@@ -207,7 +207,7 @@ def test_a_gang_takes_what_it_can_get(place: Place) -> None:
 def test_a_gang_that_never_had_a_place_is_no_success(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["gang-fallback.yaml"], library())))
     (train,) = [one for one in spec["templates"] if one["name"] == "train"]
-    train["container"]["args"] += ["--admission-timeout=1s"]  # no node here has a GPU
+    train["container"]["args"] += ["admission_timeout=1s"]  # no node here has a GPU
     train["retryStrategy"]["limit"] = 0
     run = Runner(place, spec, {"steps": "200"})
     assert run.run() == "Failed", place.say
@@ -251,7 +251,10 @@ def test_an_event_of_new_data_starts_the_template() -> None:
 
 def test_after_a_failure_people_are_told(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["evicted-or-failed.yaml"], library())))
-    text = json.dumps(spec).replace("[python, train.py]", "[python, -c, 'raise SystemExit(3)']")
+    text = json.dumps(spec)
+    trains = r"[\"python\", \"train.py\"]"
+    assert trains in text
+    text = text.replace(trains, r"[\"python\", \"-c\", \"raise SystemExit(3)\"]")
 
     run = Runner(place, json.loads(text), {"steps": "200"})
     assert run.run() == "Failed", place.say
@@ -265,7 +268,7 @@ def test_a_step_that_is_evicted_is_tried_again(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["digits-train.yaml"], library())))
     template = spec["templates"][0]
     # No node here has a GPU, so each try ends with 75; a short pause between them is all that is changed.
-    template["container"]["args"] += ["--admission-timeout=1s", "--workers=500"]
+    template["container"]["args"] += ["admission_timeout=1s", "workers=500"]
     template["retryStrategy"]["limit"] = 1
     run = Runner(place, spec, SHORT)
     assert run.run() == "Failed"

@@ -31,7 +31,7 @@ def running(step: Step) -> None:
 
 def test_a_job_that_succeeds(scene: Stage) -> None:
     step = scene.step(job(TRAINING, workers=2))
-    launcher = step.launch("--total-steps=3", "--model-dir=/models", anew=True)
+    launcher = step.launch("total_steps=3", "model_dir=/models", anew=True)
     assert launcher.code() == 0, launcher.text
     assert "worker-1 | step=2 loss=0.2" in launcher.text
     assert launcher.lines[0].endswith(f": step {step.workflow['metadata']['name']}.train")
@@ -64,7 +64,7 @@ def test_a_job_that_succeeds(scene: Stage) -> None:
 def test_a_value_that_is_refused_submits_nothing(scene: Stage) -> None:
     step = scene.step(job(TRAINING))
     declared = '{"name": "learning-rate", "path": "metadata.annotations.rate", "type": "number"}'
-    launcher = step.launch(f"--input={declared}", "--set-input=learning-rate=0.05\nspec: {}")
+    launcher = step.launch(f"inputs={declared}", "values.learning-rate=0.05\nspec: {}")
     assert launcher.code() == 2
     assert "error: input learning-rate: '0.05\\nspec: {}' is no number: write 0.05" in launcher.text
     assert "input learning-rate: " in step.outputs()["message"]
@@ -74,7 +74,7 @@ def test_a_value_that_is_refused_submits_nothing(scene: Stage) -> None:
 
 def test_a_job_that_fails_tells_who_and_how(scene: Stage) -> None:
     step = scene.step(job("echo step=1; echo out of luck >&2; exit 3"))
-    launcher = step.launch("--total-steps=3")
+    launcher = step.launch("total_steps=3")
     assert launcher.code() == 1
     found = step.outputs()
     assert (found["status"], found["replica"], found["exit-code"]) == ("Failed", "worker-0", "3")
@@ -91,7 +91,7 @@ def test_the_next_try_of_a_failed_step_makes_the_job_anew(scene: Stage) -> None:
     assert step.launch().code() == 1
     (before,) = step.jobs()
     flag.touch()
-    launcher = step.launch("--retry=1", "--retries=3")
+    launcher = step.launch("retry=1", "retries=3")
     assert launcher.code() == 0, launcher.text
     (after,) = step.jobs()
     assert after["metadata"]["name"] == before["metadata"]["name"]
@@ -103,7 +103,7 @@ def test_what_has_succeeded_succeeds_again_without_another_run(scene: Stage) -> 
     step = scene.step(job(TRAINING))
     assert step.launch().code() == 0
     (before,) = step.jobs()
-    again = step.launch("--retry=1", "--retries=3")
+    again = step.launch("retry=1", "retries=3")
     assert again.code() == 0
     assert "worker-0 | checkpoint=/models/ckpt-3" in again.text
     assert step.outputs()["checkpoint"] == "/models/ckpt-3"
@@ -114,7 +114,7 @@ def test_what_has_succeeded_succeeds_again_without_another_run(scene: Stage) -> 
 @pytest.mark.parametrize("how", ["Stop", "Terminate"])
 def test_a_stopped_workflow_frees_everything(scene: Stage, how: str) -> None:
     step = scene.step(job(f"echo checkpoint=/models/ckpt-1; {FOREVER}", workers=2))
-    launcher = step.launch("--retries=3")
+    launcher = step.launch("retries=3")
     launcher.said("worker-1 | up")
     step.shut_down(how)
     launcher.signal(signal.SIGTERM)
@@ -129,7 +129,7 @@ def test_a_stopped_workflow_frees_everything(scene: Stage, how: str) -> None:
 def test_sigterm_at_any_moment_leaves_nothing(scene: Stage, lines: int) -> None:
     before = scene.leases()
     step = scene.step(job(FOREVER, workers=2))
-    launcher = step.launch("--on-term=delete", "--grace=60s", anew=lines == 1)
+    launcher = step.launch("on_term=delete", "grace=60s", anew=lines == 1)
     launcher.spoken(lines)
     launcher.signal(signal.SIGTERM)
     assert launcher.code() == 143, launcher.text
@@ -143,7 +143,7 @@ def test_a_job_that_has_succeeded_by_then_has_succeeded(scene: Stage) -> None:
     slow = job("trap '' TERM; echo up; while :; do sleep 0.05; done")["spec"]["tfReplicaSpecs"]["Worker"]
     document["spec"]["tfReplicaSpecs"]["PS"] = slow  # takes its whole grace period to end
     step = scene.step(document)
-    launcher = step.launch("--on-term=delete")
+    launcher = step.launch("on_term=delete")
     launcher.said("is Completing")
     launcher.signal(signal.SIGTERM)
     assert launcher.code() == 0, launcher.text
@@ -154,7 +154,7 @@ def test_a_job_that_has_succeeded_by_then_has_succeeded(scene: Stage) -> None:
 
 def test_a_second_sigterm_ends_the_waiting_but_not_the_deletion(scene: Stage) -> None:
     step = scene.step(job("trap '' TERM; echo up; while :; do sleep 0.05; done"))
-    launcher = step.launch("--on-term=delete", "--grace=600s")
+    launcher = step.launch("on_term=delete", "grace=600s")
     launcher.said("worker-0 | up")
     launcher.signal(signal.SIGTERM)
     launcher.said("asked to stop")
@@ -167,14 +167,14 @@ def test_a_second_sigterm_ends_the_waiting_but_not_the_deletion(scene: Stage) ->
 def test_a_drained_launcher_leaves_the_job_and_the_next_try_goes_on_with_it(scene: Stage) -> None:
     flag = scene.folder / "drained"
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {TRAINING}"))
-    first = step.launch("--retry=0", "--retries=3")
+    first = step.launch("retry=0", "retries=3")
     first.said("worker-0 | up")
     first.signal(signal.SIGTERM)
     assert first.code() == 143
     assert "only this pod has to go" in first.text
     (left,) = step.jobs()
     (pod,) = step.pods()
-    second = step.launch("--retry=1", "--retries=3")
+    second = step.launch("retry=1", "retries=3")
     second.said("goes on with tfjob/")
     flag.touch()
     assert second.code() == 0, second.text
@@ -186,7 +186,7 @@ def test_a_drained_launcher_leaves_the_job_and_the_next_try_goes_on_with_it(scen
 
 def test_on_its_last_try_a_drained_launcher_takes_the_job_with_it(scene: Stage) -> None:
     step = scene.step(job(FOREVER))
-    launcher = step.launch("--retry=3", "--retries=3")
+    launcher = step.launch("retry=3", "retries=3")
     launcher.said("worker-0 | up")
     launcher.signal(signal.SIGTERM)
     assert launcher.code() == 143
@@ -203,7 +203,7 @@ def test_killed_and_tried_again_it_goes_on_with_the_job(scene: Stage) -> None:
     assert first.code() == 137
     assert step.outputs()["status"] in ("Pending", "Running")  # as it was then
     (left,) = step.jobs()
-    second = step.launch("--retry=1", "--retries=3")
+    second = step.launch("retry=1", "retries=3")
     second.said("goes on with tfjob/")
     flag.touch()
     assert second.code() == 0, second.text
@@ -214,7 +214,7 @@ def test_killed_and_tried_again_it_goes_on_with_the_job(scene: Stage) -> None:
 def test_a_suspended_job_gives_its_room_back_and_the_next_try_resumes_it(scene: Stage) -> None:
     flag = scene.folder / "suspended"
     step = scene.step(job(f"test -e {flag} && exit 0; {FOREVER}"))
-    first = step.launch("--on-term=suspend", "--grace=60s")
+    first = step.launch("on_term=suspend", "grace=60s")
     first.said("worker-0 | up")
     first.signal(signal.SIGTERM)
     assert first.code() == 143, first.text
@@ -222,7 +222,7 @@ def test_a_suspended_job_gives_its_room_back_and_the_next_try_resumes_it(scene: 
     assert status_of(left)["phase"] == "Aborted"
     assert not step.pods()
     flag.touch()
-    second = step.launch("--retry=1")
+    second = step.launch("retry=1")
     assert second.code() == 0, second.text
     assert "resumes tfjob/" in second.text
     assert [one["metadata"]["uid"] for one in step.jobs()] == [left["metadata"]["uid"]]
@@ -257,7 +257,7 @@ def test_a_job_that_somebody_deletes(scene: Stage) -> None:
 
 def test_no_place_in_time_is_worth_another_try(scene: Stage) -> None:
     step = scene.step(job(FOREVER, limits={"nvidia.com/gpu": "1"}))
-    launcher = step.launch("--admission-timeout=1s")
+    launcher = step.launch("admission_timeout=1s")
     assert launcher.code() == 75, launcher.text
     assert step.outputs()["status"] == "PendingTimeout"
     step.until(lambda: not step.jobs())
@@ -265,7 +265,7 @@ def test_no_place_in_time_is_worth_another_try(scene: Stage) -> None:
 
 def test_why_a_job_waits_is_told(scene: Stage) -> None:
     step = scene.step(job(FOREVER, limits={"nvidia.com/gpu": "1"}))
-    launcher = step.launch("--on-term=delete")
+    launcher = step.launch("on_term=delete")
     launcher.said("nvidia.com/gpu")
     step.until(lambda: "nvidia.com/gpu" in step.outputs()["message"])
     launcher.signal(signal.SIGTERM)
@@ -286,7 +286,7 @@ def test_an_image_without_a_program(scene: Stage) -> None:
 
 def test_where_nobody_leads_the_time_is_over_all_the_same(scene: Stage) -> None:
     step = scene.step(job("true"))
-    launcher = step.launch("--driver=controller", "--admission-timeout=2s")
+    launcher = step.launch("driver=controller", "admission_timeout=2s")
     assert launcher.code() == 75, launcher.text
     step.until(lambda: not step.jobs())
 
@@ -298,7 +298,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {ticks}; {FOREVER}"))
     address = urlsplit(scene.url)
     with controller(scene.cluster), Proxy((str(address.hostname), int(address.port or 0))) as proxy:
-        launcher = step.launch("--driver=controller", "--on-term=delete", kubeconfig=scene.kubeconfig(proxy.url))
+        launcher = step.launch("driver=controller", "on_term=delete", kubeconfig=scene.kubeconfig(proxy.url))
         launcher.said("worker-0 | up")
         running(step)
         watches = [one.call.resource for one in proxy.passed if one.call.verb == "watch"]
@@ -314,7 +314,7 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
 
 def test_a_job_that_takes_too_long(scene: Stage) -> None:
     step = scene.step(job(FOREVER))
-    launcher = step.launch("--run-timeout=3s")
+    launcher = step.launch("run_timeout=3s")
     assert launcher.code() == 1, launcher.text
     assert step.outputs()["status"] == "Timeout"
     step.until(lambda: not step.jobs() and not step.pods())
@@ -342,7 +342,7 @@ def test_an_api_server_that_is_away_is_borne_with(scene: Stage) -> None:
 
 def test_no_api_server_is_worth_another_try(scene: Stage) -> None:
     step = scene.step(job("true"))
-    launcher = step.launch("--driver=controller", kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
+    launcher = step.launch("driver=controller", kubeconfig=scene.kubeconfig("http://127.0.0.1:9"))
     assert launcher.code() == 75, launcher.text
     assert step.outputs()["status"] == "Error"
 
@@ -352,7 +352,7 @@ def test_outputs_that_cannot_be_written_are_told_before_anything_is_made(scene: 
     step.out = Path("/dev/null/out")
     launcher = step.launch()
     assert launcher.code() == 2
-    assert "--out DIR" in launcher.text
+    assert "out=DIR" in launcher.text
     assert step.jobs() == []
 
 
@@ -386,7 +386,7 @@ def test_where_a_controller_leads_the_launcher_watches(scene: Stage, choice: str
     with controller(scene.cluster) as leadership:
         until(lambda: bool(leadership.kinds()), PATIENCE)
         step = scene.step(job(f"echo up; sleep 0.5; {TRAINING}"))
-        launcher = step.launch(f"--driver={choice}")
+        launcher = step.launch(f"driver={choice}")
         launcher.said("worker-0 | up")
         assert scene.leases() == []
         assert launcher.code() == 0, launcher.text
@@ -395,7 +395,7 @@ def test_where_a_controller_leads_the_launcher_watches(scene: Stage, choice: str
 
 def test_a_reader_that_does_not_read_holds_up_no_signal(scene: Stage) -> None:
     step = scene.step(job("yes step=1 and a line that is long enough to fill every buffer there is, soon"))
-    launcher = step.launch("--on-term=delete", "--grace=60s", mute=True)
+    launcher = step.launch("on_term=delete", "grace=60s", mute=True)
     running(step)
     launcher.signal(signal.SIGTERM)
     assert launcher.code() == 143
@@ -405,7 +405,7 @@ def test_a_reader_that_does_not_read_holds_up_no_signal(scene: Stage) -> None:
 
 def test_a_deleted_workflow_takes_its_job_along(scene: Stage) -> None:
     step = scene.step(job(FOREVER))
-    launcher = step.launch("--retries=3")
+    launcher = step.launch("retries=3")
     launcher.said("worker-0 | up")
     scene.cluster.delete(contract.WORKFLOWS, "default", step.workflow["metadata"]["name"])
     assert launcher.code() == 1

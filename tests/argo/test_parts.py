@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.argo.stage import job
 from tests.waiting import until
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import LauncherOptions, parse_arguments
+from tf_dist.client.launch.launcher_arguments import LauncherOptions
 from tf_dist.client.launch.log_writer import LogWriter
 from tf_dist.client.launch.step_job import step_document
 from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
@@ -24,75 +24,7 @@ from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.diagnostics.metrics_parser import Progress
-from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob
-
-# The command line
-
-
-def test_what_is_empty_is_not_said() -> None:
-    names = (
-        "workers",
-        "ps",
-        "queue-name",
-        "priority-class",
-        "image",
-        "model-dir",
-        "total-steps",
-        "run-timeout",
-        "retry",
-    )
-    assert parse_arguments(["--job=x", *(f"--{name}=" for name in names), "--set="], {}) == LauncherOptions(job="x")
-
-
-def test_what_is_said(tmp_path: Path) -> None:
-    found = parse_arguments(
-        [
-            "--job-file=x.yaml",
-            "--workers=3",
-            "--retry=1",
-            "--retries=3",
-            "--admission-timeout=1h30m",
-            "--on-term=leave",
-        ],
-        {"ARGO_PROGRESS_FILE": "/p", "ARGO_TERMINATION_GRACE_PERIOD_SECONDS": "90", "ARGO_DEADLINE": "d"},
-    )
-    assert (found.workers, found.retry, found.retries, found.admission_timeout) == (3, 1, 3, 5400.0)
-    assert (found.on_term, found.grace, found.progress_file, found.deadline) == (OnTerm.LEAVE, 90.0, Path("/p"), "d")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ([], "give a job"),
-        (["--job=x", "--job-file=y"], "give a job"),
-        (["--job=x", "--workers=two"], "'two' is not a whole number"),
-        (["--job=x", "--run-timeout=soon"], "write 90s, 10m or 1h30m"),
-        (["--job=x", "--worker=2"], "unrecognized arguments"),
-        (["--job=x", "--on-term=maybe"], "is none of auto, delete"),
-    ],
-)
-def test_a_wrong_command_line_ends_with_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse_arguments(arguments, {})
-    assert caught.value.code == 2
-    assert told in capsys.readouterr().err
-
-
-def test_an_argument_too_long_for_a_command_line_comes_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    stored = Path(f"/tmp/argo_arg_{os.getpid()}.txt")
-    stored.write_text("--job=kind: TFJob\nmetadata:\n  name: long\n")
-    try:
-        assert parse_arguments([f"@{stored}"], {}).job == "kind: TFJob\nmetadata:\n  name: long\n"
-    finally:
-        stored.unlink()
-    with pytest.raises(SystemExit):
-        parse_arguments([f"@{stored}"], {})
-    assert "cannot be read" in capsys.readouterr().err
-    assert (
-        parse_arguments(["--job=@/tmp/other.txt"], {}).job == "@/tmp/other.txt"
-    )  # a file that is not the launcher's stays as it is
-
 
 # The job
 

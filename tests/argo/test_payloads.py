@@ -17,7 +17,7 @@ from tests.argo.rendered import documents  # noqa: E402
 from tests.argo.runner import spec_of  # noqa: E402
 from tests.argo.strict import REFERENCE  # noqa: E402
 from tests.payloads import PAYLOADS, changed_leaves  # noqa: E402
-from tf_dist.client.launch.launcher_arguments import parse_arguments  # noqa: E402
+from tf_dist.client.launch.launcher_arguments import read_arguments  # noqa: E402
 from tf_dist.client.launch.step_job import step_document  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
@@ -32,8 +32,8 @@ OTHER = {
     "learning-rates": "[0.5]",
 }
 """Another honest value of each parameter: what it changes is what this parameter may change."""
-WHOLE = re.compile(r"--(job|input|overrides|fallback|set-inputs|set-input=[\w-]+)=\{\{inputs\.parameters\.[\w-]+\}\}")
-"""A document that a step is given as a whole, and one value."""
+VALUE = re.compile(r"[\w.-]+=")
+"""How an argument begins that is one value, and not a document."""
 SCOPE = {"workflow.name": "wf", "workflow.uid": "u", "workflow.namespace": "default", "node.name": "n", "retries": "0"}
 
 
@@ -71,7 +71,7 @@ def _tasks(spec: Mapping[str, Any], template: str) -> Iterator[dict[str, Any]]:
 
 def job(name: str, given: Mapping[str, str]) -> dict[str, Any]:
     """The job that the step would create."""
-    entry, _ = step_document(parse_arguments(command_line(name, given), {}), "default")
+    entry, _ = step_document(read_arguments(command_line(name, given), {}), "default")
     return entry.document
 
 
@@ -108,6 +108,7 @@ def _programs(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "podSpecPatch", template.get("podSpecPatch", "")
     for artifact in (template.get("inputs") or {}).get("artifacts", []):
         yield f"artifact {artifact['name']}", (artifact.get("raw") or {}).get("data", "")
-    for word in (template.get("container") or {}).get("args", []):
-        if word.startswith(("--job", "--input", "--set", "--overrides", "--fallback")) and not WHOLE.fullmatch(word):
-            yield word.partition("=")[0], word
+    container = template.get("container") or {}
+    for word in container["args"] if "argo-launch" in container.get("command", []) else ():
+        if not VALUE.match(word):
+            yield "document", word

@@ -103,7 +103,7 @@ def task(spec: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_what_is_trained_once_has_a_key_that_argo_takes_for_each_image_and_data() -> None:
     (train,) = [one for one in documents()["train-once.yaml"]["spec"]["templates"] if one["name"] == "train"]
-    (folder,) = [word for word in train["container"]["args"] if word.startswith("--model-dir=")]
+    (folder,) = [word for word in train["container"]["args"] if word.startswith("model_dir=")]
     usual = {
         "workflow.namespace": "research",
         "workflow.parameters.image": "registry:5000/tf-dist/digits_2:v1.0@sha256:4f",

@@ -187,7 +187,7 @@ WRITING = [
     ["--help"],
     ["submit", "--help"],
     ["argo-launch", "--help"],
-    ["argo-launch", "--job-file=job.yaml", "--dry-run"],
+    ["argo-launch", "job_file=job.yaml", "--dry-run"],
 ]
 
 
@@ -233,7 +233,7 @@ def test_where_nothing_can_be_said_the_exit_code_still_says_it(tf_dist: Program)
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_dry_run_whose_reader_has_left_is_no_defect(tf_dist: Program, unbuffered: str) -> None:
-    command = [*PROGRAM, "argo-launch", f"--job-file={tf_dist.write('job.yaml', tf_dist.job())}", "--dry-run"]
+    command = [*PROGRAM, "argo-launch", f"job_file={tf_dist.write('job.yaml', tf_dist.job())}", "--dry-run"]
     env = {**tf_dist.env, "PYTHONUNBUFFERED": unbuffered}
     reader, writer = os.pipe()
     os.close(reader)

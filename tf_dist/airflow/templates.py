@@ -11,7 +11,7 @@ from jinja2.nativetypes import NativeEnvironment
 
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE
 from tf_dist.core.api.fieldpath import format_field_path
-from tf_dist.core.steps.job_arguments import is_template
+from tf_dist.core.steps.run_options import is_template
 from tf_dist.errors import Problem
 
 if TYPE_CHECKING:

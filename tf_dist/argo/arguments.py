@@ -10,7 +10,8 @@ from hera.workflows import Parameter
 
 from tf_dist.client.launch import contract
 from tf_dist.core.api.overrides import shorten_text
-from tf_dist.core.steps import job_arguments
+from tf_dist.core.steps import run_options
+from tf_dist.core.steps.run_options import Option
 from tf_dist.errors import InvalidJob, Problem
 
 Value = str | int | Parameter | None
@@ -90,19 +91,17 @@ def _plain(value: str | int | None) -> str:
 
 # What is wrong
 
-_KINDS: Final = {"job_image": "image", "job_namespace": "namespace", "timeout": "run_timeout"}
 
-
-def value_problems(name: str, value: Any) -> Iterator[Problem]:
-    """What keeps the launcher from reading an argument: a value, or what is one unless a use says otherwise."""
+def value_problems(name: str, value: Any, row: Option) -> Iterator[Problem]:
+    """What keeps the launcher from reading an option: a value, or what is one unless a use says otherwise."""
     value = _known(value)
-    if is_reference(value):
+    if row.kind.of_text and is_reference(value):
         yield from use_problems(name, value)
     elif value not in (None, ""):
-        kind = _KINDS.get(name, name)
-        problems = [*job_arguments.argument_problems(kind, value, path=name)]
-        # The launcher reads the text of a number.
-        yield from problems or job_arguments.argument_problems(kind, _plain(value), path=name)
+        problems = [*row.problems(value, lambda _: False, name)]
+        if not problems and row.parameter:
+            problems = [*row.problems(_plain(value), lambda _: False, name)]  # the launcher reads the text of a number
+        yield from problems
 
 
 def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[Problem]:
@@ -111,7 +110,7 @@ def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[P
     if is_reference(value):
         yield from use_problems(name, value)
     elif value is not None:
-        yield from job_arguments.choice_problems(name, value, known)
+        yield from run_options.choice_problems(name, value, known)
 
 
 def _known(value: Any) -> Any:

@@ -15,9 +15,9 @@ from typing import Any, Final
 from hera.workflows import Parameter
 
 from tf_dist.argo.arguments import is_lone_reference, is_reference, reference_of, refuse_references
-from tf_dist.client.job_files import JobFiles, load_job_files, problem_text, require_valid
+from tf_dist.client.job_files import JobFiles, load_job_files, problem_text, require_valid, without_server_fields
 from tf_dist.client.tfjob import TFJob
-from tf_dist.client.yaml_files import to_yaml
+from tf_dist.client.yaml_files import read_yaml_text, to_yaml
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping
 from tf_dist.core.api.overrides import Override, shorten_text
@@ -140,8 +140,8 @@ def is_document(job: JobSource) -> bool:
     return not (isinstance(job, Parameter) or is_lone_reference(job))
 
 
-def document_text(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> str:
-    """The document as YAML. InvalidJob with every problem that it has with the ``overrides`` in place.
+def job_documents(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> list[dict[str, Any]]:
+    """The job and what stands beside it. InvalidJob with every problem that it has with the ``overrides`` in place.
 
     What does not keep the job from running, such as a key that nothing reads, is a UserWarning.
 
@@ -151,7 +151,8 @@ def document_text(job: JobSource, overrides: Sequence[Override] = (), *, way: st
     refuse_references("the job", text, way)
     for problem in require_valid(_loaded(job, text, overrides)).problems:
         warnings.warn(f"{problem_text(problem)} {problem.problem.hint}".rstrip(), stacklevel=2)
-    return text
+    documents, _ = read_yaml_text("the job", text)
+    return [dict(without_server_fields(one.content)) for one in documents]
 
 
 def fits(job: JobSource, override: Override) -> bool:

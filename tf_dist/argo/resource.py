@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import yaml
 from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
@@ -17,15 +16,16 @@ from tf_dist.argo.arguments import (
     reference_text,
     value_problems,
 )
-from tf_dist.argo.job_source import JobSource, document_text, has_fallbacks
+from tf_dist.argo.job_source import JobSource, has_fallbacks, job_documents
 from tf_dist.argo.merging import merged
+from tf_dist.argo.step_arguments import ROWS
 from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.timestamps import duration_text
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
 from tf_dist.core.dialects.common_annotations import with_startup_timeout
-from tf_dist.core.steps.job_arguments import argument_problems
+from tf_dist.core.steps.run_options import SWITCH
 from tf_dist.errors import InvalidJob, Problem
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
@@ -90,7 +90,11 @@ def tf_job_resource(
     values = {"workers": workers, "ps": ps, "admission_timeout": admission_timeout, "startup_timeout": startup_timeout}
     _check(texts, {**values, "wait": wait, "fail_with_job": fail_with_job})
     limit = duration_text(startup_timeout) or ""
-    document = with_startup_timeout(yaml.safe_load(document_text(job, way=_WAY)), limit)
+    documents = job_documents(job, way=_WAY)
+    if len(documents) > 1:
+        hint = "apply what stands beside the job by itself, or use TFJobStep"
+        raise InvalidJob([Problem("job", "a resource step creates one object", hint)])
+    document = with_startup_timeout(documents[0], limit)
     filled = _FilledIn()
     tailoring = StepOverrides(
         workers=workers,
@@ -142,14 +146,15 @@ def tf_job_resource(
 def _check(texts: Mapping[str, Any], values: Mapping[str, object]) -> None:
     problems: list[Problem] = []
     for what, given in texts.items():
-        problems += value_problems(what, given)
+        problems += value_problems(what, given, ROWS[what])
         text = reference_text(given)
         if not is_lone_reference(text):
             problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing beside it")
         elif not _NAMED.fullmatch(text):
             problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
     for name, value in values.items():
-        problems += argument_problems(name, value, later=lambda _: False)  # Argo fills in nothing there
+        row = ROWS.get(name)  # Argo fills in nothing there
+        problems += row.problems(value, lambda _: False) if row else SWITCH.problems(name, value, lambda _: False)
     if problems:
         raise InvalidJob(problems)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -23,9 +24,7 @@ from hera.workflows import models as m
 from tf_dist.argo.arguments import (
     Value,
     as_argument,
-    as_fixed,
     cache_key_problems,
-    choice_problems,
     is_given_later,
     is_lone_reference,
     is_reference,
@@ -40,47 +39,39 @@ from tf_dist.argo.job_source import (
     Input,
     JobSource,
     check_readable,
-    document_text,
     filled_reference,
     fits,
     has_fallbacks,
     is_document,
     is_script,
+    job_documents,
 )
 from tf_dist.argo.merging import as_list, as_parameters, patched_value
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import AUTO, ON_SUSPEND
+from tf_dist.client.launch.launcher_arguments import LARGEST_ARGUMENT, LauncherOptions, document_argument
 from tf_dist.core.api import names
 from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.overrides import Override
 from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
-from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.core.steps.inputs import input_overrides
-from tf_dist.core.steps.job_arguments import argument_problems
+from tf_dist.core.steps.run_options import COUNT, SWITCH, Face, argument_problems, options_of
 from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob, Problem
 
 WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1, text="--steps={}")}'
 
-_VALUES: Final = (
-    "workers",
-    "ps",
-    "queue_name",
-    "priority_class",
-    "job_image",
-    "model_dir",
-    "total_steps",
-    "admission_timeout",
-    "startup_timeout",
-    "run_timeout",
-)
-"""Arguments that are input parameters of the step."""
+ROWS: Final = options_of(LauncherOptions, Face.STEP)
+"""The launcher's options that are arguments of a step, by their names there."""
+APART: Final = ("job", "overrides")
 _OPEN: Final = ("fallback", "on_eviction", "on_preemption", "driver")
-"""Those that are so where the workflow has the job."""
+"""Those that are input parameters of the step where the workflow has the job."""
+_OF_THE_WORKFLOW: Final = {"overrides": "overrides", "inputs": "inputs", "parameters": "input-values"}
+"""Further options of the launcher, and the input parameters that they are then."""
 LAUNCHER: Final = ["tf-dist", "argo-launch"]
 _LONGEST_GRACE: Final = 10**9
-_OPTIONS: Final = {"job_image": "image"}
+_ENDLESS: Final = 1_000_000  # without a limit there is always another try
+_LARGEST_WORKFLOW: Final = 1 << 20  # bytes of an object that the API server stores
 _POLICIES: Final = {
     names.FALLBACK: "fallback",
     names.ON_EVICTION: "on_eviction",
@@ -160,9 +151,9 @@ def _type_problems(step: StepFields) -> Iterator[Problem]:
         if given is not None and not isinstance(given, types):
             yield Problem(name, f"must be {what}, not {type(given).__name__}", f"write {example}")
     if isinstance(step.retry_strategy, RetryStrategy | m.RetryStrategy):
-        yield from argument_problems("workers", _retry_limit(step.retry_strategy), is_reference, "retry_strategy.limit")
-    for name in ("reattach", "metrics_artifact", "checkpoint_artifact"):
-        yield from argument_problems(name, getattr(step, name), later=lambda _: False)
+        yield from COUNT.problems("retry_strategy.limit", _retry_limit(step.retry_strategy), is_reference, "4")
+    for name in ("metrics_artifact", "checkpoint_artifact"):
+        yield from SWITCH.problems(name, getattr(step, name), lambda _: False)
     for name in ("labels", "annotations"):
         yield from argument_problems(name, getattr(step, name), is_reference)
     for name in ("inputs", "outputs"):
@@ -178,14 +169,12 @@ def _retry_limit(strategy: RetryStrategy | m.RetryStrategy) -> Any:
 
 
 def _value_problems(step: StepFields) -> Iterator[Problem]:
-    for name in (*_VALUES, "job_namespace"):
-        yield from value_problems(name, getattr(step, name))
+    for name, row in ROWS.items():
+        if name not in APART and not row.kind.structured:
+            yield from value_problems(name, getattr(step, name), row)
     if step.command not in (None, LAUNCHER):
         hint = "write the command of the replicas into the job"
         yield Problem("command", "is the launcher's own", hint)
-    yield from choice_problems("on_term", step.on_term, (AUTO, *OnTerm))
-    yield from choice_problems("on_suspend", step.on_suspend, ON_SUSPEND)
-    yield from choice_problems("driver", step.driver, tuple(DriverChoice))
     seconds = step.grace_seconds
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
         yield Problem("grace_seconds", f"{seconds!r} is no whole number of seconds above 0", "write 60")
@@ -254,16 +243,15 @@ def _declaration(given: Any) -> tuple[str | None, ...]:
 
 def _own_names(step: StepFields) -> set[str]:
     """Input parameters that the step makes itself, unless its author gives one for that argument."""
-    found = [name for name in _VALUES if not is_given_later(getattr(step, name))]
-    if is_document(step.job):
-        return {"job", *map(_dashed, found)}
-    found += [name for name in _OPEN if not is_given_later(getattr(step, name))]
-    return {"overrides", "inputs", "input-values", *map(_dashed, found)}
+    open_ = not is_document(step.job)
+    made = {name for name, row in ROWS.items() if row.parameter or (open_ and name in _OPEN)}
+    found = {_dashed(name) for name in made if not is_given_later(getattr(step, name))}
+    return found | {*_OF_THE_WORKFLOW.values()} if open_ else found
 
 
 def _given_parameters(step: StepFields) -> Iterator[tuple[str, Parameter | Input]]:
     """Parameters that the author gives for arguments and overrides, each with where."""
-    for name in ("job", *_VALUES, *_OPEN, "on_term", "on_suspend", "job_namespace"):
+    for name in ROWS.keys() - {"overrides"}:
         if isinstance(value := reference_of(getattr(step, name)), Parameter):
             yield name, value
     for path, value in step.overrides.items():
@@ -367,69 +355,80 @@ def _known_policies(step: StepFields) -> dict[str, str]:
     return known
 
 
-def _whole_job(step: StepFields) -> str | Parameter:
-    """The job's text, found right with all that is known of what will be changed in it; or who has it."""
-    if not is_document(step.job):
-        return step.job if isinstance(step.job, Parameter) else str(step.job)
-    filled = [
-        override
-        for one in _fill_ins(step)
-        for override in input_overrides([one.declared], {one.declared.name: one.usual})
-    ]
-    fixed = [Override(parse_field_path(path), value) for path, value in _fixed(step).items()]
+def _job_documents(step: StepFields, fixed: Mapping[str, Any], filled: Sequence[FilledIn]) -> list[dict[str, Any]]:
+    """The job's documents, found right with all that is known of what will be changed in them."""
+    usual = [override for one in filled for override in input_overrides([one.declared], {one.declared.name: one.usual})]
+    known = [Override(parse_field_path(path), value) for path, value in fixed.items()]
     policies = [Override(annotation_path(key), value) for key, value in _known_policies(step).items()]
-    return document_text(step.job, [*fixed, *filled, *policies], way=WAY)
+    return job_documents(step.job, [*known, *usual, *policies], way=WAY)
 
 
-def command_line(step: StepFields) -> tuple[list[str], list[Parameter]]:
-    """The launcher's command line, and the input parameters that it needs. InvalidJob where the job is not valid."""
+def launcher_arguments(step: StepFields, name: str | None, given: Sequence[Any]) -> tuple[list[Any], list[Parameter]]:
+    """The launcher's arguments with those that the author gives, and the input parameters that they need. InvalidJob.
+
+    The document is a text of its own: nothing is filled into it. What the workflow fills in is an argument each.
+    """
+    document: dict[str, Any] = {}
+    values: dict[str, str] = {}
     own: list[Parameter] = []
-    words = [*_job_options(step, own), *_place_options(step), *_run_options(step, own)]
-    return words, [*{one.name: one for one in own}.values()]
-
-
-def _job_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
-    yield f"--job={as_argument('job', _whole_job(step), own)}"
-    for name in _VALUES:
-        yield f"--{_OPTIONS.get(name, _dashed(name))}={as_argument(_dashed(name), getattr(step, name), own)}"
-    yield from (f"--set-json={path}={json.dumps(value)}" for path, value in _fixed(step).items())
-    for one in _fill_ins(step):
-        yield f"--input={json.dumps(one.declared.document())}"
-        yield f"--set-input={one.declared.name}={one.source}"
-        own += [one.parameter] if one.parameter is not None else []
-    if not is_document(step.job):
-        yield f"--overrides={as_argument('overrides', None, own)}"
-        yield f"--input={as_argument('inputs', None, own)}"
-        yield f"--set-inputs={as_argument('input-values', None, own)}"
-
-
-def _place_options(step: StepFields) -> Iterator[str]:
-    yield from ("--workflow={{workflow.name}}", "--workflow-uid={{workflow.uid}}", "--node={{node.name}}")
+    open_ = not is_document(step.job)
+    for called, row in ROWS.items():
+        value = getattr(step, called)
+        if called in APART:
+            continue
+        if row.parameter or is_given_later(value) or (open_ and called in _OPEN):
+            values[row.name] = as_argument(_dashed(called), _text(value), own)
+        elif value not in (None, "") and row.read(value) != row.default:
+            document[row.name] = value
+    fixed, filled = _fixed(step), _fill_ins(step)
+    document |= {"overrides": fixed} if fixed else {}
+    document |= {"inputs": [one.declared.document() for one in filled]} if filled else {}
+    values |= {f"values.{one.declared.name}": one.source for one in filled}
+    own += [one.parameter for one in filled if one.parameter is not None]
+    if step.checkpoint_artifact:
+        document["checkpoint_files"] = _data_mounts(step)
+    values |= {"workflow": "{{workflow.name}}", "workflow_uid": "{{workflow.uid}}", "node": "{{node.name}}"}
     if step.retry_strategy is not None:
         limit = _retry_limit(step.retry_strategy)
-        yield "--retry={{retries}}"
-        yield f"--retries={1000000 if limit is None else limit}"  # without a limit there is always another try
-    yield f"--out={contract.OUT}"
+        values |= {"retry": "{{retries}}", "retries": str(_ENDLESS if limit is None else limit)}
+    values |= {"grace": str(grace_seconds(step)), "out": contract.OUT}
+    if open_:
+        values["job"] = as_argument("job", step.job if isinstance(step.job, Parameter) else str(step.job), own)
+        for option, parameter in _OF_THE_WORKFLOW.items():
+            values[option] = as_argument(parameter, None, own)
+    else:
+        documents = _job_documents(step, fixed, filled)
+        document["job"] = documents[0] if len(documents) == 1 else documents
+    rest = [*(f"{option}={value}" for option, value in values.items()), *given]
+    own = [*{one.name: one for one in own}.values()]
+    text = _sized(document, name, [*rest, *(one.default or "" for one in own)])
+    return [*([text] if document else ()), *rest], own
 
 
-def _run_options(step: StepFields, own: list[Parameter]) -> Iterator[str]:
-    open_ = not is_document(step.job)
-    for name in _OPEN[:3]:
-        given = getattr(step, name)
-        if open_:
-            yield f"--{_dashed(name)}={as_argument(_dashed(name), _text(given), own)}"
-        elif given is not None:
-            yield f"--{_dashed(name)}={as_fixed(_text(given), own)}"
-    yield f"--driver={as_argument('driver', step.driver, own) if open_ else as_fixed(step.driver, own)}"
-    yield f"--on-term={as_fixed(step.on_term, own)}"
-    yield f"--on-suspend={as_fixed(step.on_suspend, own)}"
-    yield f"--grace={grace_seconds(step)}s"
-    if not step.reattach:
-        yield "--no-reattach"
-    if step.checkpoint_artifact:
-        yield from (f"--checkpoint-files={folder}" for folder in _data_mounts(step))
-    if step.job_namespace:
-        yield f"--namespace={as_fixed(step.job_namespace, own)}"
+def _sized(document: Mapping[str, Any], name: str | None, rest: Sequence[Any]) -> str:
+    """The document as people can read it, or compressed where a kernel would not take it; InvalidJob beyond Argo's.
+
+    Argo hands a step over as one argument or variable, and stores all steps of a workflow in one object.
+    """
+    text, others = document_argument(document), sum(len(str(one).encode()) for one in rest)
+    size = len(text.encode()) + others
+    if size <= LARGEST_ARGUMENT:
+        return text
+    packed = document_argument(document, pack=True)
+    sent = len(packed) + others
+    way = "move data and scripts out of the job, into the image, a ConfigMap or a volume"
+    if sent > _LARGEST_WORKFLOW:
+        what = (
+            f"the arguments of the step have {sent:,} bytes, and a workflow has {_LARGEST_WORKFLOW:,} for all its steps"
+        )
+        raise InvalidJob([Problem("job", what, way)])
+    told = [f"the arguments of step {name or '(without a name)'} have {size:,} bytes, the job included"]
+    if document:
+        told.append(f"its document is written compressed ({len(packed):,} bytes), which people cannot read")
+    if sent > LARGEST_ARGUMENT:
+        told.append(f"before Argo 4.1 a pod with more than {LARGEST_ARGUMENT:,} does not start")
+    warnings.warn("; ".join([*told, way]), stacklevel=5)
+    return packed
 
 
 def grace_seconds(step: StepFields) -> int | str:

@@ -15,9 +15,9 @@ from tf_dist import __version__
 from tf_dist.argo.arguments import Value, as_argument, choice_problems, reference_of, use_problems, value_problems
 from tf_dist.argo.job_source import JobSource
 from tf_dist.argo.merging import as_list, merged, merged_patch
-from tf_dist.argo.step_arguments import LAUNCHER, check_arguments, command_line, grace_seconds
+from tf_dist.argo.step_arguments import APART, LAUNCHER, ROWS, check_arguments, grace_seconds, launcher_arguments
 from tf_dist.client.launch import contract
-from tf_dist.core.steps.job_arguments import argument_problems
+from tf_dist.core.steps.run_options import SWITCH, Face, documented
 from tf_dist.errors import InvalidJob
 
 OnTerm = Literal["auto", "delete", "suspend", "leave"]
@@ -59,21 +59,6 @@ def _default_image() -> str:
     return IMAGE
 
 
-_LONGEST_ARGUMENTS: Final = 131_071  # bytes: what a kernel takes as one argument or variable
-
-
-def _warn_of_size(name: str | None, arguments: Sequence[Any]) -> None:
-    """Argo hands a step over as one argument or variable, and stores all steps of a workflow in one object."""
-    size = sum(len(str(one).encode()) for one in arguments)
-    if size > _LONGEST_ARGUMENTS:
-        warnings.warn(
-            f"the arguments of step {name or '(without a name)'} have {size:,} bytes, the job included: before Argo "
-            f"4.1 a pod with more than {_LONGEST_ARGUMENTS:,} does not start, and a workflow has 1 MiB for all its "
-            "steps: move data and scripts out of the job, into the image, a ConfigMap or a volume",
-            stacklevel=4,
-        )
-
-
 @dataclass(kw_only=True)
 class TFJobStep(Container):
     """Run one distributed TensorFlow job, show it, and wait for its end.
@@ -91,38 +76,13 @@ class TFJobStep(Container):
 
     :param job: a file's name, a document or its text, or a ``TFJob``, without any ``{{…}}`` in it; or a parameter, or
         ``{{…}}`` alone, that is a whole document.
-    :param workers: how many.
-    :param ps: how many parameter servers.
-    :param queue_name: the gang's queue.
-    :param priority_class: of the gang.
-    :param job_image: of the containers that train.
-    :param model_dir: the folder that replicas find in ``$TF_DIST_MODEL_DIR``; the same at each try, so that a
-        checkpoint is found again.
-    :param total_steps: at which step the training is done, for the progress.
-    :param admission_timeout: ``10m``, ``2h``: the step ends with 75 when the job has no place by then; with
-        ``fallback``, those are tried as well from then on, for as long again.
-    :param startup_timeout: the step ends with 1 when the job is admitted and does not run by then (an image that
-        cannot be pulled).
-    :param run_timeout: the step ends with 1 when the job is not done by then.
-    :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``. The gang
-        queues once, with all of them.
-    :param on_eviction: what follows when pods are taken away: ``restart`` (as the job says), ``requeue``, ``fail`` or
-        ``fallback``.
-    :param on_preemption: the same, when the gang is preempted.
-    :param overrides: values for places of the job (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills
+    :param overrides: values for paths of the job (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills
         in there (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``, or a text with one ``{{…}}``).
     :param metric_outputs: metrics that are output parameters of their own (``{"best": "accuracy"}``: by another name).
     :param metrics_artifact: all metrics as an artifact, too (needs an artifact repository).
     :param checkpoint_artifact: the files of the last checkpoint as an artifact: only from the ``volumes`` and
         ``volume_mounts`` of the step, which must have the one that the replicas write to.
-    :param on_term: what becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where
-        the step will be tried again.
-    :param on_suspend: what becomes of it while the workflow is suspended: ``suspend`` or ``leave``.
     :param grace_seconds: how long the launcher has to stop.
-    :param reattach: a try goes on with the job of the last one; without, it makes one of its own.
-    :param driver: ``auto``: the controller that leads the namespace; where none does, the step is one itself.
-        ``controller``: never the step.
-    :param job_namespace: for a job elsewhere, which then has no owner.
     :param retry_strategy: see ``default_retries``.
     :param resources: of the launcher's container.
     """
@@ -159,13 +119,11 @@ class TFJobStep(Container):
         BaseMixin.__post_init__(self)  # type: ignore[no-untyped-call]  # set_class_defaults, before all else
         self.overrides = {} if self.overrides is None else self.overrides
         check_arguments(self)
-        words, inputs = command_line(self)
+        self.args, inputs = launcher_arguments(self, self.name, as_list(self.args))
         patch = {contract.GRACE: grace_seconds(self)}
         self.image = self.image or _default_image()
         self.command = [*LAUNCHER]  # always said: else Argo's controller asks the registry
-        self.args = [*words, *as_list(self.args)]
         self.inputs = merged(inputs, self.inputs)
-        _warn_of_size(self.name, [*self.args, *(one.default or "" for one in inputs)])
         self.outputs = merged([*self._outputs()], self.outputs)
         self.volumes = [EmptyDirVolume(name=_VOLUME, mount_path=contract.OUT), *as_list(self.volumes)]
         self.annotations = {_PROGRESS: f"0/{self._total()}", **(self.annotations or {})}
@@ -187,6 +145,10 @@ class TFJobStep(Container):
             yield Artifact(name="metrics-json", path=path, archive=NoneArchiveStrategy(), optional=True)
         if self.checkpoint_artifact:
             yield Artifact(name=contract.CHECKPOINT, path=f"{contract.OUT}/{contract.CHECKPOINT}", optional=True)
+
+
+_OTHERS: Final = {name: row for name, row in ROWS.items() if name not in APART}
+TFJobStep.__doc__ = f"{TFJobStep.__doc__}{documented(_OTHERS, Face.STEP)}"
 
 
 def _output(name: str, file: str, default: str) -> Parameter:
@@ -211,7 +173,10 @@ def wait_admitted_step(
     """
     given, instead = reference_of(job), 'write Parameter(name="job")'
     problems = [*use_problems("job", given, step="placed", instead=instead)] if isinstance(given, str) else []
-    problems += [*choice_problems("require", require, ("admitted", "scheduled")), *value_problems("timeout", timeout)]
+    problems += [
+        *choice_problems("require", require, ("admitted", "scheduled")),
+        *value_problems("timeout", timeout, ROWS["run_timeout"]),
+    ]
     if problems:
         raise InvalidJob(problems)
     inputs: list[Parameter] = []
@@ -227,7 +192,7 @@ def cleanup_step(*, name: str = "cleanup", all_jobs: bool = False, image: str = 
     It needs no arguments: jobs are known by the workflow's uid. Put it into the workflow's ``templates`` as well: an
     exit handler is named only. Argo runs none after ``argo terminate``; the launcher frees what it holds by itself.
     """
-    if problems := [*argument_problems("all_jobs", all_jobs, later=lambda _: False)]:
+    if problems := [*SWITCH.problems("all_jobs", all_jobs, lambda _: False)]:
         raise InvalidJob(problems)
     options = ["--workflow-uid={{workflow.uid}}", *(["--all"] if all_jobs else [])]
     return _container(name, ["tf-dist", "argo-clean"], options, [], image, container)

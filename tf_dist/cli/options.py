@@ -14,7 +14,8 @@ from tf_dist.cli import output
 from tf_dist.core.api.job import DisruptionPolicy
 from tf_dist.core.api.names import is_dns_label
 from tf_dist.core.api.timestamps import seconds_of
-from tf_dist.core.steps.job_arguments import NAME_HINT, argument_problems
+from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.core.steps.run_options import NAME_HINT, Face, RunOptions, argument_problems, options_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ def policy_changes(
     """The policies of a pipeline as ``PATH=TEXT``, which set the annotations of the job that say them; InvalidJob."""
     import json
 
-    from tf_dist.client.launch.launcher_arguments import option_name
     from tf_dist.core.api.fieldpath import format_field_path
     from tf_dist.core.api.overrides import shorten_text
     from tf_dist.core.dialects import policy_annotations
@@ -96,7 +96,7 @@ def policy_changes(
         on_eviction=on_eviction,
         on_preemption=on_preemption,
         admission_timeout=admission_timeout or None,
-        spelling=option_name,
+        spelling=lambda argument: f"--{argument.replace('_', '-')}",
     )
     return [f"{format_field_path(annotation_path(key))}={value}" for key, value in annotations.items()]
 
@@ -233,16 +233,19 @@ SetString = Annotated[
     list[str] | None,
     typer.Option("--set-string", metavar="PATH=TEXT", help="The same, with any text as it is."),
 ]
-Fallback = Annotated[
-    list[str] | None,
-    typer.Option("--fallback", metavar="JSON", help='What the job may be instead, in order: {"workers": 4}.'),
-]
-OnEviction = Annotated[
-    DisruptionPolicy | None, typer.Option("--on-eviction", help="What follows when pods are taken away.")
-]
-OnPreemption = Annotated[
-    DisruptionPolicy | None, typer.Option("--on-preemption", help="What follows when the gang is preempted.")
-]
+
+
+def _run_option(name: str, metavar: str | None = None) -> Any:
+    """The option of a run that is on every face: its row says what it means."""
+    row = options_of(RunOptions)[name]
+    return typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=row.about(Face.COMMAND).replace("``", ""))
+
+
+Fallback = Annotated[list[str] | None, _run_option("fallback", "JSON")]
+OnEviction = Annotated[DisruptionPolicy | None, _run_option("on_eviction")]
+OnPreemption = Annotated[DisruptionPolicy | None, _run_option("on_preemption")]
+Driver = Annotated[DriverChoice, _run_option("driver")]
+StartupTimeout = Annotated[str, _run_option("startup_timeout", "TIME")]
 AdmissionTimeout = Annotated[
     str, typer.Option("--admission-timeout", metavar="TIME", help="When a --fallback is tried: 90s, 10m, 2h.")
 ]

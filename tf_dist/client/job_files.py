@@ -110,9 +110,14 @@ def load_job_files(
     return _sorted(collector, found, change, overrides, strict=strict, volcano_queues=volcano_queues)
 
 
-def load_documents(documents: Iterable[YamlDocument]) -> JobFiles:
+def load_documents(
+    documents: Iterable[YamlDocument],
+    overrides: Sequence[Override] = (),
+    *,
+    change: Callable[[Any], Any] = lambda content: content,
+) -> JobFiles:
     """``load_job_files`` of documents that are at hand."""
-    return _sorted(_Collector(), documents, lambda content: content, ())
+    return _sorted(_Collector(), documents, change, overrides)
 
 
 def _sorted(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.steps.job_arguments import argument_problems, count_of, is_template
+from tf_dist.core.steps.run_options import argument_problems, count_of, is_template
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:

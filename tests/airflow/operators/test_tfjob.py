@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -22,6 +23,8 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 from airflow.sdk import DAG, Asset
 
 from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJob, TFJobCallbacks, TFJobOperator
+from tf_dist.airflow.operators.base import BaseTFJobOperator
+from tf_dist.airflow.task_options import OPTIONS
 from tf_dist.airflow.versions import (
     AirflowFailException,
     AirflowSkipException,
@@ -188,7 +191,8 @@ def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_read(
 
 @pytest.mark.parametrize("argument", ["admission_timeout", "startup_timeout_seconds", "poll_interval"])
 def test_times_are_seconds_or_text(operator: MakeOperator, argument: str) -> None:
-    assert getattr(operator(document(), **{argument: "1m30s"}), argument) == 90.0
+    options = operator(document(), **{argument: "1m30s"}).options
+    assert getattr(options, OPTIONS[argument].name) == 90.0
 
 
 def test_a_wrong_time_is_said_once(operator: MakeOperator) -> None:
@@ -497,3 +501,12 @@ def test_a_dry_run_prints_the_document(operator: MakeOperator, capsys: pytest.Ca
     assert "backoffLimit: 2" in printed
     with pytest.raises(AirflowFailException, match="does not exist"):
         operator("missing.yaml").dry_run()
+
+
+def test_arguments_are_the_table() -> None:
+    """An option is a row; its type stands in the signature, for editors and type checkers."""
+    signature = inspect.signature(BaseTFJobOperator.__init__).parameters.values()
+    given = {one.name: one.default for one in signature if one.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert given.keys() == OPTIONS.keys()
+    assert {name for name, row in OPTIONS.items() if row.read(given[name]) != row.default} == set()
+    assert [name for name in OPTIONS if f":param {name}: " not in (TFJobOperator.__doc__ or "")] == []

@@ -372,7 +372,7 @@ def test_what_a_signal_does_as_the_step_says(led: Site, what: OnTerm) -> None:
         before = led.uid()
         launcher.signal()
         assert launcher.end(led.bury) == exit_codes.SIGNAL_BASE + signal.SIGTERM
-    assert f"asked to stop: as --on-term says; the job: {what}" in launcher.text
+    assert f"asked to stop: as on_term says; the job: {what}" in launcher.text
     assert (led.outputs()["status"], led.outputs()["reason"]) == ("Terminated", "Terminated")
     stored = led.stored()
     match what:

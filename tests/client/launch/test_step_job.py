@@ -14,11 +14,11 @@ from tests.client.launch.launching import SECONDS, Site, site
 from tests.controller.harness import disturbed, tfjob
 from tests.waiting import until
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.step_job import Interrupted, StepJobCreator, listed_overrides, step_document
+from tf_dist.client.launch.step_job import Interrupted, StepJobCreator, step_document
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Cluster, Object, Resource
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.errors import AlreadyExists, Conflict, InvalidJob, Unavailable
+from tf_dist.errors import AlreadyExists, Conflict, Unavailable
 
 PENDING = {"phase": "Pending", "message": "waits"}
 FAILED = {"phase": "Failed", "reason": "JobFailed", "message": "worker-0 exited with code 1", "completionTime": "x"}
@@ -131,12 +131,6 @@ class Trying:
         self._thread.join(SECONDS)
         (found,) = self.result
         return found
-
-
-def test_all_overrides_that_cannot_be_read_are_named() -> None:
-    with pytest.raises(InvalidJob) as caught:
-        listed_overrides('{"a[": 1, "spec.x": 2, "b..c": 3}')
-    assert [problem.path for problem in caught.value.problems] == ["--overrides: 'a['", "--overrides: 'b..c'"]
 
 
 @pytest.mark.parametrize("length", [10, 54])

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION
 from tf_dist.client.connection import Connection, connect
 from tf_dist.cluster.client import client_config
 from tf_dist.errors import ClusterError, Unavailable
 
-DEFAULT_CONNECTION: Final = "kubernetes_default"
 _OLD_PREFIX: Final = "extra__kubernetes__"
 _INSECURE: Final = "insecure-skip-tls-verify"
 _LOG: Final = logging.getLogger(__name__)

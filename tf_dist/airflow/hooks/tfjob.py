@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION
 from tf_dist.airflow.versions import AirflowNotFoundException, BaseHook, conf
 
 if TYPE_CHECKING:

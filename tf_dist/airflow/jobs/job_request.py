@@ -17,7 +17,7 @@ from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
-from tf_dist.core.steps.job_arguments import is_template
+from tf_dist.core.steps.run_options import is_template
 from tf_dist.errors import InvalidJob, Problem
 
 Render = Callable[[Any], Any]

@@ -1,4 +1,7 @@
-"""Arguments of the operator, as fields that building its job and running its task read."""
+"""Base of the operator: the signature of its arguments, and what they are once they are read.
+
+What each argument means, may be, and is where it is not given stands in its row (``task_options``); here is its type.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
-from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.operators.argument_checks import operator_problems
+from tf_dist.airflow.task_options import ATTRIBUTES, DEFAULT_CONNECTION, RENDERERS, TEMPLATED, TaskOptions, read_options
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.versions import conf
 from tf_dist.client.tfjob import TFJob
-from tf_dist.core.api.timestamps import seconds_of
 from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -20,46 +23,15 @@ if TYPE_CHECKING:
 
 
 class BaseTFJobOperator(TextTemplates):
-    """An operator of one job. What each argument means is said in ``TFJobOperator``."""
+    """An operator of one job."""
 
     exact_name: ClassVar[bool] = False
     """Whether the job has its name as it is given, or each try a name of its own."""
 
-    template_fields: Sequence[str] = (
-        "job",
-        "image",
-        "command",
-        "args",
-        "workers",
-        "ps",
-        "env_vars",
-        "job_resources",
-        "priority_class",
-        "name",
-        "namespace",
-        "queue_name",
-        "overrides",
-        "fallback",
-        "on_eviction",
-        "on_preemption",
-        "labels",
-        "annotations",
-        "kubernetes_conn_id",
-        "config_file",
-        "cluster_context",
-        "job_url",
-        "tensorboard_url",
-    )
-    shown_names: ClassVar[dict[str, str]] = {"job_resources": "resources"}
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        "job": "yaml",
-        "env_vars": "py",
-        "job_resources": "py",
-        "overrides": "py",
-        "fallback": "py",
-        "labels": "py",
-        "annotations": "py",
-    }
+    template_fields: Sequence[str] = TEMPLATED
+    shown_names: ClassVar[dict[str, str]] = {attribute: name for name, attribute in ATTRIBUTES.items()}
+    template_fields_renderers: ClassVar[dict[str, str]] = RENDERERS
+    job: Any
 
     def __init__(
         self,
@@ -102,52 +74,25 @@ class BaseTFJobOperator(TextTemplates):
         tensorboard_url: str | None = None,
         **kwargs: Any,
     ) -> None:
+        given = dict(locals())
         # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
         super().__init__(**{**TEXTS, **kwargs})
+        for argument, attribute in ATTRIBUTES.items():
+            setattr(self, attribute, given[argument])
         # Airflow fills in plain data only.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
         self.companions = job.companions if isinstance(job, TFJob) else ()  # what stands beside it
-        self.image = image
-        self.command = command
-        self.args = args
-        self.workers = workers
-        self.ps = ps
-        self.env_vars = env_vars
-        self.job_resources = resources  # Airflow has another use for the name
-        self.priority_class = priority_class
-        self.name = name
-        self.namespace = namespace
-        self.queue_name = queue_name
-        self.overrides = overrides
-        self.labels = labels
-        self.annotations = annotations
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.in_cluster = in_cluster
-        self.config_file = config_file
-        self.cluster_context = cluster_context
-        self.driver = driver
-        self.durable = durable
-        self.wait_for_completion = wait_for_completion
-        self.deferrable = deferrable
-        self.poll_interval = seconds_of(poll_interval)
-        self.get_logs = get_logs
-        self.admission_timeout = seconds_of(admission_timeout)
-        self.startup_timeout_seconds = seconds_of(startup_timeout_seconds)
-        self.fallback = fallback
-        self.on_eviction = on_eviction
-        self.on_preemption = on_preemption
-        self.on_finish_action = on_finish_action
-        self.on_kill_action = on_kill_action
-        self.skip_on_exit_code = skip_on_exit_code
-        self.callbacks = callbacks
-        self.job_url = job_url
-        self.tensorboard_url = tensorboard_url
         if problems := [*operator_problems(self)]:
             raise InvalidJob(problems)
         self.killed = False  # set in a signal handler, when the task is to end
         self.request: JobRequest | None = None  # what is submitted, once it is known
         self.invalid: InvalidJob | None = None  # what is wrong with it, as filled in
         self.result: Mapping[str, Any] = {}  # what the job came to
+
+    @property
+    def options(self) -> TaskOptions:
+        """The arguments as they are now: read, after their templates were filled in."""
+        return read_options(self)
 
     def access(self) -> ClusterArguments:
         """The cluster that the arguments name."""

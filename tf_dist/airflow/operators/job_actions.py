@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
-from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
 from tf_dist.airflow.operators.tfjob import TFJobOperator
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
 from tf_dist.core.api.status import OutcomeKind
-from tf_dist.core.steps.job_arguments import argument_problems, choice_problems, count_of, job_name_problems
+from tf_dist.core.steps.run_options import choice_problems, count_of, job_name_problems
 from tf_dist.errors import InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tf_dist.client.stored_jobs import StoredJob
 
 _REACTIONS: Final = ("fail", "skip", "ignore")
-_ARGUMENTS: Final = {name: (name, name) for name in ("namespace", "in_cluster")}
+_ARGUMENTS: Final = {name: OPTIONS[name] for name in ("namespace", "in_cluster")}
 _OF_A_WAIT: Final = (
     "wait_for_completion",
     "deferrable",
@@ -206,7 +206,7 @@ class ScaleTFJobOperator(_JobChangeOperator):
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the arguments."""
         yield from super().problems()
-        yield from argument_problems("workers", self.workers, comes_later)
+        yield from OPTIONS["workers"].problems(self.workers, comes_later)
 
     def change(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
         """Scale it."""
@@ -232,7 +232,7 @@ class DeleteTFJobOperator(_StoredJobOperator):
     def problems(self) -> Iterator[Problem]:
         """What is wrong with the arguments."""
         yield from super().problems()
-        yield from argument_problems("wait_for_completion", self.wait_for_completion, lambda _: False)
+        yield from OPTIONS["wait_for_completion"].problems(self.wait_for_completion, lambda _: False)
 
     def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
         """Delete it."""

@@ -10,12 +10,11 @@ from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, job_request
 from tf_dist.airflow.operators.argument_checks import operator_problems
 from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.client.tfjob import TFJob
-from tf_dist.core.dialects import StepOverrides
-from tf_dist.core.steps.job_arguments import count_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.airflow.operators.base import BaseTFJobOperator
+    from tf_dist.airflow.task_options import TaskOptions
 
 
 def dry_run_text(operator: BaseTFJobOperator) -> str:
@@ -37,46 +36,33 @@ def task_failure(error: InvalidJob) -> AirflowFailException:
 def request_of_operator(operator: BaseTFJobOperator, render: Callable[[Any], Any]) -> JobRequest:
     """What the operator is to run; InvalidJob with everything that is wrong with it."""
     _check(operator)
+    options = operator.options
     return job_request(
         operator.document(),
         _folders(operator),
         render,
         companions=operator.companions,
-        changes=NO_CHANGES if operator.job is None else _changes(operator),
-        overrides=operator.overrides or {},
-        queue_name=operator.queue_name,
-        name=operator.name,
+        changes=NO_CHANGES if operator.job is None else options.changes(),
+        overrides=options.overrides or {},
+        queue_name=options.queue_name,
+        name=options.name,
         default_name=operator.task_id,
     )
 
 
-def built_job(operator: BaseTFJobOperator) -> dict[str, Any]:
+def built_job(options: TaskOptions) -> dict[str, Any]:
     """The job that the arguments make where there is no other."""
     job = TFJob(
-        image=operator.image or "",
-        command=operator.command or (),
-        args=operator.args or (),
-        workers=1 if operator.workers is None else count_of(operator.workers),
-        ps=count_of(operator.ps or 0),
-        env_vars=operator.env_vars,
-        resources=operator.job_resources,
-        priority_class=operator.priority_class or "",
+        image=options.image,
+        command=options.command or (),
+        args=options.args or (),
+        workers=1 if options.workers is None else options.workers,
+        ps=options.ps or 0,
+        env_vars=options.env_vars,
+        resources=options.resources,
+        priority_class=options.priority_class,
     )
     return job.to_dict()
-
-
-def _changes(operator: BaseTFJobOperator) -> StepOverrides:
-    """What the arguments change of the job."""
-    return StepOverrides(
-        workers=count_of(operator.workers),
-        ps=count_of(operator.ps),
-        priority_class=operator.priority_class or "",
-        image=operator.image or "",
-        command=operator.command or (),
-        args=operator.args or (),
-        resources=operator.job_resources or {},
-        env=operator.env_vars or {},
-    )
 
 
 def _folders(operator: BaseTFJobOperator) -> list[Path]:

@@ -32,7 +32,7 @@ from tf_dist.airflow.jobs.task_jobs import (
 )
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
-from tf_dist.airflow.operators.argument_checks import policies_of_operator, unwaited_problem
+from tf_dist.airflow.operators.argument_checks import unwaited_problem
 from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
 from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.shared.task_log import write_error, write_line
@@ -94,7 +94,7 @@ class XComPublisher:
         for what, value in facts.items():
             self._ti.xcom_push(key=f"job_{what}", value=value)
         # Those without a URL, too: Airflow asks for every link, and logs an error for a value that is not there.
-        urls = {tfjob.JOB_URL: operator.job_url, tfjob.TENSORBOARD_URL: operator.tensorboard_url}
+        urls = {tfjob.JOB_URL: operator.options.job_url, tfjob.TENSORBOARD_URL: operator.options.tensorboard_url}
         for key, url in {**urls, tfjob.CHECKPOINT_URL: None}.items():
             self._ti.xcom_push(key=key, value=masked(_filled(url or "", facts)))
 
@@ -124,7 +124,7 @@ class XComPublisher:
 
     def call(self, method: str, **facts: Any) -> None:
         """Call the user's callbacks."""
-        given = self._operator.callbacks or ()
+        given = self._operator.options.callbacks or ()
         for callbacks in (given,) if isinstance(given, type) else given:
             getattr(callbacks, method)(operator=self._operator, **facts)
 
@@ -154,7 +154,7 @@ class JobCleanup:
     def clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> bool:
         """After the wait, as ``on_finish_action`` says; whether the job was deleted."""
         goes_on = not event["decided"] and not event["over"]
-        delete = goes_on or _DELETED_ENDS[self.operator.on_finish_action](event["reached"])
+        delete = goes_on or _DELETED_ENDS[self.operator.options.on_finish_action](event["reached"])
         try:
             return finish_job(self.hook.connection, job, self.owner, self.ti.max_tries, delete=delete)
         except ClusterError as error:
@@ -172,7 +172,7 @@ class JobCleanup:
     @property
     def adopted_by_retry(self) -> bool:
         """Whether another try follows, and takes the job up."""
-        return bool(self.operator.durable and self.ti.try_number <= self.ti.max_tries)
+        return bool(self.operator.options.reattach and self.ti.try_number <= self.ti.max_tries)
 
     def give_up(self, job: StoredJob, why: str) -> None:
         """Delete it, if it is still this try's."""
@@ -197,14 +197,14 @@ class ReportedEnd:
 
     def read(self) -> Mapping[str, Any] | None:
         """The job (``JOB_FACTS``) and the event of an earlier try, None if none has reported a success."""
-        if self._store is None or not self._operator.durable:
+        if self._store is None or not self._operator.options.reattach:
             return None
         found: Any = self._store.get(_REPORTED)
         return found if found and found["max_tries"] == self._max_tries else None
 
     def write(self, job: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         """Keep a success, before the job goes."""
-        if self._store is None or not self._operator.durable:
+        if self._store is None or not self._operator.options.reattach:
             return
         try:
             self._store.set(_REPORTED, {"max_tries": self._max_tries, "job": dict(job), "event": dict(event)})
@@ -219,7 +219,7 @@ class TaskKilled(AirflowException):
 
 def _drives(operator: BaseTFJobOperator) -> bool:
     """Whether the process that waits for a job leads its namespace where nobody else does."""
-    return operator.driver != DriverChoice.CONTROLLER
+    return operator.options.driver != DriverChoice.CONTROLLER
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class ForegroundWait:
                     return self._wait_for_job(informer, job)
                 except (AirflowTaskTimeout, TaskKilled, KeyboardInterrupt) as end:
                     # At once: a process that a user has ended is killed after five seconds.
-                    if isinstance(end, AirflowTaskTimeout) or self.operator.on_kill_action == "delete_job":
+                    if isinstance(end, AirflowTaskTimeout) or self.operator.options.on_kill_action == "delete_job":
                         self.cleanup.give_up(job, str(end) or "this run was interrupted")
                     else:
                         self.operator.log.warning("%s goes on: on_kill_action is keep_job", job.shown)
@@ -253,7 +253,7 @@ class ForegroundWait:
 
     def _wait_for_job(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
         operator, changed, ref = self.operator, threading.Event(), JobRef.of(job.resource, job.stored)
-        options = WaitOptions(limits=self.limits, get_logs=operator.get_logs)
+        options = WaitOptions(limits=self.limits, get_logs=operator.options.get_logs)
         drive = _drives(operator) and not job.status.finished
         subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         try:
@@ -321,9 +321,9 @@ class TaskRun:
         except Exception:
             self._cleanup.abandon(job)
             raise
-        if not operator.wait_for_completion:
+        if not operator.options.wait_for_completion:
             return {"name": job.name, "namespace": job.namespace, "uid": job.uid}
-        if operator.deferrable and not job.status.finished:
+        if operator.options.deferrable and not job.status.finished:
             self._defer(job)
         waiting = ForegroundWait(operator, self._ti, self._hook, self._cleanup, self._limits())
         try:
@@ -345,7 +345,7 @@ class TaskRun:
     def _begin(self, request: JobRequest) -> StartResult:
         for problem in request.entry.parsed.warnings:
             self._operator.log.warning("%s", problem)
-        namespace = self._operator.namespace or request.namespace or self._hook.get_namespace()
+        namespace = self._operator.options.namespace or request.namespace or self._hook.get_namespace()
         key = self._key()
         cluster, ask = self._hook.cluster, self._ti.get_task_states
         task_jobs.delete_orphans(cluster, resource_of_request(request), namespace, key.deployment, ask)
@@ -365,7 +365,7 @@ class TaskRun:
     def _drives(self, request: JobRequest, namespace: str) -> bool:
         """Whether this Airflow may come to lead a job that is created now; InvalidJob where nobody would."""
         operator, connection = self._operator, self._hook.connection
-        if operator.wait_for_completion or not _drives(operator) or connection.place is None:
+        if operator.options.wait_for_completion or not _drives(operator) or connection.place is None:
             return _drives(operator)
         leader = leader_status(connection.cluster, resource_of_request(request), namespace, now())
         if nobody_leads(leader):
@@ -374,20 +374,20 @@ class TaskRun:
 
     def _try(self, key: TaskInstanceKey, *, drive: bool) -> TaskTry:
         operator = self._operator
-        goes_with_task = operator.wait_for_completion and operator.on_kill_action == "delete_job"
+        goes_with_task = operator.options.wait_for_completion and operator.options.on_kill_action == "delete_job"
         return TaskTry(
             key=key,
             number=self._ti.try_number,
             max_tries=self._ti.max_tries,
             owner=self._owner,
             drive=drive,
-            durable=operator.durable,
+            durable=operator.options.reattach,
             exact_name=operator.exact_name,
-            labels=operator.labels or {},
+            labels=operator.options.labels or {},
             annotations={
-                **policies_of_operator(operator),
-                **(operator.annotations or {}),
-                **({MASK_KEY: new_key()} if operator.deferrable and self._secrets() else {}),
+                **operator.options.policies(),
+                **(operator.options.annotations or {}),
+                **({MASK_KEY: new_key()} if operator.options.deferrable and self._secrets() else {}),
                 **(task_jobs.orphan_annotation(key) if goes_with_task else {}),
             },
         )
@@ -398,13 +398,13 @@ class TaskRun:
     # Waiting
 
     def _limits(self) -> WaitLimits:
-        operator, started = self._operator, self._ti.start_date
-        limit = operator.execution_timeout
+        options, started = self._operator.options, self._ti.start_date
+        limit = self._operator.execution_timeout
         deadline = started.timestamp() + limit.total_seconds() if limit and started else None
         return WaitLimits(
             deadline=deadline,
-            admission=admission_limit(operator.admission_timeout, fallbacks=bool(operator.fallback)),
-            startup=operator.startup_timeout_seconds,
+            admission=admission_limit(options.admission_timeout, fallbacks=bool(options.fallback)),
+            startup=options.startup_timeout,
             begun=time.time(),
         )
 
@@ -418,9 +418,9 @@ class TaskRun:
             access=operator.access().fields(),
             drive=_drives(operator),
             owner=self._owner,
-            on_kill_action=operator.on_kill_action,
-            get_logs=operator.get_logs,
-            poll_interval=operator.poll_interval,
+            on_kill_action=operator.options.on_kill_action,
+            get_logs=operator.options.get_logs,
+            poll_interval=operator.options.poll_interval,
             deadline=limits.deadline,
             admission_timeout=limits.admission,
             startup_timeout=limits.startup,
@@ -437,7 +437,7 @@ class TaskRun:
     def _secrets(self) -> list[str]:
         request = self._request
         documents = () if request is None else (request.entry.document, *(one.content for one in request.companions))
-        return secrets_in([*documents, self._operator.labels, self._operator.annotations])
+        return secrets_in([*documents, self._operator.options.labels, self._operator.options.annotations])
 
     def _sealed(self, job: StoredJob) -> str:
         """What the trigger has to mask, for the one who may read the job."""
@@ -458,7 +458,7 @@ class TaskRun:
         self._publisher.ended(result, succeeded=failure is None)
         if failure is None:
             return self._operator.returned(result)
-        if _is_among(event.get("exit_code"), self._operator.skip_on_exit_code):
+        if _is_among(event.get("exit_code"), self._operator.options.skip_on_exit_code):
             raise AirflowSkipException(str(failure))
         raise failure
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.masking import masked
 from tf_dist.airflow.operators.base import BaseTFJobOperator
+from tf_dist.airflow.task_options import OPTIONS
 from tf_dist.airflow.versions import (
     TaskDeferralError,
     TaskDeferralTimeout,
     is_test_run,
 )
+from tf_dist.core.steps.run_options import Face, documented
 from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -26,55 +28,7 @@ _DEEP: Final = frozenset({"job", "overrides", "op_args", "op_kwargs"})
 
 
 class TFJobOperator(BaseTFJobOperator):
-    """Runs a distributed TensorFlow job (TFJob v1 or v1alpha1, Volcano Job) and waits for it.
-
-    :param job: the path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``; none:
-        the arguments from ``image`` to ``priority_class`` make one, which otherwise stand above what it says.
-        (templated; what a file says is templated, too, after it was read)
-    :param image: of the containers that train. (templated)
-    :param command: what they run, word by word. (templated)
-    :param args: the arguments of that. (templated)
-    :param workers: how many. (templated)
-    :param ps: how many parameter servers. (templated)
-    :param env_vars: variables of every container, which keeps those of its own; a mapping instead of a text is a
-        ``valueFrom``: ``{"secretKeyRef": {…}}``. (templated)
-    :param resources: of each replica, where the arguments make the job; else of its workers. (templated)
-    :param priority_class: of the gang. (templated)
-    :param name: the job's name, instead of the document's; a few characters are added to it. (templated)
-    :param namespace: where it goes; else the document's, the connection's, the context's. (templated)
-    :param queue_name: the gang's queue, instead of the document's. (templated)
-    :param overrides: values to put into the document: ``{"spec.tfReplicaSpecs.Worker.replicas": 4}``. (templated)
-    :param labels: for the job, on top of its own. (templated)
-    :param annotations: for the job, on top of its own. (templated)
-    :param kubernetes_conn_id: a connection of type ``kubernetes``; the default one need not exist. (templated)
-    :param in_cluster: use the cluster that this process is a pod of.
-    :param config_file: a kubeconfig. (templated)
-    :param cluster_context: a context of it. (templated)
-    :param driver: ``auto``: the controller that leads the namespace; where none does, the worker or triggerer that
-        waits is one itself. ``controller``: never the worker or triggerer.
-    :param durable: a retry takes up the job of an earlier try, or its result; without, it begins anew.
-    :param wait_for_completion: without it the task is done once the job is submitted (only with a controller).
-    :param deferrable: wait in the triggerer. [``[operators] default_deferrable``]
-    :param poll_interval: seconds, or ``30s``, between two attempts to find a job or cluster that is not there.
-    :param get_logs: bring the log lines of all replicas into the task's log.
-    :param admission_timeout: seconds, or ``10m``, after which a gang without a place is given up
-        (``AdmissionTimeout``); with ``fallback``, after which those are tried, too, for as long again. A retry takes
-        the job up, with its age.
-    :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have
-        ``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``,
-        ``resources``. The gang queues once, with all of them. (templated)
-    :param on_eviction: what follows when pods are taken away: ``restart`` (as the job says), ``requeue`` (its place is
-        given back, and it waits again with its old age), ``fail``, ``fallback`` (the next one comes first). (templated)
-    :param on_preemption: the same, when the gang is preempted. (templated)
-    :param startup_timeout_seconds: seconds, or ``10m``, from then until it runs (``ImagePullFailed``, ``JobTimeout``).
-    :param on_finish_action: ``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only
-        one that did not end by itself.
-    :param on_kill_action: ``delete_job`` or ``keep_job`` when the task is marked failed, or ends otherwise by a user.
-    :param skip_on_exit_code: if the job fails with such an exit code, the task is skipped.
-    :param callbacks: one or several ``TFJobCallbacks`` classes.
-    :param job_url: a page about the job, with ``{name}`` and ``{namespace}`` filled in. (templated)
-    :param tensorboard_url: likewise. (templated)
-    """
+    """Runs a distributed TensorFlow job (TFJob v1 or v1alpha1, Volcano Job) and waits for it."""
 
     ui_color = "#ffe0b2"
     operator_extra_links = (tfjob.JobLink(), tfjob.TensorBoardLink(), tfjob.CheckpointLink())
@@ -114,7 +68,7 @@ class TFJobOperator(BaseTFJobOperator):
         """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
         from tf_dist.airflow.operators.operator_arguments import built_job
 
-        return built_job(self) if self.job is None else self.job
+        return built_job(self.options) if self.job is None else self.job
 
     def returned(self, result: Mapping[str, Any]) -> Any:
         """The task's return value: what the job came to."""
@@ -165,3 +119,6 @@ class TFJobOperator(BaseTFJobOperator):
         from tf_dist.airflow.operators.operator_arguments import dry_run_text
 
         print(masked(dry_run_text(self)))  # noqa: T201
+
+
+TFJobOperator.__doc__ = f"{TFJobOperator.__doc__}{documented(OPTIONS, Face.OPERATOR)}"

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.masking import masked
-from tf_dist.airflow.operators.argument_checks import attribute_problems, comes_later
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException, conf
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
-from tf_dist.core.steps.job_arguments import choice_problems, job_name_problems
+from tf_dist.core.steps.run_options import choice_problems, job_name_problems
 from tf_dist.core.steps.wait_result import NO_LIMITS, WaitResult, evaluate_wait, wait_outcome
 from tf_dist.errors import InvalidJob, NotFound, TFDistError
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _KINDS: Final = {"": "", "tfjob": "TFJob", "vcjob": "Job"}
 _REQUIREMENTS: Final = ("admitted", "scheduled")
-_ARGUMENTS: Final = {name: (name, name) for name in ("namespace", "in_cluster", "deferrable", "get_logs")}
+_ARGUMENTS: Final = {name: OPTIONS[name] for name in ("namespace", "in_cluster", "deferrable", "get_logs")}
 _LEAST_PAUSE: Final = 0.1  # seconds: a deferred wait pauses though poke_interval is 0, as in many tests of DAGs
 _GOALS: Final = ("succeeded", "finished", "failed", "running", "admitted", "scheduled", "suspended")
 

@@ -20,10 +20,11 @@ from airflow.providers.common.compat.connection import get_async_connection
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tf_dist.airflow.hooks.kubernetes_connection import DEFAULT_CONNECTION, ClusterArguments, open_connection
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, MASK_KEY, annotations_of, task_state
 from tf_dist.airflow.masking import learn, masked, unsealed
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, Wakeup
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION
 from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf, is_test_run
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.settings import JobRef

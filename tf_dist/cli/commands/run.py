@@ -34,14 +34,7 @@ def run(
     on_preemption: options.OnPreemption = None,
     admission_timeout: options.AdmissionTimeout = "",
     timeout: options.Timeout = "",
-    startup_timeout: Annotated[
-        str,
-        typer.Option(
-            "--startup-timeout",
-            metavar="TIME",
-            help="On a cluster: give up when it is admitted and does not run by then; 0: never.",
-        ),
-    ] = "10m",
+    startup_timeout: options.StartupTimeout = "10m",
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and say where.")
     ] = False,
@@ -55,10 +48,7 @@ def run(
         GangScheduler | None,
         typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, in place of the one that FILE names."),
     ] = None,
-    driver: Annotated[
-        DriverChoice,
-        typer.Option("--driver", help="On a cluster: whose controller (auto: where none leads, this command's)."),
-    ] = DriverChoice.AUTO,
+    driver: options.Driver = DriverChoice.AUTO,
     controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
         options.TextFormat.TEXT

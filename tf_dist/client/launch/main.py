@@ -9,7 +9,7 @@ from typing import Final
 
 from tf_dist import __version__
 from tf_dist.client import exit_codes
-from tf_dist.client.launch.launcher_arguments import LauncherOptions, parse_arguments
+from tf_dist.client.launch.launcher_arguments import LauncherOptions, help_text, read_arguments
 from tf_dist.client.launch.log_writer import LogWriter
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.errors import InvalidJob, TFDistError
@@ -20,8 +20,15 @@ _NEVER: Final = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a step; its exit code (see ``contract``). SystemExit 2 for a wrong command line."""
-    options = parse_arguments(arguments)
+    """Run a step; its exit code (see ``contract``)."""
+    if {"-h", "--help"}.intersection(arguments):
+        sys.stdout.write(f"{help_text()}\n")
+        return exit_codes.SUCCEEDED
+    try:
+        options = read_arguments(arguments)
+    except InvalidJob as error:
+        sys.stderr.write(f"{error_text(error)}\n")
+        return exit_codes.exit_code_of_error(error)
     if options.dry_run:
         return _show(options)
     with Signals(exit_after=_NEVER) as signals, closing(LogWriter(_STDOUT)) as log_writer:

@@ -56,7 +56,7 @@ class StepShutdown:
     def _fate(self) -> StopDecision:
         options = self.options
         if options.on_term is not None:
-            return StopDecision(options.on_term, "as --on-term says")
+            return StopDecision(options.on_term, "as on_term says")
         try:
             workflow = self._workflow()
         except ClusterError as error:

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from tf_dist.client.connection import Backoff, until_taken
-from tf_dist.client.job_files import JobFiles, LoadedJob, load_job_files, one_job
+from tf_dist.client.job_files import JobFiles, LoadedJob, load_documents, load_job_files, one_job
 from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import LauncherOptions, option_name
+from tf_dist.client.launch.launcher_arguments import LauncherOptions
 from tf_dist.client.launch.step_suspension import stop_patch
 from tf_dist.client.monitor import ObjectsListed, SignalReceived, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job, job_resource
+from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import PODS, Cluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.api import names
 from tf_dist.core.api.assignment import largest_job
-from tf_dist.core.api.fieldpath import parse_field_path
 from tf_dist.core.api.job import Dialect, Job
-from tf_dist.core.api.overrides import Override, parse_overrides, shorten_text
-from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, policy_annotations
+from tf_dist.core.api.overrides import Override, named_overrides
+from tf_dist.core.dialects import apply_step_overrides, parse
 from tf_dist.core.dialects.common_schema import MAX_NAME
 from tf_dist.core.steps.adoption import ExistingJobAction, decide_existing_job
 from tf_dist.core.steps.inputs import input_overrides, listed_values, read_inputs
-from tf_dist.errors import AlreadyExists, Conflict, InvalidJob, NotFound, Problem
+from tf_dist.errors import AlreadyExists, Conflict, NotFound
 
-_LENGTH_FOR_GIVEN_NAME: Final = "--job"
+_JOB: Final = "the job"
 _HASH: Final = 8
-_MAX_V1ALPHA1: Final = (
-    40  # of a v1alpha1 job's name so much is in its pods' names, and the rest must not be what differs
-)
+_MAX_V1ALPHA1: Final = 40  # characters of a v1alpha1 job's name in the names of its pods
 
 
 def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFiles]:
@@ -41,106 +38,48 @@ def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFi
 
     ``home``: the namespace of the workflow, where the job goes that names no other. Elsewhere it has no owner.
     """
-    name = options.job_file or _LENGTH_FOR_GIVEN_NAME
-    texts = {} if options.job_file else {_LENGTH_FOR_GIVEN_NAME: options.job}
-    bundle = load_job_files(
-        [name], _overrides(options), texts=texts, change=lambda content: _changed(content, options, home)
-    )
+    overrides = (*named_overrides(options.overrides or {}), *_filled_in(options))
+
+    def change(content: Any) -> Any:
+        return _changed(content, options, home)
+
+    if isinstance(options.job, Mapping | list):
+        given = options.job if isinstance(options.job, list) else [options.job]
+        numbers = [None] if len(given) == 1 else range(1, len(given) + 1)
+        documents = [YamlDocument(_JOB, number, one, None) for number, one in zip(numbers, given, strict=True)]
+        bundle = load_documents(documents, overrides, change=change)
+    else:
+        texts = {} if options.job_file else {_JOB: str(options.job)}
+        bundle = load_job_files([options.job_file or _JOB], overrides, texts=texts, change=change)
     return one_job(bundle), bundle
 
 
-def _overrides(options: LauncherOptions) -> tuple[Override, ...]:
-    """What is changed in the document, the workflow's values last; InvalidJob."""
-    fixed = parse_overrides(options.changes, json=options.changes_json, strings=options.changes_text)
-    listed = listed_overrides(options.overrides)
-    inputs = [one for text in options.inputs for one in read_inputs(text)]
-    values = listed_values(options.input_list, {one.name for one in inputs})
-    for text in options.input_values:
-        name, _, values[name] = text.partition("=")
-    return (*fixed, *listed, *input_overrides(inputs, values))
-
-
-_OVERRIDES: Final = 'write {"spec.runPolicy.backoffLimit": 3}'
-
-
-def listed_overrides(text: str) -> tuple[Override, ...]:
-    """The overrides of ``{PATH: VALUE}`` as JSON; InvalidJob with all that cannot be read. "" is none."""
-    content = _json("--overrides", text, _OVERRIDES) if text else {}
-    if not isinstance(content, Mapping):
-        raise InvalidJob([Problem("--overrides", f"{shorten_text(text)} is no JSON object", _OVERRIDES)])
-    found: list[Override] = []
-    problems: list[Problem] = []
-    for path, value in content.items():
-        try:
-            found.append(Override(parse_field_path(path), value))
-        except ValueError as error:
-            problems.append(Problem(f"--overrides: {shorten_text(path)}", str(error), _OVERRIDES))
-    if problems:
-        raise InvalidJob(problems)
-    return tuple(found)
-
-
-def _json(option: str, text: str, example: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidJob([Problem(option, f"{shorten_text(text)} is no JSON: {error}", example)]) from None
+def _filled_in(options: LauncherOptions) -> tuple[Override, ...]:
+    """What the workflow fills in; InvalidJob."""
+    inputs = read_inputs(options.inputs or [])
+    listed = listed_values(options.parameters, {one.name for one in inputs})
+    return input_overrides(inputs, {**listed, **(options.values or {})})
 
 
 def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
     job = parse(content, strict=False).job  # all its problems are reported in its own terms before anything is changed
-    labels = _labels(options)
-    tailoring = StepOverrides(
-        workers=options.workers,
-        ps=options.ps,
-        queue=options.queue,
-        priority_class=options.priority_class,
-        image=options.image,
-        env={contract.MODEL_DIR: options.model_dir} if options.model_dir else {},
-        labels=labels,
-        tidy=True,
-    )
-    document = apply_step_overrides(content, tailoring)
-    annotations = _policies(options, fallbacks=bool(job.fallbacks))
-    return {**document, "metadata": _metadata(document["metadata"], job, options, home, labels, annotations)}
-
-
-def _policies(options: LauncherOptions, *, fallbacks: bool) -> dict[str, str]:
-    """The annotations that the policies of the step are. ``fallbacks``: the document has some of its own."""
-    if not (options.fallback or options.on_eviction or options.on_preemption or fallbacks):
-        return {}
-    return policy_annotations(
-        fallback=_json("--fallback", options.fallback, 'write [{"workers": 4}]') if options.fallback else None,
-        on_eviction=options.on_eviction or None,
-        on_preemption=options.on_preemption or None,
-        admission_timeout=options.admission_timeout,
-        has_fallbacks=fallbacks,
-        spelling=option_name,
-    )
-
-
-def _metadata(
-    own: Mapping[str, Any],
-    job: Job,
-    options: LauncherOptions,
-    home: str,
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-) -> dict[str, Any]:
-    found: dict[str, Any] = {**own, "labels": {**(own.get("labels") or {}), **labels}}
-    if annotations:
-        found["annotations"] = {**(own.get("annotations") or {}), **annotations}
-    found["annotations"] = {**(found.get("annotations") or {}), contract.NODE: options.node}
-    if not options.workflow_uid:
-        if options.node and found.pop("generateName", None):  # else no try would find the job of the one before
-            found["name"] = step_job_name(job, options.workflow, options.node)
-        return found
-    found.pop("generateName", None)
-    found["name"] = step_job_name(job, options.workflow_uid, options.node)
-    found["labels"][contract.WORKFLOW_UID] = options.workflow_uid
-    if home == (own.get("namespace") or options.namespace or home):
-        found["ownerReferences"] = [*(own.get("ownerReferences") or ()), _owner(options)]
-    return found
+    named = bool(options.workflow) and len(options.workflow) <= MAX_NAME
+    labels = {contract.WORKFLOW_LABEL: options.workflow} if named else {}
+    env = {contract.MODEL_DIR: options.model_dir} if options.model_dir else {}
+    changes = options.changes(queue=options.queue_name, env=env, labels=labels, tidy=True)
+    document = apply_step_overrides(content, changes)
+    metadata: dict[str, Any] = dict(document["metadata"])
+    policies = options.policies(has_fallbacks=bool(job.fallbacks))
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **policies, contract.NODE: options.node}
+    if options.workflow_uid:
+        metadata["labels"][contract.WORKFLOW_UID] = options.workflow_uid
+        if home == (metadata.get("namespace") or options.namespace or home):
+            metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), _owner(options)]
+    if options.workflow_uid or (options.node and metadata.get("generateName")):
+        metadata.pop("generateName", None)  # else no try would find the job of the one before
+        metadata["name"] = step_job_name(job, options.workflow_uid or options.workflow, options.node)
+    return {**document, "metadata": metadata}
 
 
 def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
@@ -152,11 +91,6 @@ def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
         room = min(room, _MAX_V1ALPHA1 - _HASH - 1)
     return f"{base[: max(room, 1)].rstrip('-')}-{names.short_hash(workflow_uid, node, length=_HASH)}"
-
-
-def _labels(options: LauncherOptions) -> dict[str, str]:
-    named = bool(options.workflow) and len(options.workflow) <= MAX_NAME
-    return {contract.WORKFLOW_LABEL: options.workflow} if named else {}
 
 
 def _owner(options: LauncherOptions) -> dict[str, Any]:
@@ -227,8 +161,8 @@ class StepJobCreator:
         if _step_of(found.stored["metadata"]) != _step_of(self.entry.document["metadata"]):
             raise AlreadyExists(
                 f"there is a job {found.name} in namespace {self.namespace}, and it is not this step's",
-                hint="give the job another metadata.name; in a workflow: --workflow-uid={{workflow.uid}} "
-                "--node={{node.name}}, so that each step has its own",
+                hint="give the job another metadata.name; in a workflow: workflow_uid={{workflow.uid}} "
+                "node={{node.name}}, so that each step has its own",
             )
 
     def _join(self, found: StoredJob) -> StoredJob:

@@ -94,8 +94,8 @@ class StepOutputs:
             for name, value in first.items():
                 self._write(name, value)
         except OSError as error:
-            hint = f"mount a volume there (emptyDir) that user {os.getuid()} may write to, or name another: --out DIR"
-            raise InvalidJob([Problem("--out", f"cannot write outputs to {self._folder}: {error}", hint)]) from error
+            hint = f"mount a volume there (emptyDir) that user {os.getuid()} may write to, or name another: out=DIR"
+            raise InvalidJob([Problem("out", f"cannot write outputs to {self._folder}: {error}", hint)]) from error
 
     def put(self, values: Mapping[str, str]) -> None:
         """Bring these up to date. A volume that is full or gone meanwhile ends no training: ``problem`` says so."""

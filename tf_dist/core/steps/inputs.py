@@ -5,7 +5,6 @@ A value is never read as YAML. It becomes one number, one word or one text, or i
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -152,12 +151,8 @@ _READERS: Final[Mapping[InputType, Callable[[str], str | float]]] = {
 }
 
 
-def read_inputs(text: str) -> tuple[JobInput, ...]:
-    """Read declarations: a JSON object, or a list of them. InvalidJob with all errors."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidJob([Problem("input", f"{shorten_text(text)} is no JSON: {error}", _EXAMPLE)]) from None
+def read_inputs(content: Any) -> tuple[JobInput, ...]:
+    """Read declarations: an object, or a list of them, as JSON has it. InvalidJob with all errors."""
     problems: list[Problem] = []
     found: list[JobInput] = []
     for one in content if isinstance(content, list) else [content]:
@@ -202,16 +197,14 @@ def _declared(content: Mapping[str, Any]) -> JobInput:
     )
 
 
-def listed_values(text: str, names: Collection[str]) -> dict[str, str]:
+def listed_values(content: Any, names: Collection[str]) -> dict[str, str]:
     """The values of these names in a list of parameters as Argo writes it (``{{workflow.parameters.json}}``)."""
-    if not text:
-        return {}
     try:
-        content = json.loads(text)
-        given = {one["name"]: one.get("value") for one in content}
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        example = 'write --set-inputs={{workflow.parameters.json}}, or [{"name": "steps", "value": "4000"}]'
-        raise InvalidJob([Problem("--set-inputs", f"{shorten_text(text)} is no list of parameters", example)]) from None
+        given = {one["name"]: one.get("value") for one in content or ()}
+    except (TypeError, KeyError, AttributeError):
+        example = 'write parameters={{workflow.parameters.json}}, or [{"name": "steps", "value": "4000"}]'
+        told = f"{shorten_text(str(content))} is not a list of parameters"
+        raise InvalidJob([Problem("parameters", told, example)]) from None
     return {name: str(value) for name, value in given.items() if name in names and value is not None}
 
 
@@ -220,7 +213,7 @@ def input_overrides(inputs: Iterable[JobInput], values: Mapping[str, str]) -> tu
     inputs = tuple(inputs)
     found: list[Override] = []
     problems = [
-        Problem(f"input {shorten_text(name)[1:-1]}", "is not declared", "declare it with --input")
+        Problem(f"input {shorten_text(name)[1:-1]}", "is not declared", "declare it in inputs")
         for name in values.keys() - {one.name for one in inputs}
     ]
     for one in inputs:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from tf_dist.client.launch.launcher_arguments import LauncherOptions
 from tf_dist.core.api.timestamps import seconds_of
-from tf_dist.core.steps.job_arguments import (
+from tf_dist.core.steps.run_options import (
+    INTERVAL,
+    Face,
+    Option,
+    RunOptions,
     argument_problems,
     choice_problems,
     count_of,
     job_name_problems,
+    options_of,
 )
 
 
@@ -43,13 +50,13 @@ def test_times(text: Any, seconds: Any) -> None:
         ("workers", -1, "workers: -1 is not a whole number from 0 up, of at most 18 digits (write 4)"),
         ("workers", True, "workers: True is not a whole number"),
         ("workers", "4.5", "workers: '4.5' is not a whole number"),
-        ("total_steps", "1" * 19, f"total_steps: '{'1' * 19}' is not a whole number from 0 up, of at most 18 digits"),
-        ("total_steps", 10**18, f"total_steps: {10**18} is not a whole number from 0 up, of at most 18 digits"),
+        ("ps", "1" * 19, f"ps: '{'1' * 19}' is not a whole number from 0 up, of at most 18 digits"),
+        ("ps", 10**18, f"ps: {10**18} is not a whole number from 0 up, of at most 18 digits"),
         ("run_timeout", -1, "run_timeout: -1 is not a time (write 90s, 10m or 1h30m)"),
         ("run_timeout", float("nan"), "run_timeout: nan is not a time"),
         ("image", "a b", "image: 'a b' has a space in it (write one word)"),
         ("image", "a\nb", "image: 'a\\nb' is not one line of at most 1024 printable characters"),
-        ("model_dir", "/" * 1025, f"model_dir: '{'/' * 60}…' is not one line"),
+        ("image", "/" * 1025, f"image: '{'/' * 60}…' is not one line"),
         (
             "command",
             "python train.py",
@@ -62,10 +69,6 @@ def test_times(text: Any, seconds: Any) -> None:
         ("overrides", ["a"], "overrides: must be a mapping, not list"),
         ("resources", {"cpu": "lots"}, "resources['cpu']: 'lots' is not a quantity (write 500m, 2 or 64Gi)"),
         ("chief", "yes", "chief: must be True or False, not 'yes'"),
-        ("poll_interval", 0, "poll_interval: 0 is not a time above 0 (write 90s, 10m or 1h30m)"),
-        ("poll_interval", float("inf"), "poll_interval: inf is not a time above 0"),
-        ("poll_interval", float("nan"), "poll_interval: nan is not a time above 0"),
-        ("poll_interval", "soon", "poll_interval: 'soon' is not a time above 0"),
         (
             "namespace",
             "Bad NS",
@@ -107,15 +110,14 @@ def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None
     ("kind", "right"),
     [
         ("workers", "4"),
-        ("total_steps", 10**18 - 1),
-        ("total_steps", "9" * 18),
+        ("ps", 10**18 - 1),
+        ("ps", "9" * 18),
         ("workers", "{{ params.workers }}"),
         ("image", None),
         ("env_vars", {"A": "b", "TOKEN": {"secretKeyRef": {}}, "RATE": "{{ params.rate }}"}),
         ("resources", {"cpu": "{{ params.cpu }}", "nvidia.com/gpu": 1}),
         ("command", ["python", "{{ params.script }}"]),
         ("evaluator", 1),
-        ("poll_interval", 0.1),
         ("namespace", "team-a"),
         ("namespace", ""),
         ("name", "{{ params.name }}"),
@@ -130,6 +132,32 @@ def test_what_is_right_or_comes_later(kind: str, right: Any) -> None:
 def test_what_no_one_will_fill_in_any_more_is_wrong() -> None:
     (problem,) = argument_problems("image", "{{inputs.parameters.image}}", later=lambda _: False)
     assert "is not one line" in problem.message
+
+
+@pytest.mark.parametrize("wrong", [0, float("inf"), float("nan"), "soon"])
+def test_a_pause_is_above_0(wrong: Any) -> None:
+    (problem,) = INTERVAL.problems("poll_interval", wrong)
+    assert str(problem) == f"poll_interval: {wrong!r} is not a time above 0 (write 90s, 10m or 1h30m)"
+    assert [*INTERVAL.problems("poll_interval", 0.1)] == []
+
+
+def test_every_option_has_its_row() -> None:
+    for table in (RunOptions, LauncherOptions):
+        rows = options_of(table)
+        assert [name for name, row in rows.items() if not row.help.endswith(".")] == []
+        assert [name for name, row in rows.items() if row.example and [*row.problems(_example(row))]] == []
+        assert [name for name, row in rows.items() if row.choices and row.default not in row.choices.values()] == []
+
+
+def _example(row: Option) -> Any:
+    return json.loads(row.example) if row.kind.structured else row.example
+
+
+def test_a_face_calls_an_option_as_its_users_do() -> None:
+    startup = options_of(RunOptions)["startup_timeout"]
+    assert options_of(RunOptions, Face.OPERATOR)["startup_timeout_seconds"] == startup
+    assert options_of(LauncherOptions, Face.STEP)["job_image"].name == "image"
+    assert "command" not in options_of(LauncherOptions, Face.STEP)
 
 
 def test_counts_as_text_are_numbers() -> None:
