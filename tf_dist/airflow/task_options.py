@@ -18,6 +18,7 @@ from tf_dist.core.steps.run_options import (
     Later,
     Option,
     RunOptions,
+    fixed_option,
     is_template,
     option,
     options_of,
@@ -40,63 +41,55 @@ def _callbacks(name: str, value: object, example: str, later: Later) -> Iterator
             yield Problem(name, f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")
 
 
+_FINISH_ACTIONS: Final = ("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions(RunOptions):
     """The arguments of ``TFJobOperator``, read."""
 
     job: Any = option(
         ANY,
-        "The path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``; none: the "
-        "arguments from ``image`` to ``priority_class`` make one, which otherwise stand above what it says. What a "
-        "file says is templated, too, after it was read.",
+        "The path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``; none: "
+        "the arguments from ``image`` to ``priority_class`` make one, which otherwise stand above what it says. "
+        "What a file says is templated, too, after it was read.",
     )
     kubernetes_conn_id: str | None = option(
-        ANY, "A connection of type ``kubernetes``; the default one need not exist.", default=DEFAULT_CONNECTION
+        ANY, "A connection of type ``kubernetes``; the default one need not exist.", "", DEFAULT_CONNECTION
     )
-    in_cluster: bool | None = option(SWITCH, "Use the cluster that this process is a pod of.", templated=False)
+    in_cluster: bool | None = fixed_option(SWITCH, "Use the cluster that this process is a pod of.")
     config_file: str | None = option(ANY, "A kubeconfig.")
     cluster_context: str | None = option(ANY, "A context of that kubeconfig.")
-    wait_for_completion: bool = option(
-        SWITCH,
-        "Without it the task is done once the job is submitted (only with a controller).",
-        default=True,
-        templated=False,
+    wait_for_completion: bool = fixed_option(
+        SWITCH, "Without it the task is done once the job is submitted (only with a controller).", "", True
     )
-    deferrable: bool = option(
-        SWITCH, "Wait in the triggerer. [``[operators] default_deferrable``]", default=False, templated=False
+    deferrable: bool = fixed_option(SWITCH, "Wait in the triggerer. [``[operators] default_deferrable``]", "", False)
+    poll_interval: float = fixed_option(
+        INTERVAL, "Seconds, or ``30s``, between two attempts to find a job or cluster that is not there.", "30s", 10.0
     )
-    poll_interval: float = option(
-        INTERVAL,
-        "Seconds, or ``30s``, between two attempts to find a job or cluster that is not there.",
-        default=10.0,
-        templated=False,
-    )
-    get_logs: bool = option(
-        SWITCH, "Bring the log lines of all replicas into the task's log.", default=True, templated=False
-    )
-    on_finish_action: str = option(
+    get_logs: bool = fixed_option(SWITCH, "Bring the log lines of all replicas into the task's log.", "", True)
+    on_finish_action: str = fixed_option(
         CHOICE,
-        "``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only one that did not "
-        "end by itself.",
-        choices=("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job"),
-        default="delete_job",
-        templated=False,
+        "``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only one that did "
+        "not end by itself.",
+        "",
+        "delete_job",
+        choices=_FINISH_ACTIONS,
     )
-    on_kill_action: str = option(
+    on_kill_action: str = fixed_option(
         CHOICE,
         "``delete_job`` or ``keep_job`` when the task is marked failed, or ends otherwise by a user.",
-        choices=("delete_job", "keep_job"),
-        default="delete_job",
-        templated=False,
+        "",
+        "delete_job",
+        choices=_FINISH_ACTIONS[:2],
     )
-    skip_on_exit_code: int | Container[int] | None = option(
+    skip_on_exit_code: int | Container[int] | None = fixed_option(
         Kind(_exit_codes, of_text=False, empty=None),
         "If the job fails with such an exit code, the task is skipped.",
-        example="[3, 4]",
-        templated=False,
+        "[3, 4]",
     )
-    callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = option(
-        Kind(_callbacks, of_text=False, empty=None), "One or several ``TFJobCallbacks`` classes.", templated=False
+    callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = fixed_option(
+        Kind(_callbacks, of_text=False, empty=None), "One or several ``TFJobCallbacks`` classes."
     )
     job_url: str | None = option(ANY, "A page about the job, with ``{name}`` and ``{namespace}`` filled in.")
     tensorboard_url: str | None = option(ANY, "The TensorBoard of the job, likewise.")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from hera.workflows import (
     Artifact,
@@ -22,7 +22,6 @@ from hera.workflows import (
 from hera.workflows import models as m
 
 from tf_dist.argo.arguments import (
-    Value,
     as_argument,
     cache_key_problems,
     is_given_later,
@@ -37,7 +36,6 @@ from tf_dist.argo.arguments import (
 from tf_dist.argo.job_source import (
     FilledIn,
     Input,
-    JobSource,
     check_readable,
     filled_reference,
     fits,
@@ -56,8 +54,10 @@ from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
 from tf_dist.core.steps.inputs import input_overrides
 from tf_dist.core.steps.run_options import COUNT, SWITCH, Face, argument_problems, options_of
-from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from tf_dist.argo.steps import TFJobStep
 
 WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1, text="--steps={}")}'
 
@@ -91,38 +91,7 @@ _PRIVATE_VOLUMES: Final = (SecretVolume, ConfigMapVolume, ProjectedVolume, Downw
 _TOKENS: Final = tuple(f"{folder}/secrets/kubernetes.io/serviceaccount" for folder in ("/var/run", "/run"))
 
 
-class StepFields(Protocol):
-    """The fields of a step that its arguments are; ``TFJobStep`` says what each means."""
-
-    job: JobSource
-    command: Any
-    admission_timeout: Value
-    fallback: Sequence[Mapping[str, Any]] | str | Parameter | None
-    on_eviction: str | Parameter | None
-    on_preemption: str | Parameter | None
-    overrides: Mapping[str, Any]
-    inputs: Any
-    outputs: Any
-    labels: Any
-    annotations: Any
-    metric_outputs: Sequence[str] | Mapping[str, str]
-    metrics_artifact: bool
-    checkpoint_artifact: bool
-    volumes: Any
-    volume_mounts: Any
-    on_term: OnTerm | str | Parameter
-    on_suspend: str | Parameter
-    grace_seconds: int
-    reattach: bool
-    driver: str | Parameter
-    job_namespace: str | Parameter
-    retry_strategy: RetryStrategy | m.RetryStrategy | None
-    resources: Resources | m.ResourceRequirements | None
-    memoize: m.Memoize | None
-    pod_spec_patch: Any
-
-
-def check_arguments(step: StepFields) -> None:
+def check_arguments(step: TFJobStep) -> None:
     """InvalidJob with all that is wrong with the arguments, the job itself aside."""
     problems = [*_type_problems(step), *_value_problems(step), *_grace_problems(step)]
     unread = [*_problems_of(lambda: check_readable(step.job)), *_shape_problems(step.overrides)]
@@ -144,7 +113,7 @@ def _problems_of(check: Callable[[], object]) -> list[Problem]:
     return []
 
 
-def _type_problems(step: StepFields) -> Iterator[Problem]:
+def _type_problems(step: TFJobStep) -> Iterator[Problem]:
     """What Hera, which checks nothing, would keep until the workflow is built, or pass on to Argo."""
     for name, (types, what, example) in _OBJECTS.items():
         given = getattr(step, name)
@@ -168,7 +137,7 @@ def _retry_limit(strategy: RetryStrategy | m.RetryStrategy) -> Any:
     return getattr(strategy.limit, "root", strategy.limit)
 
 
-def _value_problems(step: StepFields) -> Iterator[Problem]:
+def _value_problems(step: TFJobStep) -> Iterator[Problem]:
     for name, row in ROWS.items():
         if name not in APART and not row.kind.structured:
             yield from value_problems(name, getattr(step, name), row)
@@ -184,7 +153,7 @@ def _value_problems(step: StepFields) -> Iterator[Problem]:
     yield from cache_key_problems(step.memoize.key if isinstance(step.memoize, m.Memoize) else None)
 
 
-def _grace_problems(step: StepFields) -> Iterator[Problem]:
+def _grace_problems(step: TFJobStep) -> Iterator[Problem]:
     try:
         found = patched_value(step.pod_spec_patch, contract.GRACE)
     except InvalidJob as error:
@@ -213,7 +182,7 @@ def _shape_problems(overrides: Any) -> Iterator[Problem]:
             yield Problem(f"overrides[{path!r}]", f"cannot be written as JSON: {error}", hint)
 
 
-def _name_problems(step: StepFields) -> Iterator[Problem]:
+def _name_problems(step: TFJobStep) -> Iterator[Problem]:
     """Names of input parameters that mean two things: what Argo fills in is one value for both."""
     own, known = _own_names(step), dict[str, tuple[str, Any]]()
     for one in as_list(step.inputs):
@@ -241,7 +210,7 @@ def _declaration(given: Any) -> tuple[str | None, ...]:
     return (None if default is None else str(default), *map(str, rest), *map(str, enum or ()))
 
 
-def _own_names(step: StepFields) -> set[str]:
+def _own_names(step: TFJobStep) -> set[str]:
     """Input parameters that the step makes itself, unless its author gives one for that argument."""
     open_ = not is_document(step.job)
     made = {name for name, row in ROWS.items() if row.parameter or (open_ and name in _OPEN)}
@@ -249,7 +218,7 @@ def _own_names(step: StepFields) -> set[str]:
     return found | {*_OF_THE_WORKFLOW.values()} if open_ else found
 
 
-def _given_parameters(step: StepFields) -> Iterator[tuple[str, Parameter | Input]]:
+def _given_parameters(step: TFJobStep) -> Iterator[tuple[str, Parameter | Input]]:
     """Parameters that the author gives for arguments and overrides, each with where."""
     for name in ROWS.keys() - {"overrides"}:
         if isinstance(value := reference_of(getattr(step, name)), Parameter):
@@ -259,7 +228,7 @@ def _given_parameters(step: StepFields) -> Iterator[tuple[str, Parameter | Input
             yield f"overrides[{path!r}]", value
 
 
-def _mounts(step: StepFields) -> Iterator[tuple[str, bool]]:
+def _mounts(step: TFJobStep) -> Iterator[tuple[str, bool]]:
     """Where the author's volumes are mounted, and whether they hold secrets or settings."""
     given = as_list(step.volumes)
     private = {one.name for one in given if isinstance(one, _PRIVATE_VOLUMES) or _is_private(one)}
@@ -272,12 +241,12 @@ def _is_private(volume: Any) -> bool:
     return any(getattr(volume, field, None) for field in ("secret", "config_map", "projected", "downward_api"))
 
 
-def _data_mounts(step: StepFields) -> list[str]:
+def _data_mounts(step: TFJobStep) -> list[str]:
     """Where a checkpoint may be: what training prints as one is no reason to publish a secret."""
     return [*dict.fromkeys(folder for folder, private in _mounts(step) if not private)]
 
 
-def _mount_problems(step: StepFields) -> Iterator[Problem]:
+def _mount_problems(step: TFJobStep) -> Iterator[Problem]:
     data = _data_mounts(step)
     if not data:
         hint = 'write volumes=[ExistingVolume(name="models", claim_name="tf-dist-models", mount_path="/models")]'
@@ -289,7 +258,7 @@ def _mount_problems(step: StepFields) -> Iterator[Problem]:
                 yield Problem("checkpoint_artifact", problem, "mount the volume of the checkpoints elsewhere")
 
 
-def _override_problems(step: StepFields) -> Iterator[Problem]:
+def _override_problems(step: TFJobStep) -> Iterator[Problem]:
     """What would be parsed once the workflow has filled it in, and inputs that say nothing."""
     for path, value in step.overrides.items():
         where = f"overrides[{path!r}]"
@@ -309,13 +278,13 @@ def _override_problems(step: StepFields) -> Iterator[Problem]:
             yield Problem(where, problem, f"{WAY}, with enum or pattern; or put it into a variable of the environment")
 
 
-def _filled(step: StepFields, path: str, value: Any) -> FilledIn | None:
+def _filled(step: TFJobStep, path: str, value: Any) -> FilledIn | None:
     if isinstance(value, Input):
         return FilledIn.of_input(value, path)
     return filled_reference(path, value, lambda sample: fits(step.job, Override(parse_field_path(path), sample)))
 
 
-def _fill_ins(step: StepFields) -> list[FilledIn]:
+def _fill_ins(step: TFJobStep) -> list[FilledIn]:
     """What the workflow fills in, with a name of its own for each source."""
     found: list[FilledIn] = []
     sources: dict[str, str] = {}
@@ -330,12 +299,12 @@ def _fill_ins(step: StepFields) -> list[FilledIn]:
     return found
 
 
-def _fixed(step: StepFields) -> dict[str, Any]:
+def _fixed(step: TFJobStep) -> dict[str, Any]:
     """The overrides that are values."""
     return {path: value for path, value in step.overrides.items() if _filled(step, path, value) is None}
 
 
-def _known_policies(step: StepFields) -> dict[str, str]:
+def _known_policies(step: TFJobStep) -> dict[str, str]:
     """The annotations that the policies are, as far as they are known here; InvalidJob."""
     found = policy_annotations(
         fallback=reference_text(step.fallback),
@@ -355,7 +324,7 @@ def _known_policies(step: StepFields) -> dict[str, str]:
     return known
 
 
-def _job_documents(step: StepFields, fixed: Mapping[str, Any], filled: Sequence[FilledIn]) -> list[dict[str, Any]]:
+def _job_documents(step: TFJobStep, fixed: Mapping[str, Any], filled: Sequence[FilledIn]) -> list[dict[str, Any]]:
     """The job's documents, found right with all that is known of what will be changed in them."""
     usual = [override for one in filled for override in input_overrides([one.declared], {one.declared.name: one.usual})]
     known = [Override(parse_field_path(path), value) for path, value in fixed.items()]
@@ -363,7 +332,7 @@ def _job_documents(step: StepFields, fixed: Mapping[str, Any], filled: Sequence[
     return job_documents(step.job, [*known, *usual, *policies], way=WAY)
 
 
-def launcher_arguments(step: StepFields, name: str | None, given: Sequence[Any]) -> tuple[list[Any], list[Parameter]]:
+def launcher_arguments(step: TFJobStep, name: str | None, given: Sequence[Any]) -> tuple[list[Any], list[Parameter]]:
     """The launcher's arguments with those that the author gives, and the input parameters that they need. InvalidJob.
 
     The document is a text of its own: nothing is filled into it. What the workflow fills in is an argument each.
@@ -431,7 +400,7 @@ def _sized(document: Mapping[str, Any], name: str | None, rest: Sequence[Any]) -
     return packed
 
 
-def grace_seconds(step: StepFields) -> int | str:
+def grace_seconds(step: TFJobStep) -> int | str:
     """What the author's patch of the pod says comes before the argument: a number, or a reference to one."""
     found = patched_value(step.pod_spec_patch, contract.GRACE)
     return step.grace_seconds if found is None else found

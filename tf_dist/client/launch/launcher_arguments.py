@@ -15,6 +15,7 @@ import textwrap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,100 +52,75 @@ _GRACE: Final = 30.0
 """Kubernetes' own, where Argo does not say another."""
 
 
+launcher_option = partial(option, operator=False, step=False)
+step_option = partial(option, operator=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherOptions(RunOptions):
     """The options of a launcher, read: those of every run, and those of a step of a workflow."""
 
-    job: Any = option(
-        ANY, "The job: an object, a list of it and what stands beside it, or their text in YAML.", operator=False
-    )
-    job_file: str = option(_TEXT, "The file that has the job, instead.", default="", operator=False, step=False)
-    inputs: Any = option(
+    job: Any = step_option(ANY, "The job: an object, a list of it and what stands beside it, or their text in YAML.")
+    job_file: str = launcher_option(_TEXT, "The file that has the job, instead.", "", "")
+    inputs: Any = launcher_option(
         _DATA,
         "Declarations of values that the workflow fills in: a list of ``name``, ``path`` in the job, ``type`` "
-        "(string, integer, number, boolean), ``minimum``, ``maximum``, ``pattern``, ``enum``, ``maxLength``, and the "
-        "``text`` around the value, which takes the place of ``{}``.",
-        operator=False,
-        step=False,
+        "(string, integer, number, boolean), ``minimum``, ``maximum``, ``pattern``, ``enum``, ``maxLength``, and "
+        "the ``text`` around the value, which takes the place of ``{}``.",
     )
-    values: Mapping[str, str] | None = option(
+    values: Mapping[str, str] | None = launcher_option(
         FIELDS,
         "The values of inputs by their names; each as an argument of its own, too: ``values.NAME=VALUE``.",
-        example='{"steps": "4000"}',
-        operator=False,
-        step=False,
+        '{"steps": "4000"}',
     )
-    parameters: Any = option(
+    parameters: Any = launcher_option(
         _DATA,
-        "All parameters of a workflow as Argo lists them, ``{{workflow.parameters.json}}``: those that are declared "
-        "are values, too.",
-        operator=False,
-        step=False,
+        "All parameters of a workflow as Argo lists them, ``{{workflow.parameters.json}}``: those that are "
+        "declared are values, too.",
     )
-    model_dir: str = option(
+    model_dir: str = step_option(
         LINE,
-        f"The folder that replicas find in ``${contract.MODEL_DIR}``; the same at each try, so that a checkpoint is "
-        "found again.",
-        example="/models/digits",
-        default="",
-        operator=False,
+        f"The folder that replicas find in ``${contract.MODEL_DIR}``; the same at each try, so that a checkpoint "
+        "is found again.",
+        "/models/digits",
+        "",
         parameter=True,
     )
-    total_steps: int | None = option(
-        COUNT, "At which step the training is done, for the progress.", example="1000", operator=False, parameter=True
+    total_steps: int | None = step_option(
+        COUNT, "At which step the training is done, for the progress.", "1000", parameter=True
     )
-    on_term: OnTerm | None = option(
+    on_term: OnTerm | None = step_option(
         CHOICE,
-        "What becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where the step "
-        "will be tried again; ``delete``, ``suspend`` (its pods go, the next try resumes it), ``leave``.",
+        "What becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where the "
+        "step will be tried again; ``delete``, ``suspend`` (its pods go, the next try resumes it), ``leave``.",
         choices={"auto": None, **{one.value: one for one in OnTerm}},
-        operator=False,
     )
-    on_suspend: bool = option(
+    on_suspend: bool = step_option(
         CHOICE,
         "What becomes of the job while the workflow is suspended: ``suspend``, or ``leave``: it goes on.",
+        "",
+        True,
         choices={"suspend": True, "leave": False},
-        default=True,
-        operator=False,
     )
-    grace: float = option(
-        SECONDS,
-        "The time from SIGTERM to SIGKILL, where Argo does not say it.",
-        example="60s",
-        default=_GRACE,
-        operator=False,
-        step=False,
+    grace: float = launcher_option(
+        SECONDS, "The time from SIGTERM to SIGKILL, where Argo does not say it.", "60s", _GRACE
     )
-    checkpoint_files: Sequence[str] = option(
+    checkpoint_files: Sequence[str] = launcher_option(
         WORDS,
-        "Copy the last checkpoint into the folder of the outputs if it is below one of these folders, and from nowhere "
-        "else.",
-        example='["/models"]',
-        default=(),
-        operator=False,
-        step=False,
+        "Copy the last checkpoint into the folder of the outputs if it is below one of these folders, and from "
+        "nowhere else.",
+        '["/models"]',
+        (),
     )
-    workflow: str = option(_TEXT, "The workflow: ``{{workflow.name}}``.", default="", operator=False, step=False)
-    workflow_uid: str = option(_TEXT, "Its uid: ``{{workflow.uid}}``.", default="", operator=False, step=False)
-    node: str = option(
-        _TEXT, "The step, the same at every try: ``{{node.name}}``.", default="", operator=False, step=False
-    )
-    retry: int = option(_NUMBER, "Which try it is: ``{{retries}}``.", default=0, operator=False, step=False)
-    retries: int = option(
-        _NUMBER, "How many more tries there may be: ``retryStrategy.limit``.", default=0, operator=False, step=False
-    )
-    out: Path = option(_FOLDER, "The folder of the outputs.", default=Path(contract.OUT), operator=False, step=False)
-    kubeconfig: str = option(
-        _TEXT, "A kubeconfig, for a cluster other than the pod's own.", default="", operator=False, step=False
-    )
-    context: str = option(_TEXT, "The context of that kubeconfig.", default="", operator=False, step=False)
-    dry_run: bool = option(
-        SWITCH,
-        "Print the job that would be created, and end: ``--dry-run``.",
-        default=False,
-        operator=False,
-        step=False,
-    )
+    workflow: str = launcher_option(_TEXT, "The workflow: ``{{workflow.name}}``.", "", "")
+    workflow_uid: str = launcher_option(_TEXT, "Its uid: ``{{workflow.uid}}``.", "", "")
+    node: str = launcher_option(_TEXT, "The step, the same at every try: ``{{node.name}}``.", "", "")
+    retry: int = launcher_option(_NUMBER, "Which try it is: ``{{retries}}``.", "", 0)
+    retries: int = launcher_option(_NUMBER, "How many more tries there may be: ``retryStrategy.limit``.", "", 0)
+    out: Path = launcher_option(_FOLDER, "The folder of the outputs.", "", Path(contract.OUT))
+    kubeconfig: str = launcher_option(_TEXT, "A kubeconfig, for a cluster other than the pod's own.", "", "")
+    context: str = launcher_option(_TEXT, "The context of that kubeconfig.", "", "")
+    dry_run: bool = launcher_option(SWITCH, "Print the job that would be created, and end: ``--dry-run``.", "", False)
     progress_file: Path | None = None
     """Where Argo reads the progress."""
     deadline: str = ""

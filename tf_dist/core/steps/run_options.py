@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tf_dist.core.api.fieldpath import suggestion
@@ -292,9 +292,9 @@ _FIRST: Final = "0.1"
 def option(
     kind: Kind,
     about: str,
-    *,
     example: str = "",
     default: Any = None,
+    *,
     choices: Mapping[str, Any] | Collection[str] = (),
     operator: str | bool = True,
     step: str | bool = True,
@@ -339,124 +339,101 @@ def documented(rows: Mapping[str, Option], face: Face) -> str:
     return "".join(f"\n    :param {name}: {row.about(face)}" for name, row in rows.items())
 
 
-_COUNT_EXAMPLE: Final = "4"
+task_option = partial(option, step=False, launcher=False)
+fixed_option = partial(option, templated=False)
+value_option = partial(option, parameter=True)
+
 _RESOURCES: Final = '{"cpu": "2", "nvidia.com/gpu": 1}'
 _DISRUPTIONS: Final = (
     "``restart`` (as the job says), ``requeue`` (it gives its nodes back and waits again with its old age), ``fail``, "
-    "``fallback`` (the next one comes first)"
+    "``fallback`` (the next one comes first)."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What one run of a job is told, whichever face starts it: the values, read."""
+    """The options of one run of a job, read."""
 
-    name: str = option(
-        NAME,
-        "The job's name, instead of the document's; a few characters are added to it.",
-        example="mnist",
-        default="",
-        step=False,
-        launcher=False,
+    name: str = task_option(
+        NAME, "The job's name, instead of the document's; a few characters are added to it.", "mnist", ""
     )
     namespace: str = option(
         NAME,
-        "Where the job goes; else where its document, the connection or the context says. A job in another namespace "
-        "than its workflow has no owner.",
-        example="team-a",
-        default="",
+        "Where the job goes; else where its document, the connection or the context says. A job in another "
+        "namespace than its workflow has no owner.",
+        "team-a",
+        "",
         step="job_namespace",
     )
-    image: str = option(
-        WORD,
-        "The image of the containers that train.",
-        example="registry/trainer:1",
-        default="",
-        step="job_image",
-        parameter=True,
+    image: str = value_option(
+        WORD, "The image of the containers that train.", "registry/trainer:1", "", step="job_image"
     )
-    command: Sequence[str] | None = option(
-        WORDS, "What they run, word by word.", example='["python", "train.py"]', step=False, launcher=False
-    )
-    args: Sequence[str] | None = option(
-        WORDS, "The arguments of that.", example='["--steps=1000"]', step=False, launcher=False
-    )
-    workers: int | None = option(COUNT, "How many workers.", example=_COUNT_EXAMPLE, parameter=True)
-    ps: int | None = option(COUNT, "How many parameter servers.", example=_COUNT_EXAMPLE, parameter=True)
-    env_vars: Mapping[str, str | Mapping[str, Any]] | None = option(
+    command: Sequence[str] | None = task_option(WORDS, "What they run, word by word.", '["python", "train.py"]')
+    args: Sequence[str] | None = task_option(WORDS, "The arguments of that.", '["--steps=1000"]')
+    workers: int | None = value_option(COUNT, "How many workers.", "4")
+    ps: int | None = value_option(COUNT, "How many parameter servers.", "4")
+    env_vars: Mapping[str, str | Mapping[str, Any]] | None = task_option(
         ENVIRONMENT,
-        "Variables of every container, which keeps those of its own; a mapping instead of a text is a ``valueFrom``: "
-        '``{"secretKeyRef": {…}}``.',
-        example='{"RATE": "0.1"}',
-        step=False,
-        launcher=False,
+        "Variables of every container, which keeps those of its own; a mapping instead of a text is a "
+        '``valueFrom``: ``{"secretKeyRef": {…}}``.',
+        '{"RATE": "0.1"}',
     )
-    resources: Mapping[str, Any] | None = option(
-        QUANTITIES,
-        "Of each replica, where the arguments make the job; else of its workers.",
-        example=_RESOURCES,
-        step=False,
-        launcher=False,
+    resources: Mapping[str, Any] | None = task_option(
+        QUANTITIES, "Of each replica, where the arguments make the job; else of its workers.", _RESOURCES
     )
-    queue_name: str = option(
-        WORD, "The gang's queue, instead of the document's.", example="research", default="", parameter=True
-    )
-    priority_class: str = option(WORD, "The priority class of the gang.", example="high", default="", parameter=True)
-    labels: Mapping[str, str] | None = option(
-        LABELS, "For the job, on top of its own.", example='{"team": "research"}', step=False, launcher=False
-    )
-    annotations: Mapping[str, str] | None = option(
-        ANNOTATIONS, "For the job, on top of its own.", example='{"note": "weekly"}', step=False, launcher=False
+    queue_name: str = value_option(WORD, "The gang's queue, instead of the document's.", "research", "")
+    priority_class: str = value_option(WORD, "The priority class of the gang.", "high", "")
+    labels: Mapping[str, str] | None = task_option(LABELS, "For the job, on top of its own.", '{"team": "research"}')
+    annotations: Mapping[str, str] | None = task_option(
+        ANNOTATIONS, "For the job, on top of its own.", '{"note": "weekly"}'
     )
     overrides: Mapping[str, Any] | None = option(
         FIELDS,
         'Values for paths of the document: ``{"spec.runPolicy.backoffLimit": 3}``.',
-        example='{"spec.runPolicy.backoffLimit": 3}',
+        '{"spec.runPolicy.backoffLimit": 3}',
     )
     fallback: Sequence[Mapping[str, Any]] | None = option(
         POLICIES,
         'What the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have '
         "``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``, "
         "``resources``. The gang queues once, with all of them.",
-        example='[{"workers": 4}]',
+        '[{"workers": 4}]',
     )
-    on_eviction: str | None = option(POLICY, f"What follows when pods are taken away: {_DISRUPTIONS}.")
-    on_preemption: str | None = option(POLICY, f"What follows when the gang is preempted: {_DISRUPTIONS}.")
-    admission_timeout: float | None = option(
+    on_eviction: str | None = option(POLICY, f"What follows when pods are taken away: {_DISRUPTIONS}")
+    on_preemption: str | None = option(POLICY, f"What follows when the gang is preempted: {_DISRUPTIONS}")
+    admission_timeout: float | None = value_option(
         SECONDS,
-        "Seconds, or ``10m``, after which a gang that is not admitted is given up; with ``fallback``, after which "
-        "those are tried, too, for as long again. A retry takes the job up, with its age.",
-        example="10m",
+        "Seconds, or ``10m``, after which a gang that is not admitted is given up; with ``fallback``, after "
+        "which those are tried, too, for as long again. A retry takes the job up, with its age.",
+        "10m",
         templated=False,
-        parameter=True,
     )
-    startup_timeout: float | None = option(
+    startup_timeout: float | None = value_option(
         SECONDS,
-        "Seconds, or ``10m``, from its admission until it runs. A job that does not run by then, as one whose image "
-        "cannot be pulled, is given up; None (on the command line 0) never is.",
-        example="10m",
-        default=600.0,
+        "Seconds, or ``10m``, from its admission until it runs. A job that does not run by then, as one whose "
+        "image cannot be pulled, is given up; None (on the command line 0) never is.",
+        "10m",
+        600.0,
         operator="startup_timeout_seconds",
         templated=False,
-        parameter=True,
     )
-    run_timeout: float | None = option(
-        SECONDS, "A job that is not done by then is given up.", example="2h", operator=False, parameter=True
+    run_timeout: float | None = value_option(
+        SECONDS, "A job that is not done by then is given up.", "2h", operator=False
     )
-    driver: DriverChoice = option(
+    driver: DriverChoice = fixed_option(
         CHOICE,
-        "``auto``: a controller in the cluster reconciles the job where one lives, else ``inline``: the process that "
-        "waits for it (worker, triggerer, step, command); ``controller``: one in the cluster in any case.",
+        "``auto``: a controller in the cluster reconciles the job where one lives, else ``inline``: the process "
+        "that waits for it (worker, triggerer, step, command); ``controller``: one in the cluster in any case.",
+        "",
+        DriverChoice.AUTO,
         choices={one.value: one for one in DriverChoice},
-        default=DriverChoice.AUTO,
-        templated=False,
     )
-    reattach: bool = option(
+    reattach: bool = fixed_option(
         SWITCH,
         "A retry takes up the job of the try before, or its result; without, it begins anew.",
-        default=True,
+        "",
+        True,
         operator="durable",
-        templated=False,
     )
 
     def changes(self, **more: Any) -> StepOverrides:
@@ -489,7 +466,7 @@ class RunOptions:
 
 
 _OF_A_JOB: Final[Mapping[str, tuple[Kind, str]]] = {
-    **dict.fromkeys(("min_workers", "max_workers"), (COUNT, _COUNT_EXAMPLE)),
+    **dict.fromkeys(("min_workers", "max_workers"), (COUNT, "4")),
     **dict.fromkeys(("chief", "evaluator", "enable_dynamic_worker"), (SWITCH, "")),
     "ps_resources": (QUANTITIES, _RESOURCES),
     "restart_policy": (TEXT, "ExitCode"),
