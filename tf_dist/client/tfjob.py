@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Dialect
 from tf_dist.core.api.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.steps.run_options import argument_problems, count_of, is_template
+from tf_dist.core.steps.run_options import RunOptions, argument_problems, count_of, is_template, options_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tf_dist.core.api.job import Job
 
 _CONTAINER: Final = "tensorflow"
+_CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources")
 _EVERYWHERE: Final[Mapping[str, Any]] = {"cleanPodPolicy": "Running"}
 
 Resources = Mapping[str, str | float]
@@ -95,7 +96,7 @@ class TFJob:
         container: Mapping[str, Any] | None = None,
         run_policy: Mapping[str, Any] | None = None,
     ) -> None:
-        policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout)
+        policies, wrong = _policies(fallback, on_eviction, on_preemption, admission_timeout)
         trained = {"image": image, "command": command, "args": args, "env_vars": env_vars}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
         texts = {"name": name, "namespace": namespace, "queue_name": queue_name, "priority_class": priority_class}
@@ -105,7 +106,7 @@ class TFJob:
         mappings |= {"pod": pod, "container": container, "run_policy": run_policy}
         clashes = _clash_problems(pod, container, run_policy, {**trained, "resources": resources or ps_resources})
         missing = [] if image else [Problem("image", "is empty", "name the image that every replica runs")]
-        _refuse({**trained, **counts, **texts, **switches, **mappings}, [*missing, *clashes, *policies.problems()])
+        _refuse({**trained, **counts, **texts, **switches, **mappings}, [*missing, *clashes, *wrong])
         workers, ps, min_workers, max_workers = map(count_of, counts.values())
 
         def replicas(kind: str, count: object, wanted: Resources) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class TFJob:
                 name=name,
                 namespace=namespace,
                 labels=dict(labels or {}),
-                annotations={**policies.annotations(), **(annotations or {}), **written},
+                annotations={**policies, **(annotations or {}), **written},
             ),
             "spec": _given(
                 successPolicy=success_policy,
@@ -249,26 +250,18 @@ class TFJob:
         from dataclasses import replace
 
         from tf_dist.core.api.overrides import apply_overrides, named_overrides, refuse_unknown_keys
-        from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse
+        from tf_dist.core.dialects import apply_step_overrides, parse
 
         own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
-        policies = _Policies(fallback, on_eviction, on_preemption, admission_timeout, bool(own.get(FALLBACK)))
-        wanted = StepOverrides(
-            workers=count_of(workers),
-            ps=count_of(ps),
-            queue=queue_name,
-            priority_class=priority_class,
-            image=image,
-            command=command or (),
-            args=args or (),
-            env=env_vars or {},
-            resources=resources or {},
-        )
+        has = bool(own.get(FALLBACK))
+        policies, wrong = _policies(fallback, on_eviction, on_preemption, admission_timeout, has_fallbacks=has)
         given: dict[str, object] = {"name": name, "namespace": namespace, "image": image, "command": command}
         given |= {"args": args, "workers": workers, "ps": ps, "env_vars": env_vars, "resources": resources}
         given |= {"queue_name": queue_name, "priority_class": priority_class}
         given |= {"labels": labels, "annotations": annotations, "overrides": overrides}
-        _refuse(given, policies.problems())
+        _refuse(given, wrong)
+        read = {name: options_of(RunOptions)[name].read(given[name]) for name in _CHANGES}
+        wanted = RunOptions(**read).changes(queue=queue_name)
         places = named_overrides(overrides or {})
         content = apply_overrides(apply_step_overrides(self._written.content, wanted), places)
         if places:
@@ -278,7 +271,7 @@ class TFJob:
                 warned = ()  # said when the job is read; a template may still become what is wanted
             refuse_unknown_keys(places, warned)
         metadata = {**content["metadata"], **_given(name=name, namespace=namespace)}
-        for key, more in (("labels", labels), ("annotations", {**policies.annotations(), **(annotations or {})})):
+        for key, more in (("labels", labels), ("annotations", {**policies, **(annotations or {})})):
             metadata |= _given(**{key: {**(metadata.get(key) or {}), **(more or {})}})
         made = copy.copy(self)
         made._written = replace(self._written, content={**content, "metadata": metadata})
@@ -333,33 +326,20 @@ def _requests(wanted: Resources) -> dict[str, Any]:
     return _given(requests=dict(wanted), limits={key: value for key, value in wanted.items() if "/" in key})
 
 
-class _Policies(NamedTuple):
-    """The arguments that are annotations of the job; see ``policy_annotations``."""
-
-    fallback: object
-    on_eviction: object
-    on_preemption: object
-    admission_timeout: object
-    has_fallbacks: bool = False  # the document has some of its own
-
-    def annotations(self) -> dict[str, str]:
-        """As annotations; InvalidJob."""
-        if all(one is None for one in self[:-1]):
-            return {}
-        from tf_dist.core.dialects import policy_annotations
-
-        return policy_annotations(**self._asdict(), open_=is_template)
-
-    def problems(self) -> tuple[Problem, ...]:
-        """What is wrong with them."""
-        if self.admission_timeout is not None and self.fallback is None and not self.has_fallbacks:
-            hint = "give fallback as well, or a limit to the one that waits: Client.wait(…, timeout=…)"
-            return (Problem("admission_timeout", "says when a fallback is tried, and there is none", hint),)
-        try:
-            self.annotations()
-        except InvalidJob as error:
-            return error.problems
-        return ()
+def _policies(
+    fallback: Any, on_eviction: Any, on_preemption: Any, admission_timeout: Any, *, has_fallbacks: bool = False
+) -> tuple[dict[str, str], tuple[Problem, ...]]:
+    """The annotations that these arguments become, and what is wrong with them."""
+    if admission_timeout is not None and fallback is None and not has_fallbacks:
+        hint = "give fallback as well, or a limit to the one that waits: Client.wait(…, timeout=…)"
+        return {}, (Problem("admission_timeout", "says when a fallback is tried, and there is none", hint),)
+    given = RunOptions(
+        fallback=fallback, on_eviction=on_eviction, on_preemption=on_preemption, admission_timeout=admission_timeout
+    )
+    try:
+        return given.policies(has_fallbacks=has_fallbacks, open_=is_template), ()
+    except InvalidJob as error:
+        return {}, error.problems
 
 
 def _refuse(given: Mapping[str, object], others: Iterable[Problem]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tf_dist.client.stored_jobs import StoredJob
 
 _REACTIONS: Final = ("fail", "skip", "ignore")
-_ARGUMENTS: Final = {name: OPTIONS[name] for name in ("namespace", "in_cluster")}
+_ARGUMENTS: Final = ("namespace", "in_cluster", "workers", "wait_for_completion")
 _OF_A_WAIT: Final = (
     "wait_for_completion",
     "deferrable",
@@ -53,6 +53,13 @@ class SubmitTFJobOperator(TFJobOperator):
         super().__init__(wait_for_completion=False, **kwargs)
 
 
+class _Act(NamedTuple):
+    """What an operator does to a job with the hook, and what its log says of that."""
+
+    do: Callable[[TFJobHook, StoredJob, Any], StoredJob]
+    told: Callable[[StoredJob, StoredJob, Any], str]
+
+
 class _StoredJobOperator(TextTemplates):
     """One act on a job of a cluster. What the operators for that have in common:
 
@@ -66,6 +73,7 @@ class _StoredJobOperator(TextTemplates):
 
     template_fields: Sequence[str] = ("job_name", "namespace", "kubernetes_conn_id", "config_file", "cluster_context")
     ui_color = "#ffe0b2"
+    does: ClassVar[_Act]
 
     def __init__(
         self,
@@ -97,8 +105,9 @@ class _StoredJobOperator(TextTemplates):
         """What is wrong with the arguments: asked when the DAG is read, and again when they are filled in."""
         yield from self.unfilled
         yield from job_name_problems(self.job_name, comes_later)
-        yield from attribute_problems(self, _ARGUMENTS)
-        yield from choice_problems("if_missing", self.if_missing, _REACTIONS)
+        yield from attribute_problems(self, {name: OPTIONS[name] for name in _ARGUMENTS if name in vars(self)})
+        for name in ("if_missing", "if_ended"):
+            yield from choice_problems(name, getattr(self, name, "fail"), _REACTIONS)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Do it. AirflowFailException for what no other try can do, either; ClusterError."""
@@ -123,8 +132,10 @@ class _StoredJobOperator(TextTemplates):
         self.log.info("nothing to do: %s", why)
 
     def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """What the operator is for; the job as it is then. InvalidJob if that cannot be done to it."""
-        raise NotImplementedError
+        """Do what the operator is for, and say so; the job as it is then. InvalidJob if that cannot be done to it."""
+        found = self.does.do(hook, job, self)
+        self.log.info("%s %s", job.shown, self.does.told(job, found, self))
+        return found
 
 
 class _JobChangeOperator(_StoredJobOperator):
@@ -137,25 +148,16 @@ class _JobChangeOperator(_StoredJobOperator):
         self.if_ended = if_ended  # before the arguments are looked at
         super().__init__(**kwargs)
 
-    def problems(self) -> Iterator[Problem]:
-        """What is wrong with the arguments."""
-        yield from super().problems()
-        yield from choice_problems("if_ended", self.if_ended, _REACTIONS)
-
     def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
         """Change the job; one that has ended, maybe just now, as ``if_ended`` says."""
         try:
-            return self.change(hook, job)
+            return super().act(hook, job)
         except InvalidJob as error:
             present = hook.get_job(job)
             if self.if_ended == "fail" or not present.status.finished:
                 raise
             self.react(self.if_ended, error)
             return present
-
-    def change(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """The change; InvalidJob if the job is over, or cannot be changed so."""
-        raise NotImplementedError
 
 
 def _is_suspended(job: StoredJob) -> bool:
@@ -169,11 +171,10 @@ class SuspendTFJobOperator(_JobChangeOperator):
     resumed. Arguments: ``job_name``, ``namespace``, ``if_missing``, ``if_ended``, and those that name the cluster.
     """
 
-    def change(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """Suspend it."""
-        found = hook.suspend(job)
-        self.log.info("%s %s", job.shown, "was suspended already" if _is_suspended(job) else "is being suspended")
-        return found
+    does = _Act(
+        lambda hook, job, _: hook.suspend(job),
+        lambda job, _, __: "was suspended already" if _is_suspended(job) else "is being suspended",
+    )
 
 
 class ResumeTFJobOperator(_JobChangeOperator):
@@ -182,11 +183,10 @@ class ResumeTFJobOperator(_JobChangeOperator):
     Arguments: those of ``SuspendTFJobOperator``.
     """
 
-    def change(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """Resume it."""
-        found = hook.resume(job)
-        self.log.info("%s %s", job.shown, "is resumed" if job.outcome else f"goes on as it is: {job.state}")
-        return found
+    does = _Act(
+        lambda hook, job, _: hook.resume(job),
+        lambda job, _, __: "is resumed" if job.outcome else f"goes on as it is: {job.state}",
+    )
 
 
 class ScaleTFJobOperator(_JobChangeOperator):
@@ -198,22 +198,19 @@ class ScaleTFJobOperator(_JobChangeOperator):
     """
 
     template_fields: Sequence[str] = (*_JobChangeOperator.template_fields, "workers")
+    does = _Act(
+        lambda hook, job, task: hook.scale(job, count_of(task.workers)),
+        lambda job, found, task: f"has {task.workers} workers{' already' if found is job else ''}",
+    )
 
     def __init__(self, *, workers: int | str, **kwargs: Any) -> None:
         self.workers = workers  # before the arguments are looked at
         super().__init__(**kwargs)
 
-    def problems(self) -> Iterator[Problem]:
-        """What is wrong with the arguments."""
-        yield from super().problems()
-        yield from OPTIONS["workers"].problems(self.workers, comes_later)
 
-    def change(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """Scale it."""
-        found = hook.scale(job, count_of(self.workers))
-        had = " already" if found is job else ""
-        self.log.info("%s has %s workers%s", job.shown, self.workers, had)
-        return found
+def _deleted(hook: TFJobHook, job: StoredJob, task: DeleteTFJobOperator) -> StoredJob:
+    hook.delete(job, wait=task.wait_for_completion)
+    return job
 
 
 class DeleteTFJobOperator(_StoredJobOperator):
@@ -225,17 +222,11 @@ class DeleteTFJobOperator(_StoredJobOperator):
     however the others end.
     """
 
+    does = _Act(
+        _deleted,
+        lambda _, __, task: "is gone" if task.wait_for_completion else "is being deleted",
+    )
+
     def __init__(self, *, wait_for_completion: bool = False, if_missing: str = "ignore", **kwargs: Any) -> None:
         self.wait_for_completion = wait_for_completion  # before the arguments are looked at
         super().__init__(if_missing=if_missing, **kwargs)
-
-    def problems(self) -> Iterator[Problem]:
-        """What is wrong with the arguments."""
-        yield from super().problems()
-        yield from OPTIONS["wait_for_completion"].problems(self.wait_for_completion, lambda _: False)
-
-    def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """Delete it."""
-        hook.delete(job, wait=self.wait_for_completion)
-        self.log.info("%s %s", job.shown, "is gone" if self.wait_for_completion else "is being deleted")
-        return job
