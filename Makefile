@@ -13,7 +13,7 @@ help: ## What can be made
 .venv/installed: pyproject.toml constraints.txt .ci/install
 	@test -n "$(PYTHON)" || { echo "tf-dist needs Python 3.11 or later: install it, or say make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv .venv
-	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[airflow,argo,dev,tensorflow]'
+	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[airflow-connection,argo,dev,tensorflow]'
 	@touch $@
 
 install: .venv/installed ## Make .venv with everything in it

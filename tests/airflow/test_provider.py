@@ -77,3 +77,9 @@ def test_nothing_of_what_a_task_needs_is_imported(code: str, forbidden: set[str]
     script = f"import sys\n{code}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert not forbidden & set(done.stdout.split())
+
+
+def test_needs_no_kubernetes_provider() -> None:
+    """It brings the form of a connection in the UI, and only who wants that installs it."""
+    package = Path(import_module("tf_dist.airflow").__path__[0])
+    assert [path.name for path in package.rglob("*.py") if "providers.cncf" in path.read_text()] == []
