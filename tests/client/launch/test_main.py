@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,9 @@ def test_help_shows_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == exit_codes.SUCCEEDED
     shown = capsys.readouterr().out
     assert [name for name in ROWS if f"\n  {name} " not in shown] == []
+
+
+def test_little_is_loaded_before_the_first_line() -> None:
+    script = "import sys, tf_dist.client.launch.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert {"yaml", "pydantic", "numpy", "tf_dist.core.dialects"}.isdisjoint(done.stdout.split())

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from tf_dist.client.launch import contract
 from tf_dist.core.api.fieldpath import suggestion
-from tf_dist.core.api.overrides import shorten_text
 from tf_dist.core.steps.run_options import (
     ANY,
     CHOICE,
@@ -37,6 +36,7 @@ from tf_dist.core.steps.run_options import (
     RunOptions,
     option,
     options_of,
+    shown_value,
 )
 from tf_dist.core.steps.shutdown import OnTerm
 from tf_dist.errors import InvalidJob, Problem
@@ -182,7 +182,7 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.env
             else:
                 name, equals, value = text.partition("=")
                 if not equals:
-                    raise InvalidJob([Problem(shorten_text(text), "is not an option", f"write NAME=VALUE, or {_JOB}")])
+                    raise InvalidJob([Problem(shown_value(text), "is not an option", f"write NAME=VALUE, or {_JOB}")])
                 if name.startswith(_VALUE):
                     values[name.removeprefix(_VALUE)] = value
                 else:
@@ -232,12 +232,12 @@ def _document(text: str) -> dict[str, Any]:
 def _read(name: str, value: Any, options: dict[str, Any]) -> Iterator[Problem]:
     """Put the value of an option into ``options``, or say what is wrong with it. Lists and mappings are joined."""
     if (row := ROWS.get(name)) is None:
-        yield Problem(shorten_text(name)[1:-1], "is not an option", suggestion(name, ROWS, _HELP))
+        yield Problem(shown_value(name)[1:-1], "is not an option", suggestion(name, ROWS, _HELP))
         return
     try:
         read = row.read(json.loads(value) if row.kind.structured and isinstance(value, str) and value else value)
     except (ValueError, RecursionError) as error:
-        yield Problem(name, f"{shorten_text(str(value))} is not JSON: {error}", f"write {row.example}")
+        yield Problem(name, f"{shown_value(str(value))} is not JSON: {error}", f"write {row.example}")
         return
     # What a workflow was to fill in stands here as it is.
     judged = value if row.kind.of_text and value != "" else read

@@ -52,7 +52,7 @@ def count_of(given: Any) -> Any:
 
 def _text(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if not isinstance(value, str):
-        yield Problem(name, f"must be text, not {_shown(value)}", f'write "{example}"')
+        yield Problem(name, f"must be text, not {shown_value(value)}", f'write "{example}"')
 
 
 def _line(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -60,14 +60,14 @@ def _line(name: str, value: object, example: str, later: Later) -> Iterator[Prob
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
     elif len(value) > _LONGEST_LINE or not value.isprintable() or "{{" in value:
-        what = f"{_shown(value)} is not one line of at most {_LONGEST_LINE} printable characters"
+        what = f"{shown_value(value)} is not one line of at most {_LONGEST_LINE} printable characters"
         yield Problem(name, what, f"write {example}")
 
 
 def _word(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     yield from _line(name, value, example, later)
     if isinstance(value, str) and " " in value:
-        yield Problem(name, f"{_shown(value)} has a space in it", "write one word")
+        yield Problem(name, f"{shown_value(value)} has a space in it", "write one word")
 
 
 def _name(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -75,7 +75,7 @@ def _name(name: str, value: object, example: str, later: Later) -> Iterator[Prob
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
     elif value and not is_dns_label(value):
-        yield Problem(name, f"{_shown(value)} is no name", NAME_HINT)
+        yield Problem(name, f"{shown_value(value)} is no name", NAME_HINT)
 
 
 def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -83,36 +83,38 @@ def _words(name: str, value: object, example: str, later: Later) -> Iterator[Pro
         right = f"write {example}"
         if isinstance(value, str) and len(value) <= _MOST_SHOWN and not is_template(value):
             right = f"give the words one by one: {value.split()!r}"
-        yield Problem(name, f"must be a list of texts, not {_shown(value)}", right)
+        yield Problem(name, f"must be a list of texts, not {shown_value(value)}", right)
         return
     for index, word in enumerate(value):
         if not isinstance(word, str) and not later(word):
-            yield Problem(f"{name}[{index}]", f"must be text, not {_shown(word)}", f"give {_shown(str(word))}")
+            yield Problem(
+                f"{name}[{index}]", f"must be text, not {shown_value(word)}", f"give {shown_value(str(word))}"
+            )
 
 
 def _count(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     found = count_of(value)
     if type(found) is not int or not 0 <= found < 10**_DIGITS:
-        what = f"{_shown(value)} is not a whole number from 0 up, of at most {_DIGITS} digits"
+        what = f"{shown_value(value)} is not a whole number from 0 up, of at most {_DIGITS} digits"
         yield Problem(name, what, f"write {example}")
 
 
 def _seconds(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     found = seconds_of(value)
     if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
-        yield Problem(name, f"{_shown(value)} is not a time", "write 90s, 10m or 1h30m")
+        yield Problem(name, f"{shown_value(value)} is not a time", "write 90s, 10m or 1h30m")
 
 
 def _interval(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     """Seconds between two requests; with 0 they would never pause."""
     found = seconds_of(value)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 < found < math.inf:
-        yield Problem(name, f"{_shown(value)} is not a time above 0", "write 90s, 10m or 1h30m")
+        yield Problem(name, f"{shown_value(value)} is not a time above 0", "write 90s, 10m or 1h30m")
 
 
 def _switch(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     if not (isinstance(value, int) and value in (0, 1)):
-        yield Problem(name, f"must be True or False, not {_shown(value)}", "give True or False")
+        yield Problem(name, f"must be True or False, not {shown_value(value)}", "give True or False")
 
 
 def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -126,7 +128,7 @@ def _fields(name: str, value: object, example: str, later: Later) -> Iterator[Pr
 
 
 def _texts(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    yield from _entries(name, value, example, later, (str,), _shown)
+    yield from _entries(name, value, example, later, (str,), shown_value)
 
 
 def _labels(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -135,7 +137,7 @@ def _labels(name: str, value: object, example: str, later: Later) -> Iterator[Pr
     for key, one in value.items() if isinstance(value, Mapping) else ():
         if isinstance(one, str) and not later(one) and not is_label_value(one):
             hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
-            yield Problem(f"{name}[{key!r}]", f"{_shown(one)} is no value that a label can have", hint)
+            yield Problem(f"{name}[{key!r}]", f"{shown_value(one)} is no value that a label can have", hint)
 
 
 def _annotations(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -494,16 +496,16 @@ def choice_problems(path: str, value: object, known: Collection[str]) -> Iterato
     if value not in known:
         words = ", ".join(known)
         hint = suggestion(str(value), known, f"write one of {words}")
-        yield Problem(path, f"{_shown(value)} is none of {words}", hint)
+        yield Problem(path, f"{shown_value(value)} is none of {words}", hint)
 
 
 def job_name_problems(value: object, later: Later = is_template) -> Iterator[Problem]:
     """What is wrong with the name of a job that is there."""
     if not later(value) and not (isinstance(value, str) and _JOB_NAME.fullmatch(value)):
-        yield Problem("job_name", f"{_shown(value)} is no job", "write NAME, tfjob/NAME or vcjob/NAME")
+        yield Problem("job_name", f"{shown_value(value)} is no job", "write NAME, tfjob/NAME or vcjob/NAME")
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
     """The value, or how it begins."""
     if isinstance(value, str):
         return repr(value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…")
