@@ -48,8 +48,19 @@ _TEXT: Final = ANY._replace(read=str, empty="")
 _NUMBER: Final = COUNT._replace(empty=0)
 _FOLDER: Final = ANY._replace(read=Path, empty=Path(contract.OUT))
 _DATA: Final = POLICIES
+
 _GRACE: Final = 30.0
 """Kubernetes' own, where Argo does not say another."""
+
+
+def _as_texts(given: Any) -> Any:
+    """Values as a workflow has them: a number, too, is text there."""
+    if not isinstance(given, Mapping):
+        return given
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+
+
+_TEXTS: Final = FIELDS._replace(read=_as_texts)
 
 
 launcher_option = partial(option, operator=False, step=False)
@@ -69,7 +80,7 @@ class LauncherOptions(RunOptions):
         "the ``text`` around the value, which takes the place of ``{}``.",
     )
     values: Mapping[str, str] | None = launcher_option(
-        FIELDS,
+        _TEXTS,
         "The values of inputs by their names; each as an argument of its own, too: ``values.NAME=VALUE``.",
         '{"steps": "4000"}',
     )
@@ -225,7 +236,7 @@ def _document(text: str) -> dict[str, Any]:
             data = zlib.decompressobj().decompress(base64.b64decode(text.removeprefix(_PACKED)), _MOST_UNPACKED)
             text = data.decode()
         return dict(json.loads(text))
-    except (ValueError, RecursionError, zlib.error) as error:
+    except (ValueError, TypeError, RecursionError, zlib.error) as error:
         raise InvalidJob([Problem(what, f"is not JSON: {error}", f"write {_JOB}")]) from None
 
 
