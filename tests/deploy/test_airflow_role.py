@@ -20,7 +20,6 @@ from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api import names
 from tf_dist.errors import Forbidden
 
 pytestmark = pytest.mark.cluster

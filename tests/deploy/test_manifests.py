@@ -16,9 +16,9 @@ from tests.deploy.rbac import Call, Subject, allowed
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import controller_lease_name, system_namespace
 from tf_dist.controller.manager import Manager, ManagerSettings
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.gang.resources.queue_resource import QuotaShape, SpecShape
 from tf_dist.errors import AlreadyExists, Forbidden
 from tools.definitions.crds import queues, templates, tfjobs, volcano_commands, volcano_jobs

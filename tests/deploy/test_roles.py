@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
+from tf_dist.controller.leases.lease_monitor import LeaseMonitor, delete_expired_leases
 
 from tests.cluster.support import exists, names
 from tests.controller.harness import container, tfjob
@@ -46,12 +48,10 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerSettings
-from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
 from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.lease import LeaseRef
-from tf_dist.controller.leases.lease_monitor import LeaseMonitor, delete_expired_leases
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api.status_codec import MEMORY_CONDITION, stored_status
 from tf_dist.errors import Forbidden
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
+from tf_dist.client.inline_driver import inline_driver
 
 from tests.cluster.conftest import SERVICE_ACCOUNTS
 from tests.cluster.support import wait_for
@@ -15,7 +16,6 @@ from tests.deploy.kubelet import Kubelet
 from tests.deploy.manifests import template
 from tests.waiting import until
 from tf_dist.client.connection import connect
-from tf_dist.client.inline_driver import inline_driver
 from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.core.api import names

@@ -15,8 +15,8 @@ from tf_dist.cli import job_output
 from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_problems, pods_of
 from tf_dist.cluster.api import LEASES, NODES, PODS, QUEUES, TFJOBS, Object
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerSettings
 from tf_dist.controller.leases.lease import DRIVER_CONTROLLER
+from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api import names
 from tf_dist.errors import ClusterError, Forbidden
 

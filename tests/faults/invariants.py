@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Final
 
+from tf_dist.controller.gang_admission.pending_admissions import LEADER_ANNOTATION
+
 from tests.faults.record import (
     ENDED,
     JOBS,
@@ -32,7 +34,6 @@ from tests.faults.record import (
 )
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.apiserver.storage.store import Key
-from tf_dist.controller.gang_admission.pending_admissions import LEADER_ANNOTATION
 from tf_dist.controller.leases.lease import BROKEN_BY, TAKEOVER_DELAY
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from enum import Enum
 
+from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
+from tf_dist.controller.leases.lease_monitor import LeaseMonitor
+
 from tests.faults.documents import TEAM, Shape
 from tests.faults.simulation import Process, SimulatedRuntime
 from tests.faults.site import Site
 from tests.faults.wire import Network, Server, Wire
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.settings import ControllerSettings, JobRef
-from tf_dist.controller.gang_admission.admission_leader import LeaseAdmissionLeader
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import Leadership, LeaseLeadership, Standalone
 from tf_dist.controller.leases.lease import (
@@ -20,7 +21,7 @@ from tf_dist.controller.leases.lease import (
     admissions_lease_name,
     controller_lease_name,
 )
-from tf_dist.controller.leases.lease_monitor import LeaseMonitor
+from tf_dist.controller.settings import ControllerSettings, JobRef
 
 # Seconds: a driver is notified of everything, and nothing waits for its resync.
 _NEVER = 1e9

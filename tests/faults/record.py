@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION
+
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.apiserver.storage.store import Key
-from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import policy_may_restart

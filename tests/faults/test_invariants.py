@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LEADER_ANNOTATION
 
 from tests.controller.harness import Clock, World, replica, running, tfjob
 from tests.faults.invariants import Invariants
@@ -15,7 +16,6 @@ from tests.faults.rest import Rest
 from tf_dist.cluster.api import LEASES, NODES, PODS, PRIORITY_CLASSES, SERVICES, TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LEADER_ANNOTATION
 from tf_dist.core.api import names
 
 ME = Author("", sees_nodes=True)

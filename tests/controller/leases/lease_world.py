@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tf_dist.controller.leases.lease_monitor import LeaseMonitor
+
 from tf_dist.cluster.api import LEASES
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.lease import LeaseRef
-from tf_dist.controller.leases.lease_monitor import LeaseMonitor
 from tf_dist.errors import NotFound, Unavailable
 
 SHARED = LeaseRef("default", "tf-dist-controller")

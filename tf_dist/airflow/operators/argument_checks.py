@@ -7,7 +7,6 @@ from typing import Any
 
 from tf_dist.airflow.jobs.job_request import is_document_text, job_type_problem
 from tf_dist.airflow.task_options import OPTIONS, attribute_problems, comes_later, read_options
-from tf_dist.core.steps.adoption import DriverChoice
 from tf_dist.errors import InvalidJob, Problem
 
 
