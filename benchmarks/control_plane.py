@@ -23,17 +23,10 @@ from typing import Any
 
 from benchmarks.jobs import tfjob
 from benchmarks.measure import Measured, Row, Target, benchmark, cpu_seconds, in_turn, resident_mib, until
-from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
+from tf_dist.cluster.api import NAMESPACES, NODES, PODS, SERVICES, TFJOBS, Cluster, Object
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.client_config import load_config
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.controller.leases.lease import (
-    LeaseRef,
-    admission_leader_lease,
-    controller_lease_name,
-    pending_admissions_lease,
-    system_namespace,
-)
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.core.api.assignment import Admit
 from tf_dist.core.api.context import Create, EmitEvent, Observed, WriteStatus
@@ -80,18 +73,8 @@ def prepared() -> Iterator[Cluster]:
         until(lambda: _served(cluster))
         for number in range(60):
             _node(cluster, f"{SPACE}-{number}")
-        where = system_namespace()
-        for namespace in (SPACE, where):
-            with suppress(AlreadyExists):
-                cluster.create(NAMESPACES, None, {"metadata": {"name": namespace}})
-        # As tf-dist install brings them: where one is missing, its first holder makes sure for a while that none was.
-        for lease in (
-            LeaseRef(SPACE, controller_lease_name((SPACE,))),
-            admission_leader_lease(where),
-            pending_admissions_lease(where),
-        ):
-            with suppress(AlreadyExists):
-                cluster.create(LEASES, lease.namespace, {"metadata": {"name": lease.name}})
+        with suppress(AlreadyExists):
+            cluster.create(NAMESPACES, None, {"metadata": {"name": SPACE}})
         try:
             yield cluster
         finally:
@@ -136,7 +119,7 @@ class Controller:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [sys.executable, "-m", "tf_dist", "controller", "--kubeconfig", os.environ[VARIABLE]]
-        command += ["--lease-namespace", SPACE, "--metrics-port", str(self.port), "--namespace", SPACE]
+        command += ["--metrics-port", str(self.port), "--namespace", SPACE]
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         until(self.ready)
 

@@ -19,7 +19,6 @@ from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.controller.manager import tune_garbage_collector
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings
@@ -127,9 +126,7 @@ def scene(waiting: int) -> Iterator[Scene]:
     """So many gangs wait, and a driver follows them."""
     tune_garbage_collector()
     # No resync: it has every job that waits say anew what is free now, one after the other, and there is never rest.
-    settings = ControllerSettings(
-        volcano_jobs=False, workers=16, admissions=LeaseRef("default", "admissions"), resync_waiting=_NO_RESYNC
-    )
+    settings = ControllerSettings(volcano_jobs=False, workers=16, resync_waiting=_NO_RESYNC)
     journal = Copies("waiting", waiting, vary=_in_line)
     with MemoryCluster(journal=journal, uids=journal.uids) as small:
         _fill(small, Controller(small, settings=settings))

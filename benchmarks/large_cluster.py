@@ -51,7 +51,7 @@ def _documents() -> dict[Resource, list[Object]]:
     document = tfjob(_NAME, workers=WORKERS)
     document["spec"]["tfReplicaSpecs"].pop("PS", None)
     memory.create(TFJOBS, "default", document)
-    driver = Controller(memory, leadership=Standalone("bench"), settings=ControllerSettings(volcano_jobs=False))
+    driver = Controller(memory, leadership=Standalone(), settings=ControllerSettings(volcano_jobs=False))
     for _ in range(3):
         driver.step()
     for pod in memory.list(PODS).items:
@@ -231,7 +231,7 @@ def drive(url: str) -> None:
     looked = Looked()
     settings = ControllerSettings(volcano_jobs=False, workers=16)
     with RestCluster(url, paced=True) as cluster:
-        driver = Controller(cluster, leadership=Standalone("bench"), settings=settings, recorder=looked)
+        driver = Controller(cluster, leadership=Standalone(), settings=settings, recorder=looked)
         began = time.monotonic()
         driver.start()
         until(lambda: driver.synced() and looked.count >= JOBS)
