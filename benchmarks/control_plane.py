@@ -286,8 +286,8 @@ class Peer:
 
 
 def _write_alike(cluster: Cluster, scheduler: str, events: int) -> None:
-    """What a driver writes for these jobs: one status, one service and the pods of each, and some events."""
-    peer, driver = Peer(cluster, jobs=JOBS, events=events), f"{SPACE}/{controller_lease_name((SPACE,))}"
+    """What a controller writes for these jobs: one status, one service and the pods of each, and some events."""
+    peer = Peer(cluster, jobs=JOBS, events=events)
 
     def write(number: int) -> None:
         stored = cluster.create(TFJOBS, SPACE, job_of(number, workers=REPLICAS - 1, scheduler=scheduler))
@@ -295,7 +295,7 @@ def _write_alike(cluster: Cluster, scheduler: str, events: int) -> None:
         if reading.job is None:
             raise ValueError("the job of this benchmark is invalid")
         verdict = placed(number, workers=REPLICAS - 1)
-        observed = Observed(now=0.0, verdict=verdict, driver=driver, accepted=reading.accepted)
+        observed = Observed(now=0.0, verdict=verdict, accepted=reading.accepted)
         peer.write(number, stored, reading.job, observed)
 
     with ThreadPoolExecutor(16) as pool:
