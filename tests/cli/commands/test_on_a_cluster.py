@@ -23,15 +23,15 @@ from tests.cli.processes import on_terminal, rest, until
 from tests.cli.refusing import STORED, forbidden, refusing
 from tests.cluster.client.secure import kubeconfig
 from tests.faults.proxy import Fault, Kind, Proxy
+from tests.leaderless import LeaderlessCluster, controller
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, NAMESPACES, PODS, TFJOBS
 from tf_dist.cluster.client import client_config
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.controller.leases.lease import DRIVER_INLINE
 from tf_dist.core.api import names
 from tf_dist.errors import NotFound
-from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
+from tf_dist.local.embedded import EmbeddedSettings, write_private_json
 
 FOREVER = "trap 'exit 143' TERM; echo up; while :; do sleep 0.05; done"
 
@@ -62,10 +62,10 @@ class Elsewhere:
             return None
 
     def leases(self) -> list[str]:
-        """Those of drivers that live in a process of their own."""
-        found = self.cluster.list(LEASES).items
-        inline = [one for one in found if (one["metadata"].get("labels") or {}).get(names.DRIVER) == DRIVER_INLINE]
-        return [one["metadata"]["name"] for one in inline]
+        """By which programs lead a namespace."""
+        found = self.cluster.list(LEASES, labels=names.LEADER).items
+        refs = [f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found]
+        return [ref for ref in refs if not ref.startswith(f"{names.SYSTEM_NAMESPACE}/")]
 
     def pods(self, name: str) -> list[str]:
         found = self.cluster.list(PODS, labels=f"{names.JOB_NAME}={name}").items
@@ -86,6 +86,22 @@ def elsewhere(local: Program, tmp_path_factory: pytest.TempPathFactory) -> Itera
         cluster.create(NAMESPACES, None, {"metadata": {"name": "research"}})
         yield Elsewhere(program, str(path), cluster)
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def leaderless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """A cluster without a controller: a run leads."""
+    folder, scratch = tmp_path_factory.mktemp("leaderless"), tempfile.mkdtemp(prefix="td-")
+    program, path = Program(folder, surroundings(folder, scratch) | {"PYTHONUNBUFFERED": "1"}), folder / "config"
+    node = tempfile.mkdtemp(prefix="td-")  # apart: what the node runs is not the program's
+    settings = EmbeddedSettings(state_dir=Path(node), network=NetworkMode.SHARED)
+    with LeaderlessCluster(settings) as embedded:
+        write_private_json(embedded.kubeconfig(), path)
+        with client_config.load_config(str(path)).cluster() as cluster:
+            cluster.create(NAMESPACES, None, {"metadata": {"name": "research"}})
+            yield Elsewhere(program, str(path), cluster)
+    for used in (scratch, node):
+        shutil.rmtree(used, ignore_errors=True)
 
 
 def test_a_job_from_submit_to_delete(elsewhere: Elsewhere) -> None:
@@ -190,60 +206,135 @@ def test_a_terminal_is_told_where_something_changes(elsewhere: Elsewhere) -> Non
 # Runs
 
 
-def test_a_run_drives_its_job_from_here_and_takes_it_away(elsewhere: Elsewhere) -> None:
-    job = elsewhere.job("echo step=1 accuracy=0.9; pwd")
-    process = elsewhere.program.start("run", f"{job}.yaml", "--kubeconfig", elsewhere.kubeconfig)
+@pytest.fixture(params=["leaderless", "elsewhere"], ids=["nobody leads", "a controller leads"])
+def either(request: pytest.FixtureRequest) -> Elsewhere:
+    """A run leads its namespace where nobody else does; its user sees no difference."""
+    found: Elsewhere = request.getfixturevalue(request.param)
+    return found
+
+
+def test_a_run_takes_its_job_away_at_its_end(either: Elsewhere) -> None:
+    job = either.job("echo step=1 accuracy=0.9; pwd")
+    process = either.program.start("run", f"{job}.yaml", "--kubeconfig", either.kubeconfig)
     text = rest(process)
     assert process.returncode == 0, text
-    assert f"worker-0 | {elsewhere.program.folder}\n" in text
+    assert f"worker-0 | {either.program.folder}\n" in text
     assert f"{job}: Succeeded" in text
     assert "accuracy:    0.9000" in text
-    assert elsewhere.stored(job) is None
-    assert (elsewhere.pods(job), elsewhere.leases()) == ([], [])
+    assert either.stored(job) is None
+    assert (either.pods(job), either.leases()) == ([], [])
 
 
-def test_a_run_that_fails(elsewhere: Elsewhere) -> None:
-    job = elsewhere.job("echo out of luck; exit 3")
-    found = elsewhere("run", f"{job}.yaml", "-o", "json")
+def test_a_run_that_fails(either: Elsewhere) -> None:
+    job = either.job("echo out of luck; exit 3")
+    found = either("run", f"{job}.yaml", "-o", "json")
     assert found.returncode == 1
     report = json.loads(found.stdout)
     assert (report["state"], report["exitCode"], report["kept"]) == ("Failed", 1, None)
     assert "worker-0 | out of luck" in found.stderr
-    assert (elsewhere.stored(job), elsewhere.leases()) == (None, [])
+    assert (either.stored(job), either.leases()) == (None, [])
 
 
-def test_a_job_that_is_kept_stays(elsewhere: Elsewhere) -> None:
+def test_a_job_that_is_kept_stays(leaderless: Elsewhere) -> None:
+    elsewhere = leaderless
     job = elsewhere.job("echo kept")
-    found = elsewhere("run", f"{job}.yaml", "--keep", "--context", "research")
+    found = elsewhere("run", f"{job}.yaml", "--keep", "-n", "research")
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "kept in:     context research, namespace research" in found.stdout
+    assert "namespace research" in found.stdout
     stored = elsewhere.stored(job, "research")
     assert stored is not None
     assert stored["status"]["tfDist"]["phase"] == "Completed"
-    driver = stored["metadata"]["annotations"][names.DRIVER]
-    assert re.fullmatch(r"research/tf-dist-\w+", driver)
     assert elsewhere("logs", job, "-n", "research").stdout == "worker-0 | kept\n"
     assert elsewhere.leases() == []
     assert elsewhere("delete", job, "-n", "research", "--wait", "--timeout", "180s").returncode == 0
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_ctrl_c_takes_the_job_away_unless_it_is_kept(elsewhere: Elsewhere, keep: bool) -> None:
-    job = elsewhere.job(FOREVER)
-    options = ["--kubeconfig", elsewhere.kubeconfig, *(["--keep"] if keep else [])]
-    process = elsewhere.program.start("run", f"{job}.yaml", *options)
+def test_ctrl_c_takes_the_job_away_unless_it_is_kept(either: Elsewhere, keep: bool) -> None:
+    job = either.job(FOREVER)
+    options = ["--kubeconfig", either.kubeconfig, *(["--keep"] if keep else [])]
+    process = either.program.start("run", f"{job}.yaml", *options)
     until(process, "worker-0 | up")
-    assert len(elsewhere.leases()) == 1
     process.send_signal(signal.SIGINT)
     text = rest(process)
     assert process.returncode == 130, text
-    assert elsewhere.leases() == []
+    assert either.leases() == []
     if keep:
         assert "the job stays where it is" in text
-        assert elsewhere.stored(job) is not None
-        assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
-    assert eventually(lambda: elsewhere.stored(job) is None and not elsewhere.pods(job))
-    assert eventually(lambda: not elsewhere.program.processes())
+        assert either.stored(job) is not None
+        assert either("delete", job, "--wait", "--timeout", "180s").returncode == 0
+    assert eventually(lambda: either.stored(job) is None and not either.pods(job))
+    assert eventually(lambda: not either.program.processes())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ends", "is killed"])
+def test_of_two_runs_one_leads_and_when_it_goes_the_other_does(leaderless: Elsewhere, number: signal.Signals) -> None:
+    flag = leaderless.program.folder / f"flag-{number.name}"
+    first, second = leaderless.job(FOREVER), leaderless.job(f"echo up; until test -e {flag}; do sleep 0.05; done")
+    with_config = ("--kubeconfig", leaderless.kubeconfig)
+    leading = leaderless.program.start("run", f"{first}.yaml", *with_config)
+    until(leading, "worker-0 | up")
+    following = leaderless.program.start("run", f"{second}.yaml", *with_config)
+    until(following, "worker-0 | up")  # it was the first that started it
+    (lease,) = leaderless.cluster.list(LEASES, "default").items
+    pods = leaderless.pods(second)
+    assert lease["spec"]["holderIdentity"] in leaderless("explain", second).stdout
+    leading.send_signal(number)
+    rest(leading)
+    flag.touch()
+    text = rest(following)
+    assert following.returncode == 0, text
+    assert f"{second}: Succeeded" in text
+    assert len(pods) == 1
+    assert leaderless.leases() == []
+    if number is signal.SIGKILL:
+        assert leaderless.stored(first) is not None, "what was killed took nothing away"
+        assert leaderless("delete", first).returncode == 0
+    assert eventually(lambda: leaderless.stored(first) is None and not leaderless.pods(first))
+
+
+def test_a_run_for_a_controller_says_that_none_leads_and_waits_for_one(leaderless: Elsewhere) -> None:
+    job = leaderless.job("echo here")
+    process = leaderless.program.start(
+        "run", f"{job}.yaml", "--driver=controller", "--kubeconfig", leaderless.kubeconfig
+    )
+    said = until(process, "no controller leads the job's namespace or the cluster")
+    assert "tf-dist install" in said
+    assert leaderless.pods(job) == []
+    with controller(leaderless.cluster):
+        text = rest(process)
+    assert process.returncode == 0, text
+    assert "worker-0 | here" in text
+
+
+def test_commands_say_who_leads_and_where_nobody_does(leaderless: Elsewhere) -> None:
+    job = leaderless.job(FOREVER)
+    found = leaderless("submit", f"{job}.yaml")
+    assert (found.returncode, found.stdout) == (0, f"tfjob/{job} submitted\n")
+    assert "warning: no controller leads the job's namespace or the cluster" in found.stderr
+    for command in (("get",), ("explain", job), ("describe", job)):
+        found = leaderless(*command)
+        assert "no controller leads" in found.stdout + found.stderr, command
+    with controller(leaderless.cluster) as leadership:
+        assert eventually(lambda: leadership.kinds())
+        led = f"{leadership.identity} leads the cluster (Lease tf-dist-system/tf-dist-controller)"
+        assert led in leaderless("get", "-o", "wide").stderr
+        assert led in leaderless("explain", job).stdout
+        assert led in leaderless("describe", job).stdout
+        leader = json.loads(leaderless("explain", job, "-o", "json").stdout)["leader"]
+        assert leader == {"holder": leadership.identity, "lease": "tf-dist-system/tf-dist-controller"}
+        _, text = on_terminal(
+            leaderless.program,
+            "submit",
+            f"{job}.yaml",
+            "--set",
+            f"metadata.name={job}-b",
+            "--kubeconfig",
+            leaderless.kubeconfig,
+        )
+        assert led in text
+        for name in (job, f"{job}-b"):
+            assert leaderless("delete", name, "--wait", "--timeout", "180s").returncode == 0
 
 
 def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Elsewhere, tmp_path: Path) -> None:
@@ -268,12 +359,10 @@ def test_a_signal_ends_a_run_although_the_cluster_does_not_answer(elsewhere: Els
     assert process.returncode != 0
     assert "Traceback" not in text
     assert "may still be in" in text, "it says what may be left"
-    for lease in elsewhere.leases():
-        elsewhere.cluster.delete(LEASES, "default", lease)
     assert elsewhere("delete", job, "--wait", "--timeout", "180s").returncode == 0
 
 
-def test_on_the_local_cluster_its_own_driver_drives(local: Program, elsewhere: Elsewhere) -> None:
+def test_on_the_local_cluster_its_own_controller_leads(local: Program, elsewhere: Elsewhere) -> None:
     job = elsewhere.job("echo here")
     found = local("run", str(elsewhere.program.folder / f"{job}.yaml"), "--local")
     assert found.returncode == 0, found.stdout + found.stderr
@@ -282,9 +371,9 @@ def test_on_the_local_cluster_its_own_driver_drives(local: Program, elsewhere: E
 
 
 def test_where_there_is_no_dns_replicas_find_each_other_all_the_same(tf_dist: Program) -> None:
-    """As on a Mac: the pods share one network, and who drives the job is another process than the cluster."""
+    """As on a Mac: the pods share one network, and the controller of the job is in another process than the cluster."""
     settings = EmbeddedSettings(state_dir=Path(tf_dist.env["TMPDIR"], "node"), network=NetworkMode.SHARED)
-    with EmbeddedCluster(settings) as cluster:
+    with LeaderlessCluster(settings) as cluster:
         write_private_json(cluster.kubeconfig(), tf_dist.folder / "config")
         job = tf_dist.job('echo "$TF_CONFIG"', workers=2)
         # Else the end of the first ends the other, which may not have spoken, and what is deleted has no log.
@@ -379,5 +468,5 @@ def test_a_volcano_job_is_left_to_volcano(tf_dist: Program) -> None:
     with refusing({"customresourcedefinitions": (200, definition)}) as url:
         found = tf_dist("run", "job.yaml", "--kubeconfig", kubeconfig(tf_dist.folder / "config", url))
     assert found.returncode == 2
-    assert "Job vc is Volcano's to drive" in found.stderr
+    assert "Job vc is for Volcano's controller" in found.stderr
     assert "tf-dist submit" in found.stderr

@@ -112,14 +112,15 @@ def describe(
 
     from tf_dist.cli.job_output import show_findings
     from tf_dist.client.client import Client
-    from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, summary
+    from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, leader_problems, summary
     from tf_dist.core.api.pods import pod_views
     from tf_dist.errors import InvalidJob
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     job = client.get(name)
     raw = client.pods(job)
-    events, found = events_of(client.cluster, job, raw), find_problems(job, raw)
+    events = events_of(client.cluster, job, raw)
+    found = (*leader_problems(client.cluster, [job]), *find_problems(job, raw))
     if form is options.TextFormat.JSON:
         findings = [asdict(one) for one in found]
         output.data("json", {"job": summary(job), "pods": raw, "events": events, "diagnosis": findings})
@@ -130,7 +131,7 @@ def describe(
     except InvalidJob:  # there is no spec to go by
         pods = None
         output.line(output.styled(job.shown, "bold"))
-    _status(job, "; ".join(map(str, client.leaders([job]))))
+    _status(job, "; ".join(str(one) for one in client.leaders([job]) if one.holder))
     _conditions(job)
     if pods is not None:
         _replicas(job, pods)
