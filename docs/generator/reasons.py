@@ -13,7 +13,7 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "SpecAccepted": "whether the present spec is in force; False: it cannot be read, and the last accepted one stays",
     "Admitted": "whether the gang has a place; its reason says why it waits",
     "Stalled": "there while the job cannot go on, with the error that keeps it from that",
-    "Created": "the job is known to its driver",
+    "Created": "the job is known to its controller",
     "Running": "all replicas that have to run do so",
     "Restarting": "replicas failed and start again",
     "Suspended": "the job is stopped and may be resumed",
