@@ -19,7 +19,7 @@ from tests.airflow.instance import Instance, MakeOperator
 from tests.airflow.light import LightSite, light_site
 from tests.airflow.site import SECONDS, Site
 from tests.airflow.stack import Stack
-from tests.leaderless import LeaderlessCluster
+from tests.leaderless import LeaderlessCluster, controller
 from tests.waiting import until
 from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
@@ -71,6 +71,14 @@ def cluster_site() -> Iterator[Site]:
             kubeconfig = Path(scratch, "kubeconfig")
             write_private_json(embedded.kubeconfig(), kubeconfig)
             yield Site(embedded, str(kubeconfig))
+
+
+@pytest.fixture(scope="module")
+def controller_leads(cluster_site: Site) -> Iterator[None]:
+    """A controller of the cluster leads all its jobs."""
+    with controller(cluster_site.cluster) as leadership:
+        until(lambda: bool(leadership.kinds()), SECONDS)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import pytest
 
 from tests.airflow.site import Site
 from tests.airflow.stack import Stack, eventually
-from tf_dist.cluster.api import LEASES
-from tf_dist.core.reconciler.ownership import driver_of
+from tf_dist.cluster.api import LEASES, TFJOBS
+from tf_dist.controller.leases.lease import leader_lease
+from tf_dist.errors import NotFound
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
@@ -21,20 +22,22 @@ def test_a_triggerer_that_is_killed_or_asked_to_go_or_sleeps(stack: Stack) -> No
     task.until("deferred")
     uid = task.until_running()
 
+    killed = leader(site)
     stack.end("triggerer", signal.SIGKILL)
     stack.launch("triggerer")
-    _until_driven(site, uid)
+    eventually(lambda: leader(site) not in ("", killed))
     assert task.until_running() == uid
 
     stack.end("triggerer", signal.SIGTERM)
+    assert leader(site) == ""
     assert task.until_running() == uid
     stack.launch("triggerer")
-    _until_driven(site, uid)
+    eventually(lambda: leader(site) != "")
 
-    first = driver(site, uid)
+    first = leader(site)
     stack.signal("triggerer", signal.SIGSTOP)
     stack.second_triggerer()
-    eventually(lambda: driver(site, uid) != first)
+    eventually(lambda: leader(site) not in ("", first))
     stack.signal("triggerer", signal.SIGCONT)
 
     stack.let_end(task.run_id)
@@ -44,17 +47,10 @@ def test_a_triggerer_that_is_killed_or_asked_to_go_or_sleeps(stack: Stack) -> No
     stack.end("second", signal.SIGTERM)
 
 
-def driver(site: Site, uid: str) -> str:
-    """Who drives a job; "" if it is gone."""
-    return next((driver_of(job) for job in site.jobs() if job["metadata"]["uid"] == uid), "")
-
-
-def _until_driven(site: Site, uid: str) -> None:
-    """Its driver is one that lives: the Lease is there, and was not taken away from a dead one."""
-
-    def driven() -> bool:
-        leases = {f"default/{one['metadata']['name']}": one for one in site.cluster.list(LEASES, "default").items}
-        return bool((leases.get(driver(site, uid)) or {}).get("spec", {}).get("holderIdentity"))
-
-    before = driver(site, uid)
-    eventually(lambda: driver(site, uid) != before and driven())
+def leader(site: Site) -> str:
+    """The process that leads the namespace; "" if none does."""
+    try:
+        lease = site.cluster.get(LEASES, *leader_lease(TFJOBS, "default"))
+    except NotFound:
+        return ""
+    return str(lease["spec"]["holderIdentity"])

@@ -198,11 +198,10 @@ def entry(file: str, name: str, **annotations: str) -> LoadedJob:
     return found
 
 
-def test_annotations_of_the_command_come_on_top_of_the_jobs_own() -> None:
+def test_the_folder_of_the_file_comes_beside_the_jobs_own_annotations() -> None:
     with MemoryCluster() as cluster:
-        own = entry("a.yaml", "mnist", team="vision", run="1")
-        found = create_job(cluster, own, "default", workdir="/w", annotations={"run": "2"}).stored
-    assert found["metadata"]["annotations"] == {"team": "vision", "run": "2", WORKDIR: "/w"}
+        found = create_job(cluster, entry("a.yaml", "mnist", team="vision"), "default", workdir="/w").stored
+    assert found["metadata"]["annotations"] == {"team": "vision", WORKDIR: "/w"}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tf_dist.airflow import (
 )
 from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+pytestmark = pytest.mark.usefixtures("controller_leads", "nothing_is_left")
 CHANGES: Any = pytest.mark.parametrize(
     ("kind", "arguments"),
     [(SuspendTFJobOperator, {}), (ResumeTFJobOperator, {}), (ScaleTFJobOperator, {"workers": 2})],

@@ -26,7 +26,7 @@ VOLCANO = {**VOLCANO_IN_ML, "metadata": {"name": "v"}}
 BOTH = pytest.mark.parametrize("sensor", [TFJobSensor, GangAdmittedSensor])
 
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+pytestmark = pytest.mark.usefixtures("controller_leads", "nothing_is_left")
 
 
 def make(sensor: Any, site: Site, **arguments: Any) -> Any:
