@@ -189,7 +189,7 @@ def test_a_worker_that_waits_leads_the_namespace(light: LightSite) -> None:
     waiting.start()
     try:
         until(lambda: bool(light.job("a").get("status")), SECONDS)
-        assert light.leases() == ["tf-dist-controller"]
+        assert "tf-dist-controller" in light.leases()
     finally:
         light.status("a", phase="Completed")
         waiting.join(SECONDS)

@@ -145,7 +145,7 @@ def test_many_triggers_share_a_hub_and_no_one_blocks_the_loop(cluster_site: Site
         waiting = [asyncio.ensure_future(event(trigger(cluster_site, f"j{number}"))) for number in range(count)]
         await asyncio.to_thread(until, lambda: len(cluster_site.pods()) == count, SECONDS)
         assert len(SHARED_INFORMERS) == 1
-        assert len(cluster_site.leases()) == 1
+        assert "tf-dist-controller" in cluster_site.leases()
         flag.touch()
         return await asyncio.gather(*waiting)
 
