@@ -1,4 +1,4 @@
-"""What is said of stored jobs that no living driver has, and of jobs that are not there."""
+"""What is said of stored jobs that nobody leads, and of jobs that are not there."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import tfjob
+from tests.leaderless import held_lease
 from tf_dist.client.stored_jobs import (
     StoredJob,
     dns_problems,
-    driver_problems,
     find_job,
     find_problems,
     job_cells,
+    leader_problems,
+    leaders_of,
     now,
-    without_driver,
 )
-from tf_dist.cluster.api import CONFIG_MAPS, LEASES, NAMESPACES, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.leases.lease import CONTROLLER_NAME, DRIVER_CONTROLLER, LeaseRef, new_lease
 from tf_dist.core.api import names
 from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import Category
@@ -27,33 +27,46 @@ from tf_dist.errors import NotFound
 
 
 def stored(cluster: MemoryCluster, name: str, **status: Any) -> StoredJob:
-    """A job of that name; ``status``: what its driver has written."""
+    """A job of that name; ``status``: what its controller has written."""
     document = cluster.create(TFJOBS, "default", tfjob(name))
     return StoredJob(TFJOBS, {**document, "status": {"tfDist": {"version": 1, **status}} if status else {}})
 
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    """With a controller that was installed, and never ran."""
-    cluster = MemoryCluster()
-    ref = LeaseRef(names.SYSTEM_NAMESPACE, CONTROLLER_NAME)
-    cluster.create(LEASES, ref.namespace, new_lease(ref, "", 15.0, 0.0, {names.DRIVER: DRIVER_CONTROLLER}))
-    return cluster
+    """Nobody leads there."""
+    return MemoryCluster()
 
 
-def test_a_job_that_no_controller_takes_says_so_and_what_to_do(cluster: MemoryCluster) -> None:
-    job = stored(cluster, "a")
-    (found,) = driver_problems(cluster, job)
-    assert (found.category, "no controller is alive in tf-dist-system" in found.summary) == (Category.NO_DRIVER, True)
+def test_a_job_that_nobody_leads_says_so_and_what_to_do(cluster: MemoryCluster) -> None:
+    (found,) = leader_problems(cluster, [stored(cluster, "a"), stored(cluster, "b")])
+    assert found.category is Category.NO_LEADER
+    assert found.summary == "no controller leads the job's namespace or the cluster: the job waits until one does"
     assert "tf-dist install" in found.resolution
-    assert without_driver(cluster, [job]) == (found.summary, found.resolution)
+
+
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_where_the_last_leader_has_died_its_lease_is_named(cluster: MemoryCluster, namespace: str | None) -> None:
+    ref = held_lease(cluster, now() - 3600, namespace=namespace)
+    (found,) = leader_problems(cluster, [stored(cluster, "a")])
+    scope = "namespace default" if namespace else "the cluster"
+    assert found.summary.startswith(f"no controller leads {scope}: the last one renewed its Lease {ref} at ")
+
+
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_who_leads_is_said_once_a_namespace(cluster: MemoryCluster, namespace: str | None) -> None:
+    held_lease(cluster, now(), namespace=namespace)
+    jobs = [stored(cluster, "a"), stored(cluster, "b")]
+    scope = "namespace default (Lease default/" if namespace else "the cluster (Lease tf-dist-system/"
+    assert [str(one) for one in leaders_of(cluster, jobs)] == [f"another leads {scope}tf-dist-controller)"]
+    assert leader_problems(cluster, jobs) == ()
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Aborted"])
-def test_one_that_is_over_or_suspended_needs_no_driver(cluster: MemoryCluster, phase: str) -> None:
+def test_a_job_that_is_over_or_suspended_needs_no_leader(cluster: MemoryCluster, phase: str) -> None:
     job = stored(cluster, "a", phase=phase)
-    assert driver_problems(cluster, job) == ()
-    assert without_driver(cluster, [job]) is None
+    assert leaders_of(cluster, [job]) == ()
+    assert leader_problems(cluster, [job]) == ()
 
 
 COREFILE = ".:53 {\n kubernetes cluster.local {\n ttl 30\n }\n cache 30\n}\n"

@@ -1,6 +1,6 @@
 """What goes wrong, one job each: what ``tf-dist explain`` says of it stands in docs/troubleshooting.md.
 
-The cluster is the embedded store with a driver; a test plays the kubelet and the scheduler by hand, in the words that
+The cluster is the embedded store with a controller; a test plays the kubelet and the scheduler by hand, in the words that
 Kubernetes has.
 """
 
@@ -11,15 +11,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.controller.harness import World, disturbed, running, tfjob
+from tests.leaderless import held_lease
 from tf_dist.cli import job_output
-from tf_dist.client.stored_jobs import StoredJob, driver_problems, find_problems, pods_of
-from tf_dist.cluster.api import LEASES, NODES, PODS, QUEUES, TFJOBS, Object
+from tf_dist.client.stored_jobs import StoredJob, find_problems, leader_problems, pods_of
+from tf_dist.cluster.api import NODES, PODS, QUEUES, TFJOBS, Object
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases.lease import DRIVER_CONTROLLER
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api import names
-from tf_dist.errors import ClusterError, Forbidden
+from tf_dist.errors import AlreadyExists, ClusterError, Forbidden
 
+_LONG_AGO: Final = 1_768_464_000.0
 QUEUE: Final[Object] = {
     "apiVersion": "tf-dist.dev/v1alpha1",
     "kind": "Queue",
@@ -29,10 +30,12 @@ QUEUE: Final[Object] = {
 
 
 def explained(world: World, name: str) -> str:
-    """What ``tf-dist explain`` prints."""
+    """What ``tf-dist explain`` prints, but for its last line: who leads."""
+    with contextlib.suppress(AlreadyExists):
+        held_lease(world.memory, world.clock.now)
     job = StoredJob(TFJOBS, world.job(name))
     lines = [f"{job.shown} is {job.state}."]
-    found = (*driver_problems(world.cluster, job), *find_problems(job, pods_of(world.cluster, job)))
+    found = (*leader_problems(world.cluster, [job]), *find_problems(job, pods_of(world.cluster, job)))
     job_output.show_findings(found, lines.append)
     return "\n".join(lines)
 
@@ -181,7 +184,7 @@ def node_lost(world: World) -> None:
 
 
 def _blind(world: World) -> None:
-    """The driver may not list nodes, so that admission goes by quota alone."""
+    """The controller may not list nodes, so that admission goes by quota alone."""
 
     def refuse(verb: str, resource: object = None, *_: object, **__: object) -> None:
         if verb in ("list", "watch") and resource == NODES:
@@ -211,10 +214,9 @@ def unschedulable(world: World) -> None:
     world.settle()
 
 
-def undriven(world: World) -> None:
-    """The controller has ended."""
-    lease = {"metadata": {"name": "tf-dist-controller", "labels": {names.DRIVER: DRIVER_CONTROLLER}}, "spec": {}}
-    world.memory.create(LEASES, names.SYSTEM_NAMESPACE, lease)
+def leaderless(world: World) -> None:
+    """The controller has been killed, and no other leads."""
+    held_lease(world.memory, _LONG_AGO)
     world.submit(tfjob("mnist"))
 
 
@@ -244,6 +246,6 @@ SITUATIONS: Final[dict[str, Callable[[World], None]]] = {
         node_lost,
         quota_alone,
         unschedulable,
-        undriven,
+        leaderless,
     )
 }
