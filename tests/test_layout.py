@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,34 +14,10 @@ SAME_NAME = {
     "main": "the entry points of the command line and of the launcher",
     "kubelet": "the Kubelet of the package kubelet",
     "simulate": "the command and the simulator",
+    "controller": "the command and what it runs",
 }
-
-# Words for a client, a leader, a gang that is preempted: the field has names for them.
-RIDDLES = re.compile(
-    r"\b(whoever|nobody|somebody|anybody|everybody|someone|anyone|everyone|is told|hears of|gives? way|stories of"
-    r"|ha(s|ve) (its|their) place)\b",
-    re.IGNORECASE,
-)
-UNIX_ACCOUNT = "nobody"  # what containers of the kubelet's tests run as
-ROOT = PACKAGE.parent
-TEXTS = sorted(
-    path
-    for folder in ("tf_dist", "tests", "docs", "dags", "workflows", "benchmarks", "examples")
-    for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".py", ".md", ".yaml") and path != Path(__file__)
-)
 
 
 def test_no_two_modules_have_one_name() -> None:
     counted = Counter(path.stem for path in MODULES)
     assert {name for name, count in counted.items() if count > 1} <= SAME_NAME.keys()
-
-
-def test_texts_say_who_is_meant() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in TEXTS
-        for match in RIDDLES.finditer(path.read_text())
-        if not (match[0].lower() == UNIX_ACCOUNT and "kubelet" in path.parts)
-    ]
-    assert found == []

@@ -1,7 +1,7 @@
 """What goes wrong, one job each: what ``tf-dist explain`` says of it stands in docs/troubleshooting.md.
 
-The cluster is the embedded store with a controller; a test plays the kubelet and the scheduler by hand, in the words that
-Kubernetes has.
+The cluster is the embedded store with a controller; a test plays the kubelet and the scheduler by hand, in the words
+that Kubernetes has.
 """
 
 from __future__ import annotations

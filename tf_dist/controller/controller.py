@@ -16,7 +16,7 @@ from typing import Final
 from tf_dist.cluster.api import QUEUES, Cluster
 from tf_dist.cluster.client.workqueue import Lane, ResyncSchedule, WorkQueue
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.admission import GangAdmission
+from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler

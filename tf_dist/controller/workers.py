@@ -11,7 +11,7 @@ from typing import Final
 
 from tf_dist.cluster.api_errors import AdmissionDenied
 from tf_dist.cluster.client.workqueue import Lane, WorkQueue
-from tf_dist.controller.admission import GangAdmission
+from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobEntry
 from tf_dist.controller.job_reconciler import JobReconciler

@@ -114,7 +114,7 @@ def test_where_volcano_is_its_jobs_are_not_led(labels: dict[str, str] | None, re
     metadata = {"name": connection.VOLCANO_JOBS_DEFINITION, "labels": labels}
     memory.create(CRDS, None, {"metadata": metadata, "spec": {**group, "versions": versions}})
     if refused:
-        with pytest.raises(errors.Rejected, match="Job a is Volcano's"):
+        with pytest.raises(errors.Rejected, match="Job a is for Volcano's controller"):
             connection.refuse_beside_volcano(memory, "a")
     else:
         connection.refuse_beside_volcano(memory, "a")

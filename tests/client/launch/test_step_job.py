@@ -99,9 +99,7 @@ def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site,
     for other in ({"node": "wf.other"}, {"workflow": "wf2"}):
         options = scene.options(**{"workflow_uid": "", "node": node, **other})
         with pytest.raises(AlreadyExists, match="is not this step's"):
-            StepJobCreator(scene.memory, step_document(options, "default")[0], "default", Signals(), print).place(
-                {}, ""
-            )
+            StepJobCreator(scene.memory, step_document(options, "default")[0], "default", Signals(), print).place("")
 
 
 def test_without_the_uid_a_generated_name_is_the_same_for_each_try(scene: Site) -> None:

@@ -25,8 +25,8 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.apiserver.scheduler import Scheduler
-from tf_dist.controller.admission import GangAdmission
 from tf_dist.controller.controller import Controller
+from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.observability.metrics_recorder import JobMetricsKey

@@ -12,8 +12,8 @@ import pytest
 from tests.controller.harness import Clock, RunningClock, World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import TFJOBS, Resource
-from tf_dist.controller.admission import GangAdmission
 from tf_dist.controller.controller import Controller
+from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
