@@ -68,7 +68,6 @@ def test_version(tf_dist: Program) -> None:
         (["get", "-n", "a/b"], "--namespace: 'a/b' is no namespace"),
         (["get", "-n", "٣"], "--namespace: '٣' is no namespace"),
         (["controller", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace"),
-        (["controller", "--lease-namespace", "Bad_NS"], "--lease-namespace: 'Bad_NS' is no namespace"),
         (["controller", "-n", ""], "--namespace: '' is no namespace"),
         (["install", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace\n  hint: up to 63 of "),
         (["submit", "-f", "x.yaml"], "hint: files are named without it: tf-dist submit FILE…"),
