@@ -109,7 +109,7 @@ def test_what_is_not_there_is_waited_for_and_said(
     assert plan.wake_at == scene.now + 30.0
     [finding] = diagnose(scene.job, scene.status, (), scene.now)
     assert finding.category is Category.SCHEDULER_MISSING
-    assert "tf-dist install --gang-scheduler" in finding.resolution
+    assert "gangSchedulers of the Helm chart" in finding.resolution
     scene.served = served
     scene.settle()
     assert len(scene.gangs()) == 1

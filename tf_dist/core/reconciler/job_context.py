@@ -64,7 +64,7 @@ def _context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
 def with_default_scheduler(job: Job, status: Status, gang: str) -> Status:
     """The status of a job with the gang scheduler of jobs that name none ("": tf-dist itself).
 
-    It is stored, so that another setting changes nothing for a gang that waits for, or has, its admission.
+    It is stored with the admission, so that what runs stays with the scheduler that admitted it.
     """
     settled = status.finished or status.admission is not None or job.scheduling.gang is not None
     if settled or status.gang == gang:
