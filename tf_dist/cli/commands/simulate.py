@@ -38,7 +38,7 @@ def simulate(
         float | None, typer.Option("--restart", min=0.0, help="Seconds that a job pauses to grow or to come back.")
     ] = None,
     faithful: Annotated[
-        bool, typer.Option("--faithful", help='Under "ours" also reconcile every job as a driver does; slower.')
+        bool, typer.Option("--faithful", help='Under "ours" also reconcile every job as a controller does; slower.')
     ] = False,
     html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write the table and pictures there.")] = "",
     form: Annotated[options.DataFormat, typer.Option("--output", "-o", help="table, json or yaml.")] = (

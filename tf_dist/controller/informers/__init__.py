@@ -1,1 +1,1 @@
-"""Informers of everything a driver decides on, as far as its rights reach."""
+"""Informers of everything a controller decides on, as far as its rights reach."""

@@ -1,1 +1,1 @@
-"""Leases: leader election, liveness of drivers, and the right to write that follows from both."""
+"""Leases: leader election, and the right to write that follows from it."""

@@ -1,1 +1,1 @@
-"""What a driver process reports about itself: events, metrics, probes, logs; and the signals it obeys."""
+"""What a controller reports about itself: events, metrics, probes, logs; and the signals it obeys."""

@@ -1,6 +1,6 @@
 """Event recorder: Kubernetes Events on jobs, counted up, rate-limited, and written beside everything else.
 
-An event's name is derived from its text, so that this driver or the next one finds the event when it is repeated, and
+An event's name is derived from its text, so that this controller or the next finds the event when it is repeated, and
 increases its count. What a job may cause to be written is bounded by a budget of its own.
 """
 
@@ -33,7 +33,7 @@ _MAX_NAME: Final = 240
 _HOUR: Final = 3600.0
 _REPEAT_EVERY: Final = 60.0
 _MAX_SERIES: Final = 10_000
-# Seconds to write what is left when a driver stops, those that the last request may take at least, and any one at most.
+# Seconds to write what is left at a stop, those that the last request may take at least, and any one at most.
 _STOP_WITHIN: Final = 2.0
 _LAST_WRITE: Final = 1.0
 _WRITE_WITHIN: Final = 10.0
@@ -269,7 +269,7 @@ class EventRecorder:
         """For how many seconds a request may take; asked before each of them."""
         left = self._closes_at - self._monotonic()
         if left <= 0:
-            raise Unavailable("no event is written any more: the driver stops")
+            raise Unavailable("no event is written any more: the controller stops")
         longest = math.inf if self._thread is None else _WRITE_WITHIN
         return min(self._permission(), max(_LAST_WRITE, left), longest)
 
@@ -302,8 +302,8 @@ class EventRecorder:
             times = self._series_of(one).times
             self._cluster.create(EVENTS, one.namespace, {**body, "metadata": metadata, "count": times})
         except AlreadyExists:
-            # The driver before us said the same, or we did more than an hour ago: go on from its count, which the
-            # answer tells (a driver may not read events). One that began at our moment is our own: its answer was lost.
+            # The controller before us said the same, or we did more than an hour ago: go on from its count, which the
+            # answer tells (events may not be read). One that began at our moment is our own: its answer was lost.
             there = self._patch(one, {"lastTimestamp": one.at})
             if there.get("firstTimestamp") != one.at:
                 self._learn(one, more=there.get("count") or 1)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a driver process. Their meaning for users: docs/metrics.md.
+"""Prometheus metrics of a controller. Their meaning for users: docs/metrics.md.
 
 Names and units follow Prometheus' conventions; no label has a job's name among its values, which would make a series
 per job.
@@ -165,7 +165,7 @@ class PrometheusRecorder(MetricsRecorder):
         return generate_latest(self.registry)
 
     def attach(self, source: Callable[[], ControllerStats]) -> None:
-        """Ask a driver how it stands whenever this is read."""
+        """Ask a controller how it stands whenever this is read."""
         self._sampled.sources.append(source)
 
     def worked(self, waited: float, seconds: float) -> None:

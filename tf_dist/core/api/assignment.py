@@ -411,7 +411,7 @@ def admitted_text(job: Job, status: Status) -> str:
 
 
 def _admitted_unseen(place: Admission | None) -> bool:
-    """Whether a driver that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
+    """Whether a controller that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
     return place is not None and not place.placement and not place.by and place.complete is None
 
 

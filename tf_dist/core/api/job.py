@@ -346,7 +346,7 @@ class Scheduling:
     ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
     ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
     agree, unless an annotation names another ("": no matter). ``gang``: who decides about the gang (None: the job names
-    none, and its driver's default holds). ``admission_timeout``: seconds after which its fallbacks are tried, too
+    none, and its controller's default holds). ``admission_timeout``: seconds after which its fallbacks are tried, too
     (None: only after a disruption).
     """
 

@@ -65,7 +65,7 @@ def classify_pods(
         replica = pod.replica
         spec = sizes.get(replica.type)
         outdated = spec is None or replica.index >= spec.replicas or pod.attempt != status.attempts.label(replica)
-        # This driver never creates two pods for one replica; wherever the second comes from, one of them must go.
+        # This controller never creates two pods for one replica; wherever the second comes from, one of them must go.
         if outdated or replica in current:
             stale.append(pod)
         else:

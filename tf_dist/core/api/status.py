@@ -1,6 +1,6 @@
 """The status of a job: everything that cannot be derived again from what is observed.
 
-It is written before any action that depends on it, so a driver that dies at any point leaves enough for the next one.
+It is written before any action that depends on it, so one that dies at any point leaves enough for the next.
 The phases are Volcano's ten, a superset of those of the TFJob dialects; which may follow which is a table.
 """
 
@@ -186,7 +186,7 @@ class AcceptedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSpec:
-    """The present spec, which is not accepted, and why; drivers of two releases may word that differently."""
+    """The present spec, which is not accepted, and why; controllers of two releases may word that differently."""
 
     generation: int
     digest: str
@@ -337,7 +337,7 @@ class Status:
     def has_place(self) -> bool:
         """Whether the gang has a place: it was admitted, and the cluster's scheduler has refused it no node since.
 
-        A driver that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
+        A controller that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
         """
         return self.admission is not None and self.reason != UNSCHEDULABLE
 
@@ -479,7 +479,7 @@ def preemptions(status: Status) -> int:
 
 class StoredDocument(PackedJson):
     """A stored job: its metadata, and packed what else it says. Its status, and whether another controller manages it,
-    are read once for every reader of the same object: a driver, and in Airflow the tasks that wait.
+    are read once for every reader of the same object: a controller, and in Airflow the tasks that wait.
     """
 
     __slots__ = ("_metadata", "managed_elsewhere", "read_as")

@@ -9,7 +9,7 @@ one of those: a condition of a TFJob, an entry of ``controlledResources`` of a V
 it says what a job was admitted to, and the right to write a job does not include its status subresource.
 
 Reading back what was written gives the same status, so that "nothing changed" can be seen and nothing is written then.
-The form has a version. A driver reads its own and the one before; what a newer one wrote it leaves alone.
+The form has a version. A controller reads its own and the one before; what a newer one wrote it leaves alone.
 Replica sets are stored as ranges (``worker: "0-2,5"``), which keeps the status of a gang of thousands small.
 """
 

@@ -139,7 +139,7 @@ def _unknown_keys(stored: Document) -> str:
     try:
         warnings = parse(as_written(stored), strict=False).warnings
     except InvalidJob:
-        return ""  # the driver takes less exception than the checks of files: of pod templates it reads the frame
+        return ""  # the controller takes less exception than the checks of files: of pod templates it reads the frame
     return "; ".join(str(one) for one in warnings if one.message.startswith("unknown key"))[:_MOST_MESSAGE]
 
 

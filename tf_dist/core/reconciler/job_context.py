@@ -3,7 +3,7 @@
 It is made once, and again after each transition that changes which pods are the job's present ones (``with_status``).
 
 Times in a stored status are bounded first (``without_clock_skew``): none of the past lies in the future, and no wait is
-longer than it would be if it began now. So a driver whose clock was an hour ahead costs a job one write and no waiting.
+longer than it would be if it began now. So a clock that was an hour ahead costs a job one write and no waiting.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: R
     """The status with the accepted and the refused spec; unchanged if neither is known, or the job is over."""
     if status.finished or (accepted is None and refused is None):
         return status
-    # The message of a refusal stays as long as the spec does: else drivers of two releases would exchange it for ever.
+    # The message of a refusal stays as long as the spec does: else two releases would exchange it for ever.
     same = status.refused is not None and status.refused == refused
     following = updated(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
     before = status.accepted

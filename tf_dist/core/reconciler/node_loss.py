@@ -40,7 +40,7 @@ from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until, dependen
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-# A pass that comes so many seconds late means that the clock was set ahead, or that no driver ran.
+# A pass that comes so many seconds late means that the clock was set ahead, or that no controller ran.
 _LATE: Final = 60.0
 # Seconds that a kubelet needs to remove a pod whose grace period is over.
 _CLEARING: Final = 30.0
@@ -121,7 +121,7 @@ def recovery_due_at(s: ReconcileContext) -> float | None:
 def _since(s: ReconcileContext, place: Admission) -> float | None:
     """Since when the gang has been incomplete; None: it is not.
 
-    Time in which no driver ran does not count: pods could not be created then, even where they had nodes.
+    Time in which no controller ran does not count: pods could not be created then, even where they had nodes.
     """
     since = place.incomplete
     late = since is not None and s.now > since + recovery_timeout(s) + _LATE

@@ -153,7 +153,7 @@ def start_policy_timeouts(s: ReconcileContext) -> Status | None:
     """Record since when events last whose policy has a timeout; replicas that were taken away come back meanwhile.
 
     Volcano's controller keeps a timer in memory for each (``AddDelayActionForJob``). Here the moment is in the status,
-    so that the next driver goes on with it, and the timer of another attempt never fires. A pod that runs again in time
+    so that the next leader goes on with it, and the timer of another attempt never fires. A pod that runs again in time
     calls the action off, and counts as disrupted: pods that are taken away again and again end the job at last.
     """
     status = s.status

@@ -63,7 +63,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     actions: list[Action] = []
     if written:
         s = replace(s, status=replace(s.status, reported=s.now))
-        # First: a driver that dies after it is continued from there.
+        # First: a controller that dies after it is continued from there.
         actions.append(WriteStatus(build_status(s)))
     # Before what may fail: what the status says already no later pass says again.
     actions += job_events(before, s)
@@ -72,7 +72,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _fills_in_spec(s):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(s)
-    # Last: a driver that may not delete Commands has done all else by then.
+    # Last: a controller that may not delete Commands has done all else by then.
     actions += command_actions(before, s)
     if _expired(job, s.status, s.now):
         return Plan(s.status, (*actions, DeleteJob()))
@@ -145,7 +145,7 @@ def _completed(stored: Status, after: Status) -> dict[str, Any]:
 def _seen_at(s: ReconcileContext, actions: Sequence[Action]) -> float | None:
     """When to look at what is created if nothing is heard of it before: no scheduler is at work, or no kubelet.
 
-    That it is there is no news to the driver that has created it.
+    That it is there is no news to the controller that has created it.
     """
     if not any(isinstance(action, Create) for action in actions):
         return None

@@ -199,7 +199,7 @@ def _costs(s: ReconcileContext, answered: DecidedEvents, each: Iterable[PodEvent
 def _survivors(s: ReconcileContext, attempts: Attempts) -> frozenset[ReplicaId]:
     """The replicas whose pods a restart to these attempts leaves alone, and that no restart under way has made anew.
 
-    Attempts tell, not times: the clocks of the API server and of two drivers differ, and a second is long.
+    Attempts tell, not times: the clocks of the API server and of two controllers differ, and a second is long.
     """
     if not s.job.run_policy.failures_count_together:
         return frozenset()

@@ -163,13 +163,13 @@ def creatable_replicas(s: ReconcileContext) -> tuple[ReplicaId, ...]:
     )
 
 
-# Seconds by which a pod's deadline is later than its job's: a driver that lives decides first, and says why.
+# Seconds by which a pod's deadline is later than its job's: a controller that lives decides first, and says why.
 _AFTER_JOB_DEADLINE: Final = 60.0
 _LONGEST_DEADLINE: Final = 2**31 - 1
 
 
 def _pod_deadline(s: ReconcileContext) -> int | None:
-    """What is left of the job's deadline for a pod that is created now, so that a job without a driver frees its nodes.
+    """What is left of the job's deadline for a pod that is created now, so that a job that is not led frees its nodes.
 
     A pod's time counts from its start on a node. The job's begins anew once a gang that was admitted without nodes has
     them (``follow_pod_phases``): as much is added. None without a deadline.

@@ -373,7 +373,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(wait_for_lost_nodes, LIVE, _phases(), next_overdue_at),
     TransitionRule(take_admission, LIVE, _phases(), admission_due_at),
     TransitionRule(follow_pod_phases, LIVE, _phases(Phase.PENDING, Phase.RUNNING)),
-    # Last: pods that run by now were not seen before by a driver that comes late.
+    # Last: pods that run by now were not seen before by a controller that comes late.
     TransitionRule(exceed_start_limit, _phases(Phase.PENDING), _phases(Phase.FAILED), start_limit_at),
 )
 

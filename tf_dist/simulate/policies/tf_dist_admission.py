@@ -1,4 +1,4 @@
-"""tf-dist's own admission: the driver's ``Scheduler`` on the virtual clock."""
+"""tf-dist's own admission: the controller's ``Scheduler`` on the virtual clock."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PS, _WORKER = "ps", "worker"
 
 
 class TfDistAdmission:
-    """Feeds the scheduler as a driver does: nodes, queues, and each job as a gang, whose pods no node counts yet.
+    """Feeds the scheduler as a controller does: nodes, queues, and each job as a gang, whose pods no node counts yet.
 
-    Preempted jobs go back to their queue. ``restart`` replaces the scheduler by a new one, as a driver does that takes
+    Preempted jobs go back to their queue. ``restart`` replaces the scheduler by a new one, as a leader does that takes
     over.
     """
 

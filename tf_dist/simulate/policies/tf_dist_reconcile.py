@@ -1,4 +1,4 @@
-"""tf-dist as a driver runs it: ``Admitter`` and ``reconcile`` on documents, on the virtual clock.
+"""tf-dist as a controller runs it: ``Admitter`` and ``reconcile`` on documents, on the virtual clock.
 
 API server and kubelet are left out: writes succeed at once, pods run at once on their node, and deleted pods are gone
 at once.
