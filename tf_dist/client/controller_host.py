@@ -7,7 +7,6 @@ nothing but Leases; the controller is made when the host leads, and ends when it
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,11 +16,11 @@ from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.stored_jobs import namespace_missing_error, now
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.cluster.client.client_config import KubeContext
-from tf_dist.cluster.concurrency import Service
+from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, Service, ThreadRuntime
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leader_status import leader_status
 from tf_dist.controller.leases.leadership import LeaseLeadership
-from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, system_namespace
+from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, boottime, system_namespace
 from tf_dist.controller.settings import ControllerSettings, JobRef, cluster_domain
 from tf_dist.core.api.job import Dialect, JobKey
 from tf_dist.core.steps.adoption import DriverChoice
@@ -38,6 +37,7 @@ class ControllerHost(Service):
     """A candidate for ``kinds`` of jobs in ``namespace``.
 
     ``on_change``: see ``Controller``; ``on_led`` is called, from any thread, when the controller has come or gone.
+    ``clock``, ``monotonic``: see ``LeaseLeadership``.
     """
 
     def __init__(
@@ -49,19 +49,31 @@ class ControllerHost(Service):
         *,
         on_change: Callable[[JobRef], object] = lambda _: None,
         on_led: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = boottime,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
     ) -> None:
         self.kinds = frozenset(kinds)
         self._place, self._cluster, self._namespace = place, cluster, namespace
         self._on_change, self._on_led = on_change, on_led
+        self._clock, self._runtime = clock, runtime
         self._settings = ControllerSettings(
             namespace=namespace, volcano_jobs=VOLCANO_JOBS in kinds, cluster_domain=cluster_domain()
         )
         self._stack = ExitStack()
         # A heartbeat comes again by itself, and must not wait behind anything.
         self._leases = self._stack.enter_context(place.cluster(connections=8, retries=0, timeout=LEASE_REQUEST_TIMEOUT))
-        self.leadership = LeaseLeadership(self._leases, kinds, namespace, system=system_namespace())
-        self._changed, self._stopped = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="controller-host", daemon=True)
+        self.leadership = LeaseLeadership(
+            self._leases,
+            kinds,
+            namespace,
+            system=system_namespace(),
+            clock=clock,
+            monotonic=monotonic,
+            runtime=runtime,
+        )
+        self._changed, self._stopped = runtime.event(), False
+        self._thread = runtime.thread(self._run, "controller-host")
         self.controller: Controller | None = None  # while this host leads
 
     def start(self) -> Self:
@@ -136,7 +148,13 @@ class ControllerHost(Service):
             self._end()
         if leads and self.controller is None:
             controller = Controller(
-                self._cluster, settings=self._settings, leadership=self.leadership, on_change=self._on_change
+                self._cluster,
+                settings=self._settings,
+                clock=self._clock,
+                monotonic=self._runtime.monotonic,
+                leadership=self.leadership,
+                on_change=self._on_change,
+                runtime=self._runtime,
             )
             try:
                 controller.start()

@@ -1,4 +1,4 @@
-"""Lease holders on machines with clocks of their own, over a network that delays and loses, in simulated time."""
+"""Candidates for Leases on machines with their own clocks, over a network that delays and loses, in simulated time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tf_dist.controller.leases.lease_monitor import LeaseMonitor
-
-from tf_dist.cluster.api import LEASES
+from tf_dist.cluster.api import LEASES, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRef, leader_lease
 from tf_dist.errors import NotFound, Unavailable
 
-SHARED = LeaseRef("default", "tf-dist-controller")
+CLUSTER = leader_lease(TFJOBS, None)
+TEAM = leader_lease(TFJOBS, "team")
+_START = 1_800_000_000.0
 _TICK = 1.0
 
 
@@ -30,15 +30,14 @@ class Fault:
 
 
 class Machine:
-    """Runs one process. Its clock has its own zero and its own speed."""
+    """Runs one candidate. Its clock has its own zero and its own speed; its wall clock is ``wrong`` by so much."""
 
-    def __init__(self, sim: Sim, offset: float = 0.0, speed: float = 1.0) -> None:
+    def __init__(self, sim: Sim, offset: float, speed: float, wrong: float) -> None:
         self.sim = sim
-        self._offset = offset
-        self._speed = speed
+        self._offset, self._speed, self._wrong = offset, speed, wrong
         self.faults: deque[Fault] = deque()
         self.step: Callable[[], float] = lambda: float("inf")
-        self.due = 0.0
+        self.due = sim.now
         self.busy = False
         self.dead = False
 
@@ -46,8 +45,7 @@ class Machine:
         return self._offset + self._speed * self.sim.now
 
     def wall(self) -> float:
-        """As wrong as a clock can be."""
-        return 1_800_000_000.0 + 1000 * self._offset + self.sim.now
+        return _START + self._wrong + self.sim.now
 
     def run(self) -> None:
         self.busy = True
@@ -87,45 +85,33 @@ class Sim:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.memory = MemoryCluster(clock=lambda: 1_800_000_000.0 + self.now)
-        self.machines: list[Machine] = []
-        self.tenures: dict[LeaderElector, Machine] = {}
-        self.books: dict[LeaseMonitor, Machine] = {}
+        self.memory = MemoryCluster(clock=lambda: _START + self.now)
+        self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM.namespace}})
+        self.machines: dict[LeaderElector, Machine] = {}
+        self._deleted = float("-inf")
 
-    def hold(
-        self, ref: LeaseRef, identity: str, *, shared: bool, offset: float = 0.0, speed: float = 1.0
+    def candidate(
+        self, ref: LeaseRef, identity: str, *, offset: float = 0.0, speed: float = 1.0, wrong: float = 0.0
     ) -> LeaderElector:
-        """A process that holds, or waits for, a Lease."""
-        machine = self._machine(offset, speed)
+        """A process that leads, or waits to lead, by one Lease."""
+        machine = Machine(self, offset, speed, wrong)
         elector = LeaderElector(
-            Wire(machine), ref, identity, shared=shared, clock=machine.wall, monotonic=machine.monotonic
-        )  # a Wire has every verb
+            Wire(machine),  # type: ignore[arg-type]  # it has every verb
+            ref,
+            identity,
+            wider=CLUSTER if ref == TEAM else None,
+            clock=machine.wall,
+            monotonic=machine.monotonic,
+        )
         machine.step = elector.step
-        self.tenures[elector] = machine
+        self.machines[elector] = machine
         return elector
 
-    def watch(self, *refs: LeaseRef, offset: float = 0.0, speed: float = 1.0) -> LeaseMonitor:
-        """A process that looks at the Leases of others."""
-        machine = self._machine(offset, speed)
-        book = LeaseMonitor(Wire(machine), "watcher", monotonic=machine.monotonic)
-        book.watch_drivers([str(ref) for ref in refs])
-        machine.step = book.poll
-        self.books[book] = machine
-        return book
-
-    def _machine(self, offset: float, speed: float) -> Machine:
-        machine = Machine(self, offset, speed)
-        machine.due = self.now
-        self.machines.append(machine)
-        return machine
-
     def delete(self, ref: LeaseRef) -> None:
-        """Another client deletes a Lease under its holder."""
+        """A person deletes a Lease under its holder, who stays sure of it until its own time is over."""
         with suppress(NotFound):
             self.memory.delete(LEASES, *ref)
-
-    def spec(self, ref: LeaseRef = SHARED) -> dict[str, Any]:
-        return dict(self.memory.get(LEASES, *ref)["spec"])
+            self._deleted = self.now
 
     def run(self, seconds: float) -> None:
         """Let time pass; a machine that waits for an answer does nothing else."""
@@ -141,16 +127,13 @@ class Sim:
             self.now = min([end, self.now + _TICK, *([max(ready.due, self.now)] if ready else [])])
 
     def _ready(self) -> Iterator[Machine]:
-        return (machine for machine in self.machines if not machine.busy and not machine.dead)
+        return (machine for machine in self.machines.values() if not machine.busy and not machine.dead)
 
-    def valid(self) -> list[LeaderElector]:
-        return [elector for elector, machine in self.tenures.items() if not machine.dead and elector.valid()]
+    def leaders(self) -> list[LeaderElector]:
+        """Who is sure at this moment that it leads."""
+        return [elector for elector, machine in self.machines.items() if not machine.dead and elector.valid()]
 
     def check(self) -> None:
-        """Never two that are sure of one Lease; never one sure of it that another thinks dead."""
-        valid = self.valid()
-        refs = [str(elector.ref) for elector in valid]
-        assert len(refs) == len(set(refs)), f"{self.now}: {[t.identity for t in valid]} at once"
-        for book, machine in self.books.items():
-            wrong = book.stale() & set(refs)
-            assert machine.dead or not wrong, f"{self.now}: {wrong} is alive and thought dead"
+        """Never two that are sure, neither of one Lease nor of a namespace's and the cluster's."""
+        leaders = [elector.identity for elector in self.leaders()]
+        assert len(leaders) < 2 or self.now < self._deleted + LEASE_DURATION, f"{self.now}: {leaders} at once"
