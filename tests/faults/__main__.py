@@ -37,7 +37,7 @@ def main() -> int:
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
         )
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.INFO)
     counts: Counter[str] = Counter()
     failed, began = 0, time.process_time()
     for seed in range(options.first, options.first + options.count):

@@ -110,7 +110,7 @@ def run(schedules: Iterable[int], *, more: bool = False) -> dict[str, object]:
     """In the process of the mutant: run schedules up to the first that breaks a rule."""
     from tests.faults.runner import run as run_schedule  # only here: the package that it imports is the mutant's
 
-    logging.disable(logging.CRITICAL)  # everything that happens here is worth a warning
+    logging.disable(logging.INFO)  # everything that happens here is worth a warning
     for schedule in schedules:
         try:
             run_schedule(schedule, more=more)

@@ -7,17 +7,15 @@ were taken away, what succeeded) is derived from the writes of those who do not 
 from __future__ import annotations
 
 import copy
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION
-
-from tf_dist.cluster.api import Object
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRecord, leader_lease
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, ReplicaSpec
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
@@ -26,7 +24,10 @@ from tf_dist.core.api.status import LIVE, NO_PODS, Phase, Status
 from tf_dist.core.api.status_codec import load_status, stored_status
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 
-JOBS: Final = ("tfjobs.kubeflow.org", "jobs.batch.volcano.sh")
+KEYS: Final = {TFJOBS: "tfjobs.kubeflow.org", VOLCANO_JOBS: "jobs.batch.volcano.sh"}
+"""The kinds of jobs, as keys of the store have them."""
+JOBS: Final = tuple(KEYS.values())
+_KINDS: Final = {key: kind for kind, key in KEYS.items()}
 LEASES: Final = "leases.coordination.k8s.io"
 QUEUES: Final = "queues.tf-dist.dev"
 OWNED: Final = ("pods", "services", "configmaps", "networkpolicies.networking.k8s.io")
@@ -35,16 +36,15 @@ TERMINAL: Final = (Phase.COMPLETED, Phase.FAILED, Phase.TERMINATED)
 
 
 class Author(NamedTuple):
-    """Whose write it is: ``driver``, as jobs name it (None: a user's, a kubelet's, or that of Kubernetes itself);
-    ``process`` and ``arbiter``, as it holds Leases; ``late``: it was sent long ago. ``shares``: it decides about places
-    together with others, so that it has to write down what it is about to give; ``sees_nodes``: it knows how much room
-    there is; ``unserved``: kinds of which it was told that there are none, so that it knows of no such job."""
+    """The author of a write: ``process``, as it calls itself in Leases ("": a user, a kubelet, Kubernetes itself).
 
-    driver: str | None = None
+    ``leases``: it leads by Leases; ``kinds``: the kinds of jobs that it believes to lead; ``late``: it sent the request
+    long ago; ``sees_nodes``: it knows how much is free; ``unserved``: kinds that it was told are not served."""
+
     process: str = ""
-    arbiter: str = ""
+    leases: bool = False
+    kinds: frozenset[str] = frozenset(JOBS)
     late: bool = False
-    shares: bool = False
     sees_nodes: bool = False
     unserved: frozenset[str] = frozenset()
 
@@ -73,6 +73,7 @@ class Record:
         self.truth: dict[str, Truth] = defaultdict(Truth)
         self.now = now
         self.written: dict[Key, float] = {}
+        self._lease_deleted: dict[Key, float] = {}  # when a person did
         self._author = author
         self._read: dict[str, tuple[object, Object, StoredSpec]] = {}
 
@@ -88,8 +89,8 @@ class Record:
         return copy.deepcopy(dict(self.truth))
 
     def restore(self, objects: Mapping[Key, Object], saved: Mapping[str, Truth]) -> None:
-        """The store has been set back to this. What was written since did happen all the same: no driver has renewed a
-        Lease since it was renewed last, whatever the store says of that."""
+        """The store has been set back to this. What was written since did happen all the same: no process has renewed
+        a Lease since it was renewed last, whatever the store says of that."""
         gone, self.objects = self.objects, dict(objects)
         before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved)))
         for job, truth in before.items():  # what the store has forgotten did happen: a driver may still say so
@@ -109,6 +110,8 @@ class Record:
             self._happens(before, obj, author)
         elif key.kind == "nodes" and (obj is None or not is_ready(obj)):
             self._lost(key.name)
+        elif key.kind == LEASES and obj is None and not author.process:
+            self._lease_deleted[key] = self.now()
         self.wrote(key, before, obj, author)
         self.written[key] = self.now()
         if obj is None:
@@ -147,10 +150,21 @@ class Record:
         """What a stored job remembers."""
         return load_status(stored_status(stored))
 
-    def lease(self, driver: str) -> tuple[Object | None, float]:
-        """The Lease that a driver's name is, and for how many seconds it has not been written."""
-        key = Key(LEASES, *driver.split("/"))
-        return self.objects.get(key), self.now() - self.written.get(key, float("-inf"))
+    def leaders(self, kind: str, namespace: str) -> list[str]:
+        """The processes whose Leases give them the jobs of a kind (a key of the store) in a namespace now."""
+        found = []
+        for scope in (None, namespace):
+            key = Key(LEASES, *leader_lease(_KINDS[kind], scope))
+            record = LeaseRecord.of(self.objects.get(key) or {})
+            if record.holder and self.now() - self.written.get(key, float("-inf")) <= record.duration:
+                found.append(record.holder)
+        return found
+
+    def excused(self, kind: str, namespace: str) -> bool:
+        """Whether a person has deleted a Lease lately whose holder may be sure of it yet."""
+        refs = (leader_lease(_KINDS[kind], scope) for scope in (None, namespace))
+        since = max(self._lease_deleted.get(Key(LEASES, *ref), float("-inf")) for ref in refs)
+        return self.now() - since <= LEASE_DURATION
 
     # What is true of pods
 
@@ -159,7 +173,7 @@ class Record:
         assert there is not None
         if not owner(there):
             return
-        truth, hands = self.truth[owner(there)], author.driver is None
+        truth, hands = self.truth[owner(there)], not author.process
         if hands and before is not None and not deleting(before) and (after is None or deleting(after)):
             truth.taken.add(uid(before))
         if after is None:
@@ -298,6 +312,15 @@ def owner(obj: Object) -> str:
     )
 
 
+def kind_of_owner(obj: Object) -> str:
+    """The kind of the job that controls it."""
+    return next(
+        key
+        for key, kind in _KINDS.items()
+        if any(one.get("kind") == kind.kind and one.get("controller") for one in obj["metadata"]["ownerReferences"])
+    )
+
+
 def deleting(obj: Object) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
@@ -316,15 +339,6 @@ def replica(pod: Object) -> tuple[str, int]:
 
 def attempt(pod: Object) -> list[str]:
     return str((pod["metadata"].get("labels") or {}).get(names.ATTEMPT, "")).split(".")
-
-
-def annotation(obj: Object, key: str) -> str:
-    return str((obj["metadata"].get("annotations") or {}).get(key, ""))
-
-
-def named_in(lease: Object) -> set[str]:
-    """The uids of the jobs that a list of intentions names."""
-    return {str(row[3]) for row in json.loads(annotation(lease, ADMITTING_ANNOTATION) or "[]")}
 
 
 def on_a_node(pod: Object) -> bool:

@@ -1,4 +1,4 @@
-"""Why a cluster cannot be left as it is, where all drivers are well: what is to get on, and does not."""
+"""Why a cluster cannot be left as it is, where all controllers are well: what is to get on, and does not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tf_dist.core.api.status import Phase, Status
 CUT_SHORT: Final = ("DeadlineExceeded", "BackoffLimitExceeded", "MaxDisruptionsExceeded")
 # Seconds within which what is due by a clock is done, where all are well.
 GRACE: Final = 20.0
-# Seconds within which drivers that are well do what is to be done; and after which a pause, a recovery is over.
+# Seconds within which controllers that are well do what is to be done; and after which a pause, a recovery is over.
 SOON: Final = 60.0
 LATE: Final = 700.0
 
@@ -56,7 +56,7 @@ class Rest:
         self._record = record
 
     def unrest(self) -> list[Unrest]:
-        """Why it cannot be left at this, where all drivers are well: each job that is to get on, and does not."""
+        """Why it cannot be left at this, where all controllers are well: each job that is to get on, and does not."""
         record = self._record
         found = [
             Unrest(name(stored), what, text, patience)
@@ -81,10 +81,6 @@ class Rest:
             if pods and memory.never_accepted:
                 yield "unreadable", "was never readable, and has pods", SOON
             return
-        if not memory.finished and "/" in memory.driver:
-            lease, silent = record.lease(memory.driver)
-            if lease is None or silent > GRACE:
-                yield "driver", f"has driver {memory.driver}, which is dead", SOON
         if memory.last_error and not self._is_over_quota(stored, memory.last_error) and not self._taken(stored):
             yield "stalled", f"calls itself stalled: {memory.last_error}", SOON
         if memory.admission is not None and not memory.last_error:
@@ -239,11 +235,17 @@ class Rest:
             other
             for _, other in record.of(*JOBS)
             if record.queue_of(other) == queue
+            and self._have_one_leader(first, other)
             and (its := record.job(other)) is not None
             and self._priority(its) < self._priority(job)
             and record.holds(other)
         ]
         return f"{', '.join(map(name, lower))} of lower priority" if lower and self._fits(first, without=lower) else ""
+
+    def _have_one_leader(self, *jobs: Object) -> bool:
+        """Who leads one kind only knows the jobs of another by their pods."""
+        kinds = {key.kind for key, stored in self._record.of(*JOBS) if any(stored is job for job in jobs)}
+        return len({tuple(self._record.leaders(kind, jobs[0]["metadata"]["namespace"])) for kind in kinds}) == 1
 
     def _free(self, node: Object, pods: list[Object]) -> Decimal:
         """Whole CPUs of a node that none of these pods takes (pods ask for whole ones)."""

@@ -1,24 +1,28 @@
 """Invariants of every moment, under every fault: judged by the store, by true time, and by what the hands know.
 
-``told`` judges every write of a driver as the server carries it out; ``check`` looks at everything there is.
+``told`` judges every write of a controller as the server carries it out; ``check`` looks at everything there is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
-from tests.faults.puppet import Puppet, Reach
-from tests.faults.record import HANDS, JOBS, Author, owner
-from tests.faults.rest import Rest
+from tests.faults.documents import TEAM
+from tests.faults.puppet import Puppet
+from tests.faults.record import HANDS, JOBS, KEYS, Author, kind_of_owner, owner
+from tests.faults.rest import Rest, Unrest
 from tests.faults.site import Site, alive, deleting, label, memory_of, name, uid
 from tests.faults.wire import Executed
-from tf_dist.cluster.api import LEASES, Object
-from tf_dist.controller.leases import lease
+from tf_dist.cluster.api import JOB_KINDS, Object, Resource
+from tf_dist.controller.leases.lease import LeaseRecord
 from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists
 
-# Seconds after which drivers that are well have seen everything.
+# Seconds after which controllers that are well have seen everything.
 _CALM = 25.0
+# Seconds for which nobody may lead, where all are well: a leader may have been killed.
+_LEADERLESS = 20.0
 _LOOK_EVERY = 5.0
 # Seconds within which they have noticed that etcd was set back: when their watches end, and after eight lists.
 _SET_BACK = 600.0
@@ -32,17 +36,18 @@ class Broken(AssertionError):
 
 
 class Rules:
-    """The rules over one site and its drivers."""
+    """The rules over one site and its controllers."""
 
-    def __init__(self, site: Site, puppets: list[Puppet]) -> None:
+    def __init__(self, site: Site, puppets: list[Puppet], defects: list[str]) -> None:
         self.site = site
+        self._defects = defects
         self._puppets = puppets
         # Whether requests may arrive when their sender has given them up.
         self.late = False
         # Since when nothing has been done to the cluster (None: something is going on).
         self.calm_since: float | None = None
-        self._renewed: dict[str, tuple[str, float, float]] = {}
         self._rest = Rest(site.invariants)
+        self._led: dict[Resource, Puppet] = {}
         self._since: dict[tuple[str, str], float] = {}
         self._looked = 0.0
         self._restored = float("-inf")
@@ -61,25 +66,24 @@ class Rules:
         puppet = self._puppet(process)
         site.invariants.strict = self._well()
         site.author = Author(
-            puppet.leadership.ref,
             puppet.identity,
-            puppet.arbiter.identity if puppet.arbiter is not None else "",
-            late,
-            shares=puppet.reach in (Reach.CLUSTER, Reach.NAMESPACE),
-            sees_nodes=puppet.driver.informers.sees_nodes,
+            leases=puppet.leases,
+            kinds=frozenset(KEYS[kind] for kind in puppet.leadership.kinds()),
+            late=late,
+            sees_nodes=puppet.sees_nodes,
             unserved=frozenset(
                 kind for kind in JOBS if puppet.network.unserved.get(kind.partition(".")[0], 0.0) > site.simulation.now
             ),
         )
 
     def told(self, write: Executed) -> None:
-        """A driver's write has come to the server."""
+        """A controller's write has come to the server."""
         call, site = write.call, self.site
         ok = write.error is None
         if call.resource != "leases" or not ok or self._changes_hands(write):
             site.note(_line(write))
         if call.resource == "leases":
-            self._lease(write, ok)
+            site.counts["lease won"] += ok and self._changes_hands(write)
             return
         if call.resource == "pods" and call.verb == "create" and isinstance(write.error, AlreadyExists):
             site.counts["pod there already"] += 1
@@ -96,55 +100,33 @@ class Rules:
     def _puppet(self, process: str) -> Puppet:
         return next(puppet for puppet in self._puppets if puppet.process.name == process)
 
-    def _lease(self, write: Executed, ok: bool) -> None:
-        """Who holds which Lease, and since when it was not renewed, in true time."""
-        if not ok or write.after is None:
-            if ok and write.call.verb == "delete":
-                self._renewed.pop(write.call.name, None)
-            return
-        stored, now = write.after, self.site.simulation.now
-        spec = stored.get("spec") or {}
-        holder, called = str(spec.get("holderIdentity") or ""), name(stored)
-        before = self._renewed.get(called, ("", 0.0, 0.0))[0]
-        if holder and before != holder:
-            self.site.counts["lease won"] += 1
-            if before:
-                self.site.counts["lease taken over"] += 1
-        duration = float(spec.get("leaseDurationSeconds") or lease.LEASE_DURATION)
-        self._renewed[called] = (holder, now, duration)
-
     def _changes_hands(self, write: Executed) -> bool:
         """Whether a write to a Lease is more than its renewal."""
-        holders = [((one or {}).get("spec") or {}).get("holderIdentity") for one in (write.before, write.after)]
-        return holders[0] != holders[1] or not holders[0]
+        before, after = (LeaseRecord.of(one or {}).holder for one in (write.before, write.after))
+        return before != after
 
     def restored(self) -> None:
-        """etcd has been set back: who holds which Lease is what it says again, for the time that drivers wait."""
+        """etcd has been set back."""
         self._restored = self.site.simulation.now
-        for stored in self.site.memory.list(LEASES).items:
-            spec = stored.get("spec") or {}
-            duration = float(spec.get("leaseDurationSeconds") or lease.LEASE_DURATION)
-            holder = str(spec.get("holderIdentity") or "")
-            self._renewed[name(stored)] = (holder, self.site.simulation.now, duration)
-
-    def holds(self, puppet: Puppet) -> bool:
-        """Whether the server would say that a driver's Lease is its own at this moment of true time."""
-        if puppet.elector is None:
-            return True
-        holder, renewed, duration = self._renewed.get(puppet.elector.ref.name, ("", 0.0, 0.0))
-        return holder == puppet.identity and self.site.simulation.now <= renewed + duration
 
     def _right(self, write: Executed) -> None:
-        """No write, not even one that is refused, once the Lease has run out; who holds it, the record judges."""
-        puppet = self._puppet(write.process)
-        if not self.holds(puppet):
-            held = puppet.elector and self._renewed.get(puppet.elector.ref.name)
-            self._fail(f"{write.process} did {write.call} while its lease was {held}")
+        """No write, not even one that is refused, of a process that does not lead: the record judges those alone that
+        were carried out."""
+        puppet, about = self._puppet(write.process), write.before or write.body
+        if write.call.resource in _STATUSES:
+            kind = next(kind for kind in JOBS if kind.startswith(write.call.resource.partition("/")[0]))
+        elif "metadata" in about and owner(about):
+            kind = kind_of_owner(about)
+        else:
+            return
+        author = Author(puppet.identity, leases=puppet.leases)
+        try:
+            self.site.invariants.leads(author, kind, write.call.namespace)
+        except AssertionError as error:
+            self.site.invariants.broken.append(f"{error}: {write.call}")  # a thread may bear what is raised here
 
     def _status(self, process: str, before: Object, after: Object) -> None:
         old, new, counts = memory_of(before), memory_of(after), self.site.counts
-        if old.get("driver") and new.get("driver") != old["driver"]:
-            counts["taken over"] += 1
         if old.get("phase") != new.get("phase"):
             counts[str(new.get("phase"))] += 1
             if new.get("phase") in _TERMINAL:
@@ -177,28 +159,27 @@ class Rules:
         self._one_pod_each(pods)
         self._every_pod_has_an_owner(pods, jobs)
         self._unrest()
-        shared: dict[str, list[str]] = defaultdict(list)
-        for puppet in self._puppets:
-            if (
-                puppet.elector is not None
-                and puppet.reach is not Reach.JOB
-                and not puppet.dead
-                and puppet.elector.valid()
-            ):
-                shared[puppet.elector.ref.name].append(puppet.process.name)
-        if any(len(held) > 1 for held in shared.values()):
-            self._fail(f"one lease is held twice: {dict(shared)}")
 
     def _judged(self) -> None:
-        """What was wrong with a write, and who believes what of Leases."""
+        """What was wrong with a write, and who believes to lead."""
+        if self._defects:
+            self._fail(self._defects[0])
         if self.site.invariants.broken:
             self._fail("; ".join(self.site.invariants.broken))
-        acting = [puppet for puppet in self._puppets if not puppet.dead and puppet.leadership.valid()]
-        held = [(puppet.process.name, puppet.leadership.ref) for puppet in acting if puppet.elector is not None]
-        try:
-            self.site.invariants.check_rights(held, {one for puppet in acting for one in puppet.leadership.stale()})
-        except AssertionError as error:
-            self._fail(str(error))
+        for kind in JOB_KINDS:
+            leaders = self._leaders(kind)
+            if len(leaders) > 1 and not self.site.invariants.excused(KEYS[kind], TEAM):
+                self._fail(f"{[one.process.name for one in leaders]} lead the {kind.kind}s at once")
+            if leaders and self._led.get(kind) is not leaders[0]:
+                before = self._led.get(kind)
+                self.site.counts["leaders"] += 1
+                if before is not None:
+                    self.site.counts[f"{before.scope.name} to {leaders[0].scope.name}"] += 1
+                self._led[kind] = leaders[0]
+
+    def _leaders(self, kind: Resource) -> list[Puppet]:
+        """The processes that are sure at this moment that they lead."""
+        return [one for one in self._puppets if not one.dead and one.leadership.remaining(kind) > 0]
 
     def _one_pod_each(self, pods: list[Object]) -> None:
         if self.late:
@@ -226,20 +207,27 @@ class Rules:
         if now < self._looked + _LOOK_EVERY:
             return
         self._looked = now
-        found = {(one.who, one.what): one for one in self._rest.unrest()}
+        found = {(one.who, one.what): one for one in (*self._rest.unrest(), *self._leaderless())}
         for key in self._since.keys() - found.keys():
             del self._since[key]
         for key, one in found.items():
             if now - self._since.setdefault(key, now) > one.patience:
                 self._fail(f"{one}, for {now - self._since[key]:.0f} s")
 
+    def _leaderless(self) -> Iterator[Unrest]:
+        """Kinds that nobody leads, and somebody could."""
+        for kind in JOB_KINDS:
+            candidates = [one for one in self._puppets if not one.dead and not one.leaving and kind in one.kinds]
+            if candidates and not self._leaders(kind):
+                yield Unrest(kind.kind, "leaderless", f"jobs have no leader, and {len(candidates)} could", _LEADERLESS)
+
 
 def _line(write: Executed) -> str:
-    """A write of a driver, and what a status says with it."""
+    """A write of a controller, and what a status says with it."""
     call, memory = write.call, {}
     if call.resource in _STATUSES and isinstance(write.body, dict):
         memory = memory_of(write.body)
-    keys = ("phase", "reason", "driver", "restarts", "attempts", "admission")
+    keys = ("phase", "reason", "restarts", "attempts", "admission")
     said = {key: memory[key] for key in keys if memory.get(key)}
     outcome = "ok" if write.error is None else f"{type(write.error).__name__}"
     late = " late" if write.late else ""

@@ -1,8 +1,10 @@
-"""Runs fault schedules on virtual time, with the production driver, under all rules; shortens those that fail."""
+"""Runs fault schedules on virtual time, with the production controller, under all rules; shortens those that fail."""
 
 from __future__ import annotations
 
+import logging
 import signal
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,15 +14,15 @@ from random import Random
 
 from tests.faults.documents import TEAM, Shape
 from tests.faults.proxy import Fault, Kind
-from tests.faults.puppet import Puppet, Reach
+from tests.faults.puppet import Puppet, Scope
 from tests.faults.record import owner
 from tests.faults.rules import Rules
-from tests.faults.schedule import COMPANIES, JOBS, LATE_JOBS, WRITES, Schedule, drawn
+from tests.faults.schedule import ALL_KINDS, COMPANIES, JOBS, LATE_JOBS, WRITES, Member, Schedule, drawn
 from tests.faults.simulation import simulated
 from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, name, node_of, uid
 from tests.faults.wire import Server
-from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object
-from tf_dist.controller.leases.lease import pending_admissions_lease
+from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
+from tf_dist.controller.leases.lease import LeaseRecord, leader_lease
 
 # The most that the end of a schedule may take, in true seconds.
 _LONGEST = 2400.0
@@ -29,8 +31,10 @@ _ASKED_AGAIN = 40.0
 # For how long it stays as it is, so that it can be seen whether it may.
 _QUIET = 95.0
 _READS = frozenset({"get", "list", "watch"})
-# After which drivers that are well have seen everything.
+# After which controllers that are well have seen everything.
 _SEEN = 30.0
+# Within which another leads: the last leader gave its Lease back, or was killed.
+_RELEASED, _KILLED = 2.5, 20.0
 
 
 # Seconds of a processor that a schedule may take when it is run again and again: most take less than one.
@@ -44,12 +48,16 @@ class ScheduleRunner:
         self.schedule = schedule
         self.counts: Counter[str] = Counter()
         self.ending = False
+        self.members: list[Member] = []  # what is brought back when it dies
+        self._stepped = 0.0
+        submits = (step.given["shape"] for step in (*schedule.steps, *schedule.calm) if step.act == "submit")
+        self._has_volcano_jobs = any(shape.dialect == "volcano" for shape in (*schedule.jobs, *submits))
 
     def run(self) -> Counter[str]:
         """Run it to its end, and return how often what happened. Raises Broken, Stuck, or an exception of a thread."""
         schedule = self.schedule
         dice = Random(f"told {schedule.seed}")
-        with simulated(dice, restless=schedule.restless) as self.simulation:
+        with defects_noted() as defects, simulated(dice, restless=schedule.restless) as self.simulation:
             self.site = Site(
                 self.simulation,
                 schedule.cpus,
@@ -61,8 +69,7 @@ class ScheduleRunner:
             )
             self.server = Server(self.simulation, self.site.memory)
             self.puppets: list[Puppet] = []
-            self._to_come: list[Fault] = []  # for drivers that appear until it is calm
-            self.rules = Rules(self.site, self.puppets)
+            self.rules = Rules(self.site, self.puppets, defects)
             self.rules.late = schedule.late
             self.server.told, self.server.acting = self.rules.told, self.rules.acting
             self.counts = self.site.counts
@@ -79,13 +86,13 @@ class ScheduleRunner:
         for called, fields in schedule.queues.items():
             self.site.set_queue(called, **fields)
         jobs = dict(zip(JOBS, schedule.jobs, strict=False))
-        for reach in COMPANIES[schedule.company]:
-            own = None
-            if reach is Reach.JOB and jobs:
+        self.members = [member for member in COMPANIES[schedule.company] if member.scope is not Scope.RUN]
+        for member in COMPANIES[schedule.company]:
+            if member.scope is not Scope.RUN:
+                self._appear(member)
+            elif jobs:
                 called = min(jobs)
-                own = called, jobs.pop(called)
-            if reach is not Reach.JOB or own is not None:
-                self._appear(reach, own)
+                self._appear(member, (called, jobs.pop(called)))
         for called, shape in jobs.items():
             self.site.submit(called, shape)
         self.backups: list[Backup] = []
@@ -105,40 +112,36 @@ class ScheduleRunner:
             self.rules.check()
             self._replace()
 
-    def _appear(self, reach: Reach, job: tuple[str, Shape] | None = None) -> None:
+    def _appear(self, member: Member, job: tuple[str, Shape] | None = None) -> None:
         schedule, dice = self.schedule, self.simulation.dice
-        number = len(self.puppets) + 1
-        volcano = any(shape.dialect == "volcano" for shape in schedule.jobs) or any(
-            step.act == "submit" and step.given["shape"].dialect == "volcano"
-            for step in (*schedule.steps, *schedule.calm)
-        )
+        kinds = member.kinds if self._has_volcano_jobs else (TFJOBS,)
         puppet = Puppet(
             self.site,
             self.server,
-            reach,
-            number,
-            skew=dice.choice((0.0, 0.0, -3.0, 40.0)) if schedule.skewed else 0.0,
+            member.scope,
+            len(self.puppets) + 1,
+            kinds if job is None else (job[1].resource if job[1].dialect == "volcano" else TFJOBS,),
+            skew=self._stepped + (dice.choice((0.0, 0.0, -3.0, 40.0)) if schedule.skewed else 0.0),
             rate=dice.choice((1.0, 0.97, 1.03)) if schedule.skewed else 1.0,
             retries=schedule.retries,
             workers=dice.choice((1, 4)),
-            volcano=volcano,
-            intents=schedule.intents,
             job=job,
         )
         puppet.network.latency, puppet.network.lag = schedule.latency, schedule.lag
-        if schedule.narrow and reach is Reach.NAMESPACE:
+        if schedule.narrow and puppet.host is not None:
             puppet.network.rights = (Fault(Kind.REFUSE, _READS, frozenset({"nodes"}), times=None, code=403),)
-        puppet.network.inject(*puppet.network.rights, *map(replace, self._to_come))
+        puppet.network.inject(*puppet.network.rights)
         self.puppets.append(puppet)
         self.site.counts["processes"] += 1
 
     def _replace(self) -> None:
-        """A Deployment brings back what died, after a while."""
-        for reach in (
-            () if self.ending else {reach: None for reach in COMPANIES[self.schedule.company] if reach is not Reach.JOB}
-        ):
-            if not any(puppet.reach is reach for puppet in self._living()) and self.simulation.dice.random() < 0.2:
-                self._appear(reach)
+        """A Deployment, or Airflow, brings back what died, after a while."""
+        for member in () if self.ending else dict.fromkeys(self.members):
+            if not any(map(member.scope.__eq__, self._staying())) and self.simulation.dice.random() < 0.2:
+                self._appear(member)
+
+    def _staying(self) -> list[Scope]:
+        return [puppet.scope for puppet in self._living() if not puppet.leaving]
 
     def _living(self) -> list[Puppet]:
         return [puppet for puppet in self.puppets if not puppet.dead]
@@ -150,7 +153,7 @@ class ScheduleRunner:
     def _later(self, seconds: float, act: Callable[[], object]) -> None:
         self.simulation.at(self.simulation.now + seconds, act)
 
-    # Drivers
+    # Processes
 
     def die(self, which: int) -> None:
         self._puppet(which).die()
@@ -166,16 +169,47 @@ class ScheduleRunner:
     def nap(self, which: int, writes: int, kinds: frozenset[str], seconds: float) -> None:
         self._puppet(which).network.nap = writes, kinds, seconds
 
-    def hand_over(self, refusals: int, code: int, writes: int) -> None:
-        """Who decides for all dies of its next writes to the list of intentions; whom it names others may not touch."""
-        decides = [puppet for puppet in self._living() if puppet.arbiter is not None and puppet.arbiter.for_all()]
-        for puppet in decides:
-            puppet.network.doom = writes, frozenset({pending_admissions_lease().name})
-        refused = Fault(Kind.REFUSE, frozenset({"patch"}), frozenset({"tfjobs", "jobs"}), times=refusals, code=code)
+    def die_leader(self) -> None:
+        """A process that leads dies."""
+        for index, puppet in enumerate(self._living()):
+            if puppet.leases and puppet.leadership.kinds():
+                self.die(index)
+                return
+
+    def install(self, kinds: tuple[Resource, ...], replicas: int) -> None:
+        """The cluster gets a controller, or some more replicas."""
+        if self.schedule.company != "alone" and len(self._living()) < 5:
+            for _ in range(replicas):
+                self.members.append(Member(Scope.CLUSTER, kinds))
+                self._appear(self.members[-1])
+            self.counts["installed"] += 1
+
+    def uninstall(self, killed: bool) -> None:
+        """The controller of the cluster goes, and with it its Leases."""
+        if self.schedule.company == "alone":
+            return
+        self.members = [member for member in self.members if member.scope is not Scope.CLUSTER]
         for puppet in self._living():
-            if puppet not in decides:
-                puppet.network.inject(replace(refused))
-        self._to_come.append(refused)
+            if puppet.scope is Scope.CLUSTER:
+                (puppet.die if killed else puppet.leave)()
+                self.counts["uninstalled"] += 1
+        for kind in ALL_KINDS:
+            self._later(30.0, partial(self._forget_lease, kind))
+
+    def _forget_lease(self, kind: Resource) -> None:
+        if Scope.CLUSTER not in self._staying():
+            self.delete_lease(kind, namespaced=False)
+
+    def upgrade(self) -> None:
+        """Each replica of the cluster's controller is replaced by another."""
+        for puppet in self._living():
+            if puppet.scope is Scope.CLUSTER and not puppet.leaving:
+                self._appear(Member(Scope.CLUSTER, puppet.kinds))
+                puppet.leave()
+                self.counts["upgraded"] += 1
+
+    def delete_lease(self, kind: Resource, namespaced: bool) -> None:
+        self.site.delete_lease(leader_lease(kind, TEAM if namespaced else None))
 
     def refused_everywhere(
         self, what: frozenset[str], verbs: frozenset[str], code: int, skip: int, times: int | None, seconds: float
@@ -188,7 +222,7 @@ class ScheduleRunner:
     def lapse(self, times: int, later: int) -> None:
         """Who holds a Lease cannot renew it, and is to come again with what else it writes, until it has lapsed."""
         for puppet in self._living():
-            if puppet.elector is not None and puppet.leadership.valid():
+            if puppet.leases and puppet.leadership.kinds():
                 network, resources = puppet.network, frozenset({"tfjobs", "jobs", "pods"})
                 renewals = Fault(Kind.REFUSE, frozenset({"update"}), frozenset({"leases"}), times=None)
                 busy = Fault(Kind.REFUSE, WRITES, resources, times=2 + times % 2, code=429, retry_after=later)
@@ -196,26 +230,18 @@ class ScheduleRunner:
                 self._later(40.0, partial(network.withdraw, renewals))
 
     def hold_pods(self, seconds: float) -> None:
-        """Who may take over sees nothing of pods."""
+        """Nobody who leads from now on sees anything of pods, unless by a list."""
         for puppet in self._living():
-            if puppet.reach in (Reach.CLUSTER, Reach.NAMESPACE):
-                puppet.network.hold_events(frozenset({"pods"}))
-                self._later(seconds, puppet.network.release_events)
-
-    def die_of(self) -> None:
-        """The driver of a job dies."""
-        drivers = {memory_of(job).get("driver") for job in self.site.jobs()} - {None, ""}
-        found = [one for one in self._living() if one.elector is not None and one.leadership.ref in drivers]
-        for puppet in sorted(found, key=lambda one: one.reach is not Reach.JOB)[:1]:
-            self.die(self._living().index(puppet))
+            puppet.network.hold_events(frozenset({"pods"}))
+            self._later(seconds, puppet.network.release_events)
 
     def others_write(self, times: int) -> None:
         """What is no business of ours is written so many times."""
         self.site.memory._store.version += times
 
-    def stop_shared(self, seconds: float) -> None:
+    def stop_all(self, seconds: float) -> None:
         for puppet in self._living():
-            if puppet.reach is not Reach.JOB and not puppet.process.stopped:
+            if not puppet.process.stopped:
                 puppet.process.stop()
                 self._later(seconds, puppet.process.go_on)
 
@@ -224,9 +250,8 @@ class ScheduleRunner:
             self.delay(index, seconds)
 
     def appear(self) -> None:
-        reaches = [reach for reach in COMPANIES[self.schedule.company] if reach not in (Reach.ALONE, Reach.JOB)]
-        if reaches and len(self._living()) < 4:
-            self._appear(self.simulation.dice.choice(reaches))
+        if self.members and self.schedule.company != "alone" and len(self._living()) < 4:
+            self._appear(self.simulation.dice.choice(self.members))
 
     def quiet(self) -> None:
         self._pass(60.0)
@@ -237,6 +262,8 @@ class ScheduleRunner:
         self._puppet(which).process.skew += seconds
 
     def step_clock(self) -> None:
+        """The time service sets all clocks, those of processes that are still to come, too."""
+        self._stepped += 3600.0
         for puppet in self.puppets:
             puppet.process.skew += 3600.0
 
@@ -448,22 +475,44 @@ class ScheduleRunner:
         for job in self.site.jobs():
             self.site.delete_job(name(job))
         self._until(self._nothing_left, "something is left")
-        held = [puppet for puppet in self._living() if puppet.elector is not None and puppet.elector.valid()]
         self.ending = True
-        for puppet in self._living():
+        self._hand_over(Puppet.leave, _RELEASED)
+        self._hand_over(Puppet.die, _KILLED)
+        staying = self._living()
+        for puppet in staying:
             puppet.leave()
-        self._until(lambda: not self._living(), "drivers do not end")
-        left = {name(lease) for lease in self.site.memory.list(LEASES, "default").items}
-        kept = {puppet.elector.ref.name for puppet in held if puppet.reach is Reach.JOB and puppet.elector is not None}
-        if left & kept:
-            self.rules._fail(f"leases are left behind: {left & kept}")
+        self._until(lambda: not self._living(), "processes do not end")
+        holders = {LeaseRecord.of(lease).holder for lease in self.site.memory.list(LEASES).items}
+        if left := holders & {puppet.identity for puppet in staying}:
+            self.rules._fail(f"leases are left behind by {left}")
+
+    def _hand_over(self, end: Callable[[Puppet], None], within: float) -> None:
+        """The leader of each kind goes; another leads soon, if there is one."""
+        leaders = [one for one in self._living() if one.leases and one.leadership.kinds() and not one.leaving]
+        others = [one for one in self._living() if one not in leaders and one.scope is not Scope.RUN]
+        kinds = {kind for leader in leaders for kind in leader.leadership.kinds()}
+        if not others or not leaders:
+            return
+        for leader in leaders:
+            end(leader)
+        self._until(lambda: all(one.dead for one in leaders), "processes do not end")
+        # A network with a lag; the other kinds are left for a while to whoever leads the first; a namespace that seems
+        # to be led, because its last host was killed.
+        within += 10 * (self.schedule.lag + self.schedule.latency) + 2.5
+        if any(lease["metadata"]["namespace"] == TEAM for lease in self.site.memory.list(LEASES).items):
+            within += 15.0
+        end_at, wanted = self.simulation.now + within, {kind for kind in kinds if any(kind in o.kinds for o in others)}
+        while missing := wanted - {kind for one in self._living() for kind in one.leadership.kinds()}:
+            if self.simulation.now > end_at:
+                self.rules._fail(f"nobody leads {missing} within {within:g} s")
+            self._pass(0.5)
+        self.counts["handed over"] += 1
 
     def _calm_down(self) -> None:
         self.site.note("--- it is calm")
         for puppet in self.puppets:
             puppet.network.calm()
-            puppet.process.skew = 0.0
-        self._to_come.clear()
+            puppet.process.skew = self._stepped
         for node in self.site.nodes():
             self.site.restore_node(node)
         if self.schedule.closed:
@@ -474,9 +523,17 @@ class ScheduleRunner:
         for called in JOBS:
             self.site.mend(called)
         self.site.make_namespace()
-        if not any(puppet.reach in (Reach.ALONE, Reach.CLUSTER) for puppet in self._living()):
-            self._appear(Reach.ALONE if self.schedule.company == "alone" else Reach.CLUSTER)
+        if not any(scope is not Scope.RUN for scope in self._staying()) or not self._all_kinds_have_candidates():
+            wide = any(member.scope is Scope.CLUSTER for member in self.members)
+            scope = Scope.ALONE if self.schedule.company == "alone" else Scope.CLUSTER if wide else Scope.NAMESPACE
+            self.members.append(Member(scope))
+            self._appear(self.members[-1])
         self.rules.calm_since = self.simulation.now
+
+    def _all_kinds_have_candidates(self) -> bool:
+        there = [puppet for puppet in self._living() if not puppet.leaving and puppet.scope is not Scope.RUN]
+        wanted = ALL_KINDS if self._has_volcano_jobs else (TFJOBS,)
+        return all(any(kind in puppet.kinds for puppet in there) for kind in wanted)
 
     def _let_go(self) -> None:
         for called in (*JOBS, *LATE_JOBS):
@@ -533,9 +590,30 @@ class ScheduleRunner:
         jobs = [(name(job), memory_of(job)) for job in self.site.jobs()]
         pods = [(name(pod), (pod.get("status") or {}).get("phase")) for pod in self.site.pods()]
         drivers = [
-            (p.process.name, p.reach, p.leadership.valid(), p.driver.informers.problems()) for p in self._living()
+            (p.process.name, p.scope, p.leadership.kinds(), p.controller and p.controller.informers.problems())
+            for p in self._living()
         ]
         return f"{jobs} {pods} {drivers}"
+
+
+@contextmanager
+def defects_noted() -> Iterator[list[str]]:
+    """What is logged with a traceback meanwhile: a thread that bears any error must not hide one of ours."""
+    found: list[str] = []
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                found.append("".join(traceback.format_exception(record.exc_info[1])))
+
+    logger, handler = logging.getLogger("tf_dist"), Notes(logging.WARNING)
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
 
 
 def run(seed: int, *, more: bool = False) -> Counter[str]:

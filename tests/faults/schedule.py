@@ -1,15 +1,16 @@
-"""Schedules as data: what befalls a cluster and its drivers, drawn from a seed."""
+"""Schedules as data: what befalls a cluster and its controllers, drawn from a seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.faults.documents import Shape
 from tests.faults.proxy import Kind
-from tests.faults.puppet import Reach
+from tests.faults.puppet import Scope
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Resource
 
 STEPS = 14
 JOBS = ("a", "b", "c", "d")
@@ -17,16 +18,36 @@ LATE_JOBS = ("e", "f", "g")
 WRITES = frozenset({"create", "update", "patch", "delete"})
 _ANY: frozenset[str] = frozenset()
 
-COMPANIES: Mapping[str, tuple[Reach, ...]] = {
-    "alone": (Reach.ALONE,),
-    "replicas": (Reach.CLUSTER, Reach.CLUSTER),
-    "namespace": (Reach.NAMESPACE, Reach.NAMESPACE),
-    "inline": (Reach.CLUSTER, Reach.JOB),
-    "both": (Reach.CLUSTER, Reach.NAMESPACE),
-    "all": (Reach.CLUSTER, Reach.CLUSTER, Reach.NAMESPACE, Reach.JOB),
-    "crowd": (Reach.JOB, Reach.JOB, Reach.CLUSTER),
+ALL_KINDS = (TFJOBS, VOLCANO_JOBS)
+
+
+class Member(NamedTuple):
+    """A process that there is to be, and the kinds of jobs that it would lead."""
+
+    scope: Scope
+    kinds: tuple[Resource, ...] = ALL_KINDS
+
+
+_ALONE, _REPLICA, _HOST, _RUN = map(Member, Scope)
+_PARTIAL = Member(Scope.CLUSTER, (TFJOBS,))
+COMPANIES: Mapping[str, tuple[Member, ...]] = {
+    "alone": (_ALONE,),
+    "replicas": (_REPLICA, _REPLICA),
+    "hosts": (_HOST, _HOST),
+    "runs": (_RUN, _RUN, _HOST),
+    "installed": (_HOST, _HOST, _REPLICA),
+    "partial": (_PARTIAL, _PARTIAL, _HOST),
+    "all": (_RUN, _HOST, _REPLICA, _REPLICA),
 }
-_OFTEN = ("alone", "alone", "replicas", "replicas", "replicas", "namespace", "inline", "inline", "both", "all", "crowd")
+_OFTEN = (
+    *("alone",) * 2,
+    *("replicas",) * 3,
+    *("hosts",) * 2,
+    *("runs",) * 2,
+    *("installed",) * 2,
+    *("partial",) * 2,
+    "all",
+)
 WRITE_FAULTS = (
     *((Kind.REFUSE, code) for code in (409, 429, 500, 503)),
     *((kind, 0) for kind in (Kind.RESET, Kind.LOSE, Kind.LOSE, Kind.LATE, Kind.LATE, Kind.HANG, Kind.SLOW)),
@@ -63,9 +84,8 @@ class Step:
 class Schedule:
     """One schedule; the seed is that of its dice.
 
-    ``calm``: what is done when all drivers are well and see everything, so that what they make of it can be judged to
-    the second; ``closed``: until then one node takes no pods. ``narrow``: who drives a namespace
-    sees no nodes.
+    ``calm``: what is done when all controllers are well and see everything, so that what they make of it can be judged
+    to the second; ``closed``: until then one node takes no pods. ``narrow``: the hosts of a namespace see no nodes.
     """
 
     seed: int
@@ -77,7 +97,6 @@ class Schedule:
     late: bool = False
     skewed: bool = False
     retries: int = 3
-    intents: int = 500
     restless: float = 0.1
     latency: float = 0.0
     lag: float = 0.0
@@ -116,7 +135,6 @@ def drawn(seed: int, *, more: bool = False) -> Schedule:
         late=dice.random() < 0.4,
         skewed=dice.random() < 0.4,
         retries=pick((0, 3, 3)),
-        intents=pick((1, 2, 500, 500)),
         restless=pick((0.0, 0.1, 0.4)),
         latency=pick((0.0, 0.0, 0.01, 0.2)),
         lag=pick((0.0, 0.0, 0.05, 1.0)),
@@ -176,13 +194,6 @@ def _closed(schedule: Schedule, dice: Random) -> Schedule:
     return replace(schedule, closed=True, calm=(*schedule.calm, Step("open_node", dice.choice((10.0, 30.0)))))
 
 
-def _handover(schedule: Schedule, dice: Random) -> Schedule:
-    """Who decides dies between what it writes down and what it does; its successor may not touch those jobs."""
-    given = {"refusals": dice.randint(1, 3), "code": dice.choice((409, 422)), "writes": dice.choice((1, 1, 2))}
-    submit = Step("submit", 1.0, {"name": dice.choice(LATE_JOBS), "shape": _shape(dice, schedule.queues)})
-    return _at(schedule, dice, Step("hand_over", 10.0, given), submit, Step("quiet", 0.0))
-
-
 def _restarts(schedule: Schedule, dice: Random) -> Schedule:
     """Kubelets restart the containers of a job with a bound for that, and pods of it are taken in between."""
     backoff = dice.choice((1, 2, 3))
@@ -201,7 +212,7 @@ def _submit(dice: Random, **fields: Any) -> Step:
 
 
 def _everywhere(dice: Random, what: tuple[str, ...], verb: str, codes: tuple[int, ...]) -> Step:
-    """A fault on the way of every driver."""
+    """A fault on the way of every process."""
     given = {"what": frozenset(what), "verbs": frozenset({verb}), "code": dice.choice(codes)}
     given |= {
         "skip": dice.choice((0, 0, 1, 2)),
@@ -218,7 +229,7 @@ def _full(schedule: Schedule, dice: Random) -> Schedule:
 
 
 def _no_pods(schedule: Schedule, dice: Random) -> Schedule:
-    """No driver may make pods for a while, and then they may."""
+    """No controller may make pods for a while, and then they may."""
     refused = _everywhere(dice, ("pods",), "create", (403, 403, 409, 500))
     return _at(schedule, dice, refused, _submit(dice), Step("quiet", 0.0))
 
@@ -241,15 +252,15 @@ def _clinging(schedule: Schedule, dice: Random) -> Schedule:
 
 
 def _lapse(schedule: Schedule, dice: Random) -> Schedule:
-    """A driver's Lease runs out while what it writes is under way."""
+    """A leader's Lease runs out while what it writes is under way."""
     lapse = Step("lapse", 1.0, {"times": dice.randrange(6), "later": dice.choice((7, 8, 9))})
     return _at(replace(schedule, retries=3), dice, lapse, _submit(dice), Step("quiet", 0.0))
 
 
 def _blind(schedule: Schedule, dice: Random) -> Schedule:
-    """A driver that takes jobs over does not see the pods that have been made for them."""
+    """The next leader does not see the pods that the last one has made."""
     hold = Step("hold_pods", 0.0, {"seconds": dice.choice((40.0, 60.0))})
-    die = Step("die_of", dice.choice((3.0, 10.0)))
+    die = Step("die_leader", dice.choice((3.0, 10.0)))
     return replace(schedule, steps=(hold, die, Step("quiet", 0.0), *schedule.steps))
 
 
@@ -258,18 +269,47 @@ def _set_back(schedule: Schedule, dice: Random) -> Schedule:
     return _at(schedule, dice, Step("others_write", 1.0, {"times": 20_000}), Step("restore_etcd", 1.0, {"back": 1}))
 
 
-def _unclaimed(schedule: Schedule, dice: Random) -> Schedule:
-    """Those who drive all jobs stop for a while, and a job comes."""
-    stop, comes = Step("stop_shared", 1.0, {"seconds": 50.0}), replace(_submit(dice), pause=30.0)
+def _unled(schedule: Schedule, dice: Random) -> Schedule:
+    """All processes stop for a while, and a job comes."""
+    stop, comes = Step("stop_all", 1.0, {"seconds": 50.0}), replace(_submit(dice), pause=30.0)
     return _at(schedule, dice, stop, comes, Step("quiet", 0.0))
 
 
 def _narrow(schedule: Schedule, dice: Random) -> Schedule:
-    """Who drives a namespace has no right to see nodes, and leaves it to another to decide while that one lives."""
-    if schedule.company not in ("both", "all"):
-        schedule = replace(schedule, company="both")
+    """The hosts of a namespace have no right to see nodes; the controller of the cluster has, while there is one."""
+    if schedule.company not in ("hosts", "installed", "partial", "all"):
+        schedule = replace(schedule, company="installed")
     calm = replace(_submit(dice), pause=5.0)
     return replace(schedule, narrow=True, calm=(*schedule.calm, calm, replace(_submit(dice), pause=5.0)))
+
+
+def _moves(schedule: Schedule, dice: Random) -> Schedule:
+    """The controller of the cluster comes and goes beside the hosts of a namespace, while jobs run and wait."""
+    pick = dice.choice
+    company = pick(("hosts", "runs", "installed", "partial"))
+    moves = [
+        _wider(dice, act)
+        for act in (
+            *("install", "uninstall") * pick((1, 2)),
+            *("upgrade",) * pick((0, 1)),
+            *("install",) * pick((0, 1)),
+        )
+    ]
+    submits = [_submit(dice, lasts=pick((0.0, 60.0))) for _ in moves]
+    steps = [step for pair in zip(moves, submits, strict=True) for step in pair]
+    calm = [replace(_wider(dice, act), pause=30.0) for act in pick(((), ("uninstall", "install"), ("upgrade",)))]
+    return replace(_at(schedule, dice, *steps, Step("quiet", 0.0)), company=company, calm=(*schedule.calm, *calm))
+
+
+def _wider(dice: Random, act: str) -> Step:
+    """The controller of the cluster comes, goes, or is replaced by another release."""
+    given: dict[str, Any] = {}
+    match act:
+        case "install":
+            given = {"kinds": dice.choice((ALL_KINDS, ALL_KINDS, (TFJOBS,))), "replicas": dice.choice((1, 2))}
+        case "uninstall":
+            given = {"killed": dice.random() < 0.3}
+    return Step(act, dice.choice((0.0, 1.0, 10.0, 30.0)), given)
 
 
 def _edited(schedule: Schedule, dice: Random) -> Schedule:
@@ -292,7 +332,7 @@ def _node_gone(schedule: Schedule, dice: Random) -> Schedule:
 
 
 def _politely(schedule: Schedule, dice: Random) -> Schedule:
-    """Pods get the signal to stop, and do so with 0 before any driver sees it."""
+    """Pods get the signal to stop, and do so with 0 before any controller sees it."""
     take = [Step("delete_pod", 0.0, {"which": dice.randrange(6)}) for _ in range(dice.choice((1, 2, 3)))]
     schedule = _at(schedule, dice, Step("delay_all", 1.0, {"seconds": 20.0}), *take, Step("quiet", 0.0))
     return replace(schedule, polite=1.0)
@@ -302,8 +342,8 @@ _MORE = (
     *(_strangers,) * 2,
     *(_late_jobs,) * 2,
     *(_edited,) * 2,
+    *(_moves,) * 4,
     _closed,
-    _handover,
     _restarts,
     _full,
     _no_pods,
@@ -312,7 +352,7 @@ _MORE = (
     _lapse,
     _blind,
     _set_back,
-    _unclaimed,
+    _unled,
     _narrow,
     _node_gone,
     _politely,
@@ -391,8 +431,13 @@ def _step(dice: Random, queues: Mapping[str, Any]) -> Step:
                 "what": pick(("tfjobs", "jobs", "pods", "leases", "")),
             }
         case "withdraw":
-            verbs = pick((_ANY, frozenset({"list", "watch"}), WRITES))
+            # Everybody may get the cluster's Lease, for ever.
+            verbs = pick((WRITES | {"list", "watch"}, frozenset({"list", "watch"}), WRITES))
             given = {"which": which, "verbs": verbs, "what": pick(WHAT), "seconds": pick((5.0, 30.0, 90.0))}
+        case "delete_lease":
+            given = {"kind": pick(ALL_KINDS), "namespaced": dice.random() < 0.5}
+        case "install" | "uninstall" | "upgrade":
+            given = dict(_wider(dice, act).given)
         case "unserved":
             given = {"which": which, "what": pick(("queues", "tfjobs", "jobs")), "seconds": pick((5.0, 30.0))}
         case "drain" | "lose_node":
@@ -429,6 +474,10 @@ _ACTS = (
     *("watch_breaks",) * 3,
     *("submit",) * 4,
     *("end_pod",) * 2,
+    *("install",) * 2,
+    *("uninstall",) * 2,
+    "upgrade",
+    "delete_lease",
     "leave",
     "calm",
     "appear",

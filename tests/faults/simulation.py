@@ -1,6 +1,6 @@
 """Threads on virtual time: one runs at a time, the schedule's dice say which, and time goes on when all of them wait.
 
-The code of a driver runs as it is, in greenlets, on the ``ThreadRuntime`` of a simulated process. Nothing here
+The code of a controller runs as it is, in greenlets, on the ``ThreadRuntime`` of a simulated process. Nothing here
 depends on the machine's clock or its load, so a schedule with the same dice is the same schedule. What no test would
 survive is found: two threads that wait for each other's locks, a loop that goes round without time passing.
 """
@@ -353,6 +353,10 @@ class Waiters:
             if task in self._tasks:
                 self._tasks.remove(task)
 
+    def wake_one(self) -> None:
+        if self._tasks:
+            self.simulation.wake(self._tasks.pop(int(self.simulation.dice.random() * len(self._tasks))))
+
     def wake(self) -> None:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -415,6 +419,9 @@ class Condition:
                 return False
             self.wait(rest)
         return True
+
+    def notify(self) -> None:
+        self._waiters.wake_one()
 
     def notify_all(self) -> None:
         self._waiters.wake()

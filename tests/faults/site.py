@@ -1,4 +1,4 @@
-"""The cluster that drivers work on: its store, kubelets, scheduler and users, and what truly happened."""
+"""The cluster that controllers work on: its store, kubelets, scheduler and users, and what truly happened."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.faults.record import HANDS
 from tests.faults.record import owner as owner_uid
 from tests.faults.simulation import Simulation
 from tf_dist.cluster.api import (
+    LEASES,
     NAMESPACES,
     NODES,
     PODS,
@@ -31,6 +32,7 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.store import Key
+from tf_dist.controller.leases.lease import LeaseRef
 from tf_dist.core.api import names
 from tf_dist.core.api.status_codec import FIELD
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound
@@ -337,15 +339,12 @@ class Site:
 
     # Users
 
-    def submit(self, called: str, shape: Shape, driver: str = "") -> None:
+    def submit(self, called: str, shape: Shape) -> None:
         """Submit a job, unless one of that name is there or there is no place for it."""
         if self.job(called) is not None:
             return
-        document = shape.document(called)
-        if driver:
-            document["metadata"]["annotations"][names.DRIVER] = driver
         with suppress(ClusterError):
-            stored = self.memory.create(shape.resource, TEAM, document)
+            stored = self.memory.create(shape.resource, TEAM, shape.document(called))
             self.shapes[uid(stored)] = shape
             self.note(f"{called} is submitted: {shape}")
             self.counts["jobs"] += 1
@@ -426,6 +425,13 @@ class Site:
         """Make it again, if it is gone."""
         with suppress(ClusterError):
             self.memory.create(NAMESPACES, None, {"metadata": {"name": TEAM}})
+
+    def delete_lease(self, ref: LeaseRef) -> None:
+        """Whoever holds it stays sure of it for a while."""
+        with suppress(NotFound):
+            self.memory.delete(LEASES, *ref)
+            self.note(f"Lease {ref} is deleted")
+            self.counts["leases deleted"] += 1
 
     # Backups
 

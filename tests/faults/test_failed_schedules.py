@@ -15,7 +15,6 @@ OVERTAKEN = Schedule(
     jobs=(Shape(dialect="v1alpha1", workers=3, policy="OnFailure", priority="high"),),
     queues={},
     steps=(Step("calm", 1.0, {"which": 0}), Step("restore_etcd", 10.0, {"back": 1})),
-    intents=1,
     restless=0.0,
     slow=8.0,
     failing=0.0,

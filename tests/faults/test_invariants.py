@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tf_dist.controller.gang_admission.pending_admissions import ADMITTING_ANNOTATION, LEADER_ANNOTATION
 
 from tests.controller.harness import Clock, World, replica, running, tfjob
 from tests.faults.invariants import Invariants

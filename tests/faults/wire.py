@@ -44,7 +44,7 @@ class Executed:
 
 
 class Server:
-    """The API server. ``told`` is called with every write of a driver, right after it was carried out; ``acting``
+    """The API server. ``told`` is called with every write of a process, right after it was carried out; ``acting``
     before it is: which process wrote it and whether it is late, and None once it is done."""
 
     def __init__(self, simulation: Simulation, memory: MemoryCluster) -> None:
@@ -168,6 +168,16 @@ class Wire:
         self._retries = RetryPolicy(max_retries=retries)
         self._timeout = timeout
         self._answers: dict[object, deque[Any]] = {}
+
+    def hurry(self, timeout: float) -> None:
+        """Let each try take no longer from now on."""
+        self._timeout = timeout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Nothing to let go of."""
 
     # Reading
 

@@ -51,8 +51,9 @@ _RETRY: Final = 0.4
 _HANDOVER: Final = 2.0
 # Seconds between two looks whether namespaces are still led by others.
 _CLEARING: Final = 1.0
-# Seconds after which a namespace's Lease was left behind by a process that was killed: more than clocks differ.
-_LEFT_BEHIND: Final = 3600.0
+# Seconds after which a namespace's Lease was left behind by a process that was killed: more than clocks differ, that of
+# a machine in the wrong time zone included.
+_LEFT_BEHIND: Final = 86_400.0
 
 
 class ValidInterval(NamedTuple):
