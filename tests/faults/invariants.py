@@ -228,6 +228,7 @@ class Invariants(Record):
         self._unseen.discard(uid(stored))
         others = self._decided_by(author, key)
         promised = sum((self.holds(job) for job in (*others, stored) if uid(job) not in self._unseen), Decimal(0))
+        promised -= self._pinned_in_vain(others)
         room = sum(self._room.values(), Decimal(0))
         assert promised <= room, f"places for {promised} CPUs were given away, and there are {room}"
         if self.strict and not author.late:
@@ -238,6 +239,17 @@ class Invariants(Record):
         place that both give away is repaired by the timeout for pods that do not start."""
         kinds = author.kinds - author.unserved
         return [job for other, job in self.of(*JOBS) if other != but and other.kind in kinds]
+
+    def _pinned_in_vain(self, jobs: list[Object]) -> Decimal:
+        """The CPUs of pods to come that are to have a node which other pods of their job have filled meanwhile."""
+        taken = Counter[str]()
+        for _, pod in self.of("pods"):
+            if on_a_node(pod):
+                taken[pod["spec"]["nodeName"]] += int(requested(pod["spec"]))
+        to_come = (one for job in jobs for one in self.to_come(job))
+        return sum(
+            (cpu for node, cpu in to_come if node in self._room and self._room[node] - taken[node] < cpu), Decimal(0)
+        )
 
     def _on_nodes(self, key: Key, stored: Object, before: Admission | None, author: Author) -> None:
         """No node is promised more than it ever had, where a job now gets more of it."""

@@ -69,12 +69,16 @@ class Puppet:
             self.host = ControllerHost(cast("KubeContext", self), cluster, TEAM, kinds, runtime=self.runtime, **clocks)
             self.host._settings = replace(self.host._settings, workers=workers, resync=_NEVER, resync_waiting=_NEVER)
             self.leadership = self.host.leadership
+            for leading in (self.leadership, *self.leadership.electors.values()):
+                leading.identity = self.process.name  # as logs call it
         else:
             settings = ControllerSettings(
                 volcano_jobs=VOLCANO_JOBS in kinds, workers=workers, resync=_NEVER, resync_waiting=_NEVER
             )
             if scope is Scope.CLUSTER:
-                self.leadership = LeaseLeadership(self.cluster(), kinds, None, runtime=self.runtime, **clocks)
+                self.leadership = LeaseLeadership(
+                    self.cluster(), kinds, None, identity=self.process.name, runtime=self.runtime, **clocks
+                )
             self._controller = Controller(
                 cluster, settings=settings, leadership=self.leadership, runtime=self.runtime, **clocks
             )
@@ -88,11 +92,6 @@ class Puppet:
     def leases(self) -> bool:
         """Whether it leads by Leases."""
         return isinstance(self.leadership, LeaseLeadership)
-
-    @property
-    def identity(self) -> str:
-        """What it calls itself in Leases."""
-        return self.leadership.identity if isinstance(self.leadership, LeaseLeadership) else self.process.name
 
     @property
     def controller(self) -> Controller | None:

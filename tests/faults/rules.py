@@ -66,7 +66,7 @@ class Rules:
         puppet = self._puppet(process)
         site.invariants.strict = self._well()
         site.author = Author(
-            puppet.identity,
+            puppet.process.name,
             leases=puppet.leases,
             kinds=frozenset(KEYS[kind] for kind in puppet.leadership.kinds()),
             late=late,
@@ -119,7 +119,7 @@ class Rules:
             kind = kind_of_owner(about)
         else:
             return
-        author = Author(puppet.identity, leases=puppet.leases)
+        author = Author(puppet.process.name, leases=puppet.leases)
         try:
             self.site.invariants.leads(author, kind, write.call.namespace)
         except AssertionError as error:
@@ -215,11 +215,15 @@ class Rules:
                 self._fail(f"{one}, for {now - self._since[key]:.0f} s")
 
     def _leaderless(self) -> Iterator[Unrest]:
-        """Kinds that nobody leads, and somebody could."""
-        for kind in JOB_KINDS:
-            candidates = [one for one in self._puppets if not one.dead and not one.leaving and kind in one.kinds]
-            if candidates and not self._leaders(kind):
-                yield Unrest(kind.kind, "leaderless", f"jobs have no leader, and {len(candidates)} could", _LEADERLESS)
+        """Processes that could lead a kind that nobody leads."""
+        for kind in JOB_KINDS if self.site.has_namespace() else ():
+            if not self._leaders(kind):
+                for one in self._puppets:
+                    if kind in one.kinds and not one.dead and not one.leaving:
+                        text = f"does not lead the {kind.kind}s, and nobody does"
+                        # Three requests, one after the other, come before a write.
+                        patience = _LEADERLESS + 15 * (one.network.latency + one.network.lag)
+                        yield Unrest(one.process.name, f"{kind.kind}s have no leader", text, patience)
 
 
 def _line(write: Executed) -> str:

@@ -483,7 +483,7 @@ class ScheduleRunner:
             puppet.leave()
         self._until(lambda: not self._living(), "processes do not end")
         holders = {LeaseRecord.of(lease).holder for lease in self.site.memory.list(LEASES).items}
-        if left := holders & {puppet.identity for puppet in staying}:
+        if left := holders & {puppet.process.name for puppet in staying}:
             self.rules._fail(f"leases are left behind by {left}")
 
     def _hand_over(self, end: Callable[[Puppet], None], within: float) -> None:

@@ -433,6 +433,11 @@ class Site:
             self.note(f"Lease {ref} is deleted")
             self.counts["leases deleted"] += 1
 
+    def has_namespace(self) -> bool:
+        with suppress(NotFound):
+            return not deleting(self.memory.get(NAMESPACES, None, TEAM))
+        return False
+
     # Backups
 
     def backup(self) -> Backup:

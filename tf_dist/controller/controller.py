@@ -172,6 +172,7 @@ class Controller:
     def start(self) -> None:
         """Follow the cluster and drive its jobs in threads until ``stop``."""
         self._leadership.listen(self.wake)
+        self._leadership.busy = lambda: bool(self._queue.passes())
         self._events.start()
         self._executor.start(self._settings.workers)
         self._workers.start()

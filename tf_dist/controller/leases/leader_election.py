@@ -70,7 +70,8 @@ class LeaderElector:
     """Holds the Lease ``ref`` as ``identity``, or waits for it.
 
     ``wider``: the Lease of the cluster, where ``ref`` is that of a namespace. ``wanted``: whether the Lease is wanted;
-    one that is held and not wanted any more is given back. ``duration``: seconds that it holds unrenewed;
+    one that is held and not wanted any more is given back. ``busy``: whether a request may be under way that was sent
+    under the Lease, which is not given back to others before. ``duration``: seconds that it holds unrenewed;
     ``renew_every``: seconds between renewals; ``clock``: epoch seconds, for people and for what was left behind.
 
     ``start`` runs ``step`` in a thread until ``stop``. ``problem`` is why the last step did not come through, if so;
@@ -86,6 +87,7 @@ class LeaderElector:
         *,
         wider: LeaseRef | None = None,
         wanted: Callable[[], bool] = lambda: True,
+        busy: Callable[[], bool] = lambda: False,
         duration: float = LEASE_DURATION,
         renew_every: float = RENEW_INTERVAL,
         clock: Callable[[], float] = time.time,
@@ -100,7 +102,7 @@ class LeaderElector:
         self.epoch = 0
         self.other_since = math.inf
         self._wider = wider
-        self._wanted = wanted
+        self._wanted, self._busy = wanted, busy
         self._duration = duration
         self._renew_every = renew_every
         self._retry_every = renew_every * _RETRY
@@ -110,6 +112,7 @@ class LeaderElector:
         self._listeners: list[Callable[[], object]] = []
         self._interval = _NEVER
         self._held: Object | None = None  # the Lease as we wrote it last
+        self._left_until: float | None = None  # until when one that we have left, and not given back yet, was ours
         self._seen, self._wider_seen = LeaseObservation(), LeaseObservation()
         self._wrote = self._notified = False
         self._runtime = runtime
@@ -232,6 +235,8 @@ class LeaderElector:
 
     def _attempt(self) -> float:
         """Look who leads, and acquire or renew the Lease where it is ours to have."""
+        if self._left_until is not None and not self._give_back_left():
+            return self._retry_every / 10
         if not self._wanted():
             self._stand_down()
             return self._others()[0] or self._retry_every
@@ -306,10 +311,19 @@ class LeaderElector:
 
     def _stand_down(self) -> None:
         """Leave the Lease to others."""
-        held, self._held, self._interval = self._held, None, _NEVER
-        if held is not None:
+        if self._held is not None:
+            self._left_until = self._interval.until
+            self._held, self._interval = None, _NEVER
             self._notify()
-            self._give_back()
+            self._give_back_left()
+
+    def _give_back_left(self) -> bool:
+        """Give it back, unless something is under way yet that was sent under it: then its time is waited for."""
+        if self._left_until is not None and self._monotonic() < self._left_until and self._busy():
+            return False
+        self._left_until = None
+        self._give_back()
+        return True
 
     def _write(self, write: Callable[[], Object]) -> float:
         """Send it; if the server takes it, and nobody leads the cluster, the Lease is ours from before it was sent."""

@@ -35,8 +35,10 @@ class LeaseLeadership:
     """Leads ``kinds`` of jobs in ``namespace`` (None: in the cluster), each while its Lease is held.
 
     One who leads the first kind leads the others, too, unless another process leads those alone. ``cluster``: for
-    Leases; ``system``: the namespace of the cluster's Leases; the rest see ``LeaderElector``.
+    Leases; ``system``: the namespace of the cluster's Leases; the rest, and ``busy``, see ``LeaderElector``.
     """
+
+    busy: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class LeaseLeadership:
                 leader_lease(kind, namespace, system),
                 self.identity,
                 wider=leader_lease(kind, None, system) if namespace is not None else None,
+                busy=lambda: self.busy(),
                 wanted=(lambda: True) if kind is ordered[0] else self._leaves_no_other,
                 duration=duration,
                 renew_every=renew_every,
@@ -133,6 +136,7 @@ class Standalone:
     """Leadership where there is nobody else: over everything, for ever."""
 
     term: Hashable = None
+    busy: Callable[[], bool] = staticmethod(lambda: False)
 
     def kinds(self) -> frozenset[Resource]:
         """All."""
