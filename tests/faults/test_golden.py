@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,29 +23,30 @@ SECONDS = 60
 
 
 class Recorded(World):
-    """A world whose driver follows the cluster over HTTP; what it asks is written down."""
+    """A world whose controller follows the cluster over HTTP; what it asks is written down."""
 
     def __init__(self, client: RestCluster, world: World, app: RecordingApp) -> None:
         self.clock, self.memory, self.cluster, self.app = world.clock, world.memory, client, app
-        self.driver = Controller(client, clock=self.clock, monotonic=self.clock)
-        self.driver.informers.start()
+        self.controller = Controller(client, clock=self.clock, monotonic=self.clock)
+        self.controller.informers.start()
+        self.controller.step()  # the first term begins with a list of everything
         # Who has listed is synced; but only when everything is watched, too, does nothing more come of the start.
-        until(lambda: self.driver.synced() and app.asked("watch") == app.asked("list"), SECONDS)
+        until(lambda: self.controller.synced() and app.asked("watch") == app.asked("list"), SECONDS)
         self.started = len(app.calls)
 
     def settle(self, most: int = 50) -> int:
-        """Passes until the driver has seen everything and has nothing left to do."""
+        """Passes until the controller has seen everything and has nothing left to do."""
         for count in range(most):
             until(self._caught_up, SECONDS, every=0.002)
-            if self.driver.step() == 0 and self._caught_up():
+            if self.controller.step() == 0 and self._caught_up():
                 return count
         raise AssertionError(self.describe())
 
     def _caught_up(self) -> bool:
-        informers = self.driver.informers
+        informers = self.controller.informers
         seen = {
             TFJOBS: [stored for _, stored in informers.jobs()],
-            PODS: informers._reflectors[PODS].items(),
+            PODS: informers._informers[PODS].items(),
             SERVICES: [
                 one
                 for ref, job in informers.jobs()
@@ -76,7 +78,7 @@ def recorded(**fields: Any) -> Iterator[Recorded]:
         try:
             yield made
         finally:
-            made.driver.stop()
+            made.controller.stop()
 
 
 @pytest.fixture
@@ -203,13 +205,28 @@ def test_after_the_start_nothing_is_read(world: Recorded) -> None:
     assert reads == []
 
 
+def test_a_controller_lists_everything_once_at_its_start() -> None:
+    world = World()
+    with (
+        recorder.recording(world.memory) as (server, app),
+        RestCluster(server.app.url, token=server.token) as client,
+    ):
+        controller = Controller(client)
+        controller.start()
+        until(lambda: controller.synced() and app.asked("watch") >= {"pods", "tfjobs", "services"}, SECONDS)
+        controller.stop()
+    listed = Counter(call.resource for call in app.calls if call.verb == "list")
+    # Nodes and pods once more, before it is known whether they may be seen.
+    assert (listed["tfjobs"], listed["services"], listed["nodes"], listed["pods"]) == (1, 1, 2, 2)
+
+
 def test_an_idle_job_costs_nothing(world: Recorded) -> None:
     begin(world)
     world.later()
     world.app.calls.clear()
     for _ in range(100):
         world.clock.now += 300  # the time between two looks at everything
-        assert world.driver.step() == 0
+        assert world.controller.step() == 0
     assert world.app.calls == []
 
 
@@ -217,7 +234,7 @@ def test_a_job_of_eight_pods_costs_its_pods_and_seven_more_and_an_event_for_each
     with recorded(cpu="16") as world:
         world.cluster.create(TFJOBS, "default", one_service(tfjob(workers=7, cleanPodPolicy="None")))
         world.settle()
-        # The kubelets start and end them one after the other, and the driver looks each time.
+        # The kubelets start and end them one after the other, and the controller looks each time.
         for name in sorted(world.pods()):
             world.clock.now += 0.1
             world.run_pods(name)

@@ -239,12 +239,13 @@ class Controller:
 
     def _round(self) -> float:
         """Once round the loop; how long to wait before the next, unless it is woken."""
+        listed = () if self.informers.followed else self._leadership.term
         self.informers.start()
         if not self._leadership.kinds():
             self._begun = self._term = ()
             self._queue.clear()
             return _STANDBY_WAIT if not self.informers.synced() else _IDLE_WAIT
-        self._begin_term()
+        self._begin_term(listed)
         if not self.informers.wait_synced(_STANDBY_WAIT):
             return 0.0
         self._term = self._begun
@@ -254,13 +255,17 @@ class Controller:
             pause = schedule.pause(self._monotonic(), pause)
         return pause
 
-    def _begin_term(self) -> None:
-        """Whatever was seen before leadership was won anew may be out of date: another controller may have acted."""
+    def _begin_term(self, listed: Hashable = ()) -> None:
+        """Whatever was seen before leadership was won anew may be out of date: another controller may have acted.
+
+        ``listed``: the term in which the informers began to list everything, if they do so for the first time.
+        """
         term = self._leadership.term
         if self._begun == term:
             return
         self._begun, self._term = term, ()
-        self.informers.relist()
+        if term != listed:
+            self.informers.relist()
         self._queue.clear()
         self._job_index.mark_all_changed()
         self._admission.restart()
