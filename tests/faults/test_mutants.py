@@ -23,4 +23,4 @@ def test_a_mutant_still_applies_and_compiles(mutant: Mutant) -> None:
 )
 def test_one_that_does_not_apply_is_told(old: str, new: str) -> None:
     with pytest.raises(Outdated, match="loop"):
-        mutated(Mutant("loop", "controller/driver.py", old, new, ""))
+        mutated(Mutant("loop", "controller/controller.py", old, new, ""))
