@@ -14,8 +14,8 @@ from tests.faults.record import HANDS, JOBS, KEYS, Author, kind_of_owner, owner
 from tests.faults.rest import Rest, Unrest
 from tests.faults.site import Site, alive, deleting, label, memory_of, name, uid
 from tests.faults.wire import Executed
-from tf_dist.cluster.api import JOB_KINDS, Object, Resource
-from tf_dist.controller.leases.lease import LeaseRecord
+from tf_dist.cluster.api import JOB_KINDS, LEASES, Object, Resource
+from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRecord
 from tf_dist.core.api import names
 from tf_dist.errors import AlreadyExists
 
@@ -221,8 +221,10 @@ class Rules:
                 for one in self._puppets:
                     if kind in one.kinds and not one.dead and not one.leaving:
                         text = f"does not lead the {kind.kind}s, and nobody does"
-                        # Three requests, one after the other, come before a write.
+                        # Three requests, one after the other, come before a write; and what a host that was killed
+                        # has left in a namespace is waited for.
                         patience = _LEADERLESS + 15 * (one.network.latency + one.network.lag)
+                        patience += LEASE_DURATION * bool(self.site.memory.list(LEASES, TEAM).items)
                         yield Unrest(one.process.name, f"{kind.kind}s have no leader", text, patience)
 
 

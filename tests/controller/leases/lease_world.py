@@ -91,7 +91,14 @@ class Sim:
         self._deleted = float("-inf")
 
     def candidate(
-        self, ref: LeaseRef, identity: str, *, offset: float = 0.0, speed: float = 1.0, wrong: float = 0.0
+        self,
+        ref: LeaseRef,
+        identity: str,
+        *,
+        offset: float = 0.0,
+        speed: float = 1.0,
+        wrong: float = 0.0,
+        busy: Callable[[], bool] = lambda: False,
     ) -> LeaderElector:
         """A process that leads, or waits to lead, by one Lease."""
         machine = Machine(self, offset, speed, wrong)
@@ -100,6 +107,7 @@ class Sim:
             ref,
             identity,
             wider=CLUSTER if ref == TEAM else None,
+            busy=busy,
             clock=machine.wall,
             monotonic=machine.monotonic,
         )

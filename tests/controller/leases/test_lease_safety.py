@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.controller.leases.lease_world import CLUSTER, TEAM, Fault, Sim
 from tests.thorough import thorough
+from tf_dist.cluster.api import LEASES
 from tf_dist.controller.leases.lease import LeaseRef
 
 # Wall clocks differ by less than a day: beyond that a living host's Lease counts as left behind.
@@ -101,3 +102,32 @@ def test_a_controller_of_the_cluster_takes_over_from_a_namespace(clocks: list[di
     wide = sim.candidate(CLUSTER, "cluster", **clocks[1])
     sim.run(20)
     assert sim.leaders() == [wide]
+
+
+@thorough(20)
+@given(clocks=st.lists(CLOCKS, min_size=2, max_size=2), stopped=st.floats(15, 60))
+def test_a_host_that_was_stopped_leaves_no_lease_beside_the_controller_of_the_cluster(
+    clocks: list[dict[str, float]], stopped: float
+) -> None:
+    """The next replica that wins the cluster would wait for it."""
+    sim = Sim()
+    host = sim.candidate(TEAM, "namespace", **clocks[0])
+    sim.run(1)
+    sim.machines[host].due = sim.now + stopped
+    sim.candidate(CLUSTER, "cluster", **clocks[1])
+    sim.run(stopped + 5)
+    assert [lease["spec"]["holderIdentity"] for lease in sim.memory.list(LEASES).items] == ["cluster"]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_lease_is_given_back_once_nothing_is_under_way_that_was_sent_under_it(busy: bool) -> None:
+    sim = Sim()
+    host = sim.candidate(TEAM, "namespace", busy=lambda: busy)
+    sim.run(1)
+    cluster = sim.candidate(CLUSTER, "cluster")
+    sim.run(6)
+    assert not host.valid()
+    assert (cluster.valid(), len(sim.memory.list(LEASES, TEAM.namespace).items)) == (not busy, busy)
+    busy = False
+    sim.run(3)
+    assert (cluster.valid(), sim.memory.list(LEASES, TEAM.namespace).items) == (True, [])

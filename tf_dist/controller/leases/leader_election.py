@@ -115,6 +115,7 @@ class LeaderElector:
         self._left_until: float | None = None  # until when one that we have left, and not given back yet, was ours
         self._seen, self._wider_seen = LeaseObservation(), LeaseObservation()
         self._wrote = self._notified = False
+        self._named = False  # whether the stored Lease may name us
         self._runtime = runtime
         self._stopped, self._woken = runtime.event(), runtime.event()
         self._lock = runtime.lock()
@@ -247,6 +248,8 @@ class LeaderElector:
         if stored is None:
             pause, stored = self._others()
             if pause:
+                if self._named:  # it lapsed, and others lead: they would wait for its holder
+                    self._give_back()
                 return pause
         now = self._clock()
         if stored is None:
@@ -265,7 +268,7 @@ class LeaderElector:
         if not rest and (stored := self._look(self.ref)) is not None:
             record = LeaseRecord.of(stored)
             if record.holder not in ("", self.identity):
-                self._interval = _NEVER
+                self._interval, self._named = _NEVER, False
                 self._seen.note(stored, self._monotonic())
                 rest = max(0.0, record.duration - self._seen.age(self._monotonic()))
         if not rest:
@@ -328,7 +331,7 @@ class LeaderElector:
     def _write(self, write: Callable[[], Object]) -> float:
         """Send it; if the server takes it, and nobody leads the cluster, the Lease is ours from before it was sent."""
         sent = self._monotonic()
-        self._wrote = True
+        self._wrote = self._named = True
         try:
             self._held = write()
         except (Conflict, AlreadyExists):
@@ -388,13 +391,16 @@ class LeaderElector:
 
     def _give_back(self) -> None:
         stored = self._look(self.ref, fresh=True)
-        if stored is None or LeaseRecord.of(stored).holder != self.identity:
+        self._named = stored is not None and LeaseRecord.of(stored).holder == self.identity
+        if stored is None or not self._named:
             return
         if self._wider is not None:
             with suppress(Forbidden):  # then it is given back only
                 self._cluster.delete(LEASES, *self.ref, uid=stored["metadata"]["uid"])
+                self._named = False
                 return
         self._cluster.replace(LEASES, *self.ref, released_lease(stored, self._clock()))
+        self._named = False
 
     # Small things
 
