@@ -93,11 +93,11 @@ class Record:
         a Lease since it was renewed last, whatever the store says of that."""
         gone, self.objects = self.objects, dict(objects)
         before, self.truth = self.truth, defaultdict(Truth, copy.deepcopy(dict(saved)))
-        for job, truth in before.items():  # what the store has forgotten did happen: a driver may still say so
+        for job, truth in before.items():  # what the store has forgotten did happen: a controller may still say so
             self.truth[job].failed |= truth.failed
             self.truth[job].taken |= truth.taken
             self.truth[job].succeeded |= truth.succeeded
-        # A driver that knew a pod misses it; so does one that knew of its end, and reads of a job that still had it.
+        # A controller that knew a pod misses it; so does one that knew of its end, and reads a job that still had it.
         there, back = ({uid(obj): obj for key, obj in one.items() if key.kind == "pods"} for one in (gone, objects))
         for one in there.keys() ^ back.keys():
             self.truth[owner((there | back)[one])].taken.add(one)
@@ -250,7 +250,7 @@ class Record:
         for spec in job.replica_specs:
             there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
             over = sum(type_ == spec.type for type_, _ in done) + memory.counts.get(spec.type, NO_PODS).failed
-            # Which node is empty is not written down, and the driver does not know it either (see schedule 3189).
+            # Which node is empty is not written down, and the controller does not know it either (see schedule 3189).
             to_come = max(0, place.granted.get(spec.type, spec.replicas) - over - there.total()) if not over else 0
             for node, count in place.placement.get(spec.type, {}).items():
                 found[node] = found.get(node, Decimal(0)) + min(count, there[node] + to_come) * pod_cpus(spec)

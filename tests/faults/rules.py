@@ -93,7 +93,7 @@ class Rules:
             self._status(write.process, write.before, write.after)
 
     def _well(self) -> bool:
-        """Whether drivers see everything as it is by now."""
+        """Whether controllers see everything as it is by now."""
         now, calm = self.site.simulation.now, self.calm_since
         return calm is not None and now - calm > _CALM and now - self._restored > _SET_BACK
 

@@ -570,7 +570,7 @@ class ScheduleRunner:
                 shape = self.site.shapes[uid(job)]
                 return not living or (shape.dialect == "v1" and shape.clean == "None")
             case "Pending" if self.site.invariants.job(job) is None:
-                # Scaled beyond its own bounds before any driver had read it: it waits until it is mended, and says so.
+                # Scaled beyond its own bounds before any controller had read it: it waits to be mended, and says so.
                 return bool(memory.get("refusedSpec")) and not living
             case "Pending":
                 return memory.get("reason", "").startswith("NeverFits") and not living and self._never_fits(job)
@@ -589,11 +589,11 @@ class ScheduleRunner:
     def _described(self) -> str:
         jobs = [(name(job), memory_of(job)) for job in self.site.jobs()]
         pods = [(name(pod), (pod.get("status") or {}).get("phase")) for pod in self.site.pods()]
-        drivers = [
+        processes = [
             (p.process.name, p.scope, p.leadership.kinds(), p.controller and p.controller.informers.problems())
             for p in self._living()
         ]
-        return f"{jobs} {pods} {drivers}"
+        return f"{jobs} {pods} {processes}"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Any order of faults, deaths and hands on a cluster: what must hold holds, and once it is calm every job gets there.
 
-A schedule is drawn from a seed and run by the production driver on virtual time (``tests/faults/runner.py``), so that
-it can be repeated: ``python -m tests.faults --from SEED --shorten``. ``TF_DIST_FAULT_RUNS`` says how many are run:
+A schedule is drawn from a seed and run by the production code on virtual time (``tests/faults/runner.py``), so that it
+can be repeated: ``python -m tests.faults --from SEED --shorten``. ``TF_DIST_FAULT_RUNS`` says how many are run:
 the fixed ones from 0 on, or those from ``TF_DIST_FAULT_SEED`` on where that is given (``drawn``: from now's).
 """
 
@@ -45,32 +45,34 @@ AT_ONCE = {
     "Failed": 3,
     "ended DeadlineExceeded": 1,
     "restart PodFailed": 3,
-    "resized": 3,
-    "taken over": 1,
-    "lease taken over": 1,
-    "stopped after a write": 1,
+    "resized": 1,
+    "lease won": 30,
+    "CLUSTER to NAMESPACE": 3,
+    "NAMESPACE to CLUSTER": 3,
+    "handed over": 3,
     "fault REFUSE": 5,
     "v1": 10,
     "v1alpha1": 1,
     "volcano": 3,
 }
-OFTEN = {
+OFTEN = AT_ONCE | {
     "admitted": 30,
     "Completed": 20,
     "Failed": 5,
-    "ended DeadlineExceeded": 1,
     "restart PodFailed": 5,
-    "resized": 3,
-    "taken over": 1,
-    "lease taken over": 3,
-    "died after a write": 2,
-    "stopped after a write": 2,
+    "lease won": 80,
+    "CLUSTER to CLUSTER": 5,
+    "CLUSTER to NAMESPACE": 5,
+    "NAMESPACE to CLUSTER": 5,
+    "NAMESPACE to NAMESPACE": 5,
     "fault REFUSE": 10,
-    "v1": 10,
     "v1alpha1": 3,
-    "volcano": 3,
 }
-SELDOM = ("restart Preempted", "drained", "nodes lost", "etcd restored", *(f"fault {one.name}" for one in _HARD))
+SELDOM = (
+    *("restart Preempted", "drained", "nodes lost", "etcd restored", "died after a write", "stopped after a write"),
+    *("installed", "uninstalled", "upgraded", "leases deleted", "RUN to NAMESPACE", "RUN to CLUSTER"),
+    *(f"fault {one.name}" for one in _HARD),
+)
 
 
 @pytest.mark.timeout(600 + 3 * RUNS)
