@@ -66,7 +66,15 @@ class Puppet:
         cluster = Wire(self.network, retries=retries)
         self.leadership: Leadership = Standalone()
         if scope in (Scope.NAMESPACE, Scope.RUN):
-            self.host = ControllerHost(cast("KubeContext", self), cluster, TEAM, kinds, runtime=self.runtime, **clocks)
+            self.host = ControllerHost(
+                cast("KubeContext", self),
+                cluster,
+                TEAM,
+                kinds,
+                on_led=cluster.forget,  # nothing is too old for a controller that has seen nothing
+                runtime=self.runtime,
+                **clocks,
+            )
             self.host._settings = replace(self.host._settings, workers=workers, resync=_NEVER, resync_waiting=_NEVER)
             self.leadership = self.host.leadership
             for leading in (self.leadership, *self.leadership.electors.values()):

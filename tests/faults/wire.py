@@ -169,6 +169,10 @@ class Wire:
         self._timeout = timeout
         self._answers: dict[object, deque[Any]] = {}
 
+    def forget(self) -> None:
+        """No answer of before comes again."""
+        self._answers.clear()
+
     def hurry(self, timeout: float) -> None:
         """Let each try take no longer from now on."""
         self._timeout = timeout

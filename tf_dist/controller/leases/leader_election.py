@@ -248,8 +248,7 @@ class LeaderElector:
         if stored is None:
             pause, stored = self._others()
             if pause:
-                if self._named:  # it lapsed, and others lead: they would wait for its holder
-                    self._give_back()
+                self._stand_down()  # its own may have lapsed: others would wait for its holder
                 return pause
         now = self._clock()
         if stored is None:
@@ -314,7 +313,7 @@ class LeaderElector:
 
     def _stand_down(self) -> None:
         """Leave the Lease to others."""
-        if self._held is not None:
+        if self._named:
             self._left_until = self._interval.until
             self._held, self._interval = None, _NEVER
             self._notify()
