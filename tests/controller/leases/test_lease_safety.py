@@ -131,3 +131,13 @@ def test_a_lease_is_given_back_once_nothing_is_under_way_that_was_sent_under_it(
     busy = False
     sim.run(3)
     assert (cluster.valid(), sim.memory.list(LEASES, TEAM.namespace).items) == (True, [])
+
+
+def test_a_host_whose_renewal_met_a_conflict_stops_before_it_gives_its_lease_back() -> None:
+    sim = Sim()
+    sim.candidate(TEAM, "namespace")
+    sim.run(1)
+    cluster = sim.candidate(CLUSTER, "cluster")
+    sim.memory.patch(LEASES, *TEAM, {"metadata": {"labels": {"touched": "yes"}}})
+    sim.run(8)
+    assert sim.leaders() == [cluster]
