@@ -208,13 +208,6 @@ MUTANTS: Final = (
         "a leader that takes over acts on what it saw before",
     ),
     Mutant(
-        "relist-wish-lost",
-        "cluster/client/informer.py",
-        "self._wanted = self._wanted or wanted",
-        "pass",
-        "a list that failed counts as made",
-    ),
-    Mutant(
         "expired-version-is-watched-again",
         "cluster/client/informer.py",
         'self._resume, self._failures = "", max(self._failures, self._expiries)',
@@ -370,13 +363,6 @@ MUTANTS: Final = (
         "    if pod.deleting:\n        return False\n",
         "",
         "a worker that was told to stop, and does, has succeeded",
-    ),
-    Mutant(
-        "recovery-never-due",
-        "core/reconciler/node_loss.py",
-        "since = (_since(s, place) or s.now) if lacks else None",
-        "since = s.now if lacks else None",
-        "a gang that has lost a node for good is half placed for ever",
     ),
     Mutant(
         "deadline-needs-another-event",

@@ -74,6 +74,7 @@ class Record:
         self.now = now
         self.written: dict[Key, float] = {}
         self._lease_deleted: dict[Key, float] = {}  # when a person did
+        self.restored = float("-inf")  # when the store was set back
         self._author = author
         self._read: dict[str, tuple[object, Object, StoredSpec]] = {}
 
@@ -102,6 +103,7 @@ class Record:
         for one in there.keys() ^ back.keys():
             self.truth[owner((there | back)[one])].taken.add(one)
         self._read.clear()
+        self.restored = self.now()
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
         """A write, just before any client sees it."""

@@ -137,11 +137,13 @@ class ScheduleRunner:
     def _replace(self) -> None:
         """A Deployment, or Airflow, brings back what died, after a while."""
         for member in () if self.ending else dict.fromkeys(self.members):
-            if not any(map(member.scope.__eq__, self._staying())) and self.simulation.dice.random() < 0.2:
+            there = {puppet.scope for puppet in self._staying()}
+            if member.scope not in there and self.simulation.dice.random() < 0.2:
                 self._appear(member)
 
-    def _staying(self) -> list[Scope]:
-        return [puppet.scope for puppet in self._living() if not puppet.leaving]
+    def _staying(self) -> list[Puppet]:
+        """Those that may lead. One that is alone has its successor only when it is gone."""
+        return [puppet for puppet in self._living() if not puppet.leaving or puppet.scope is Scope.ALONE]
 
     def _living(self) -> list[Puppet]:
         return [puppet for puppet in self.puppets if not puppet.dead]
@@ -197,7 +199,7 @@ class ScheduleRunner:
             self._later(30.0, partial(self._forget_lease, kind))
 
     def _forget_lease(self, kind: Resource) -> None:
-        if Scope.CLUSTER not in self._staying():
+        if not any(puppet.scope is Scope.CLUSTER for puppet in self._staying()):
             self.delete_lease(kind, namespaced=False)
 
     def upgrade(self) -> None:
@@ -523,7 +525,7 @@ class ScheduleRunner:
         for called in JOBS:
             self.site.mend(called)
         self.site.make_namespace()
-        if not any(scope is not Scope.RUN for scope in self._staying()) or not self._all_kinds_have_candidates():
+        if not self._all_kinds_have_candidates():
             wide = any(member.scope is Scope.CLUSTER for member in self.members)
             scope = Scope.ALONE if self.schedule.company == "alone" else Scope.CLUSTER if wide else Scope.NAMESPACE
             self.members.append(Member(scope))
@@ -531,7 +533,7 @@ class ScheduleRunner:
         self.rules.calm_since = self.simulation.now
 
     def _all_kinds_have_candidates(self) -> bool:
-        there = [puppet for puppet in self._living() if not puppet.leaving and puppet.scope is not Scope.RUN]
+        there = [puppet for puppet in self._staying() if puppet.scope is not Scope.RUN]
         wanted = ALL_KINDS if self._has_volcano_jobs else (TFJOBS,)
         return all(any(kind in puppet.kinds for puppet in there) for kind in wanted)
 
