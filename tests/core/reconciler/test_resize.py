@@ -355,3 +355,18 @@ def test_a_replica_of_a_type_that_the_job_no_longer_has_is_not_missed() -> None:
     world.job = elastic(ps=0)
     world.settle()
     assert {replica.type for replica in world.memory.observed_replicas} == {"worker"}
+
+
+def test_is_resized_once_though_the_nodes_of_the_verdict_have_closed_since() -> None:
+    """Its replicas leave such a node, and the verdict is not carried out again."""
+    world = World(elastic(ps=0))
+    world.verdict = Admit(sizes={"worker": 2}, placement={"worker": {"n1": 2}})
+    world.settle()
+    for pod in world.pods.values():
+        world.run(pod)
+    world.settle()
+    world.closed_nodes = frozenset({"n2"})
+    resize(world, placement={"worker": {"n1": 2, "n2": 1}}, worker=3)
+    assert world.memory.admission is not None
+    assert world.memory.admission.sizes == {"worker": 3}
+    assert world.memory.admission.placement == {"worker": {"n1": 2}}
