@@ -366,7 +366,7 @@ def test_is_resized_once_though_the_nodes_of_the_verdict_have_closed_since() -> 
         world.run(pod)
     world.settle()
     world.closed_nodes = frozenset({"n2"})
-    resize(world, placement={"worker": {"n1": 2, "n2": 1}}, worker=3)
-    assert world.memory.admission is not None
-    assert world.memory.admission.sizes == {"worker": 3}
-    assert world.memory.admission.placement == {"worker": {"n1": 2}}
+    world.verdict = Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n2": 1}}, message="no gang waits")
+    place = world.look().status.admission
+    assert place is not None
+    assert (place.sizes, place.placement) == ({"worker": 3}, {"worker": {"n1": 2}})
