@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Final
 
-
 from tests.faults.record import (
     ENDED,
     JOBS,

@@ -6,7 +6,6 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, cast
 
-
 from tests.faults.documents import TEAM, Shape
 from tests.faults.simulation import Process, SimulatedRuntime
 from tests.faults.site import Site, memory_of

@@ -405,7 +405,7 @@ def test_who_wins_the_cluster_waits_for_one_duration_at_most(stage: Stage) -> No
 
 
 def test_a_lease_that_a_killed_process_has_left_in_a_namespace_holds_up_nobody(stage: Stage) -> None:
-    stage.put(TEAM, "killed", renewed=-7200.0)
+    stage.put(TEAM, "killed", renewed=-90_000.0)
     one = stage.cluster()
     one.at(0.0)
     assert one.valid
