@@ -31,7 +31,7 @@ def table(text: str) -> Grants:
     return found
 
 
-DRIVING = """
+RECONCILING = """
     tfjobs.kubeflow.org: get list watch patch delete
     tfjobs/status.kubeflow.org: update
     tfjobs/finalizers.kubeflow.org: update
@@ -52,23 +52,25 @@ QUEUES = table(
 VOLCANO_QUEUES = table("queues.scheduling.volcano.sh: get list watch")
 
 
-ARBITRATING = table(
+ADMITTING = table(
     "nodes: list watch\n queues.tf-dist.dev: list watch\n queues/status.tf-dist.dev: update\n"
     "priorityclasses.scheduling.k8s.io: list watch\n runtimeclasses.node.k8s.io: list watch\n"
     "namespaces: list watch"
 )
 
 
-CONTROLLER = table(DRIVING + "leases.coordination.k8s.io: get list") | ARBITRATING
+CONTROLLER = table(RECONCILING + "leases.coordination.k8s.io: list") | ADMITTING
 
 
-INLINE = table(
-    DRIVING
+LEADING_NAMESPACE = table("leases.coordination.k8s.io: get list watch create update delete")
+
+
+DRIVER = LEADING_NAMESPACE | table(
+    RECONCILING
     + """
     tfjobs.kubeflow.org: create
     pods/log: get
     events: list watch
-    leases.coordination.k8s.io: get list create update delete
     configmaps: get create patch
     secrets: get create patch
     persistentvolumeclaims: get create patch
@@ -102,13 +104,13 @@ def _rules(kubectl: Kubectl, account: str, home: str, namespace: str) -> Grants:
 
 
 class Life:
-    """Drives one job with a driver that has the rights of an account; the test acts as the kubelet."""
+    """One job, run by a controller with the rights of an account; the test acts as the kubelet."""
 
     def __init__(
-        self, admin: RestCluster, driver: Driver, kubelet: Kubelet, resource: Resource, stored: Object
+        self, admin: RestCluster, controller: Controller, kubelet: Kubelet, resource: Resource, stored: Object
     ) -> None:
         self._admin = admin
-        self._driver = driver
+        self._controller = controller
         self._kubelet = kubelet
         self._resource = resource
         self._metadata = stored["metadata"]
@@ -129,7 +131,7 @@ class Life:
         left = {name.replace("_", "-"): code for name, code in ends.items()}
 
         def step() -> bool:
-            self._driver.step()
+            self._controller.step()
             self._kubelet.step(left)
             return not left and condition()
 

@@ -25,7 +25,7 @@ from tests.controller.informers.gang_apis import (
 from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
 from tests.deploy.manifests import template
-from tests.deploy.roles import ARBITRATING, CONTROLLER, INLINE, QUEUES, Account, Kubectl, Life, granted, short, table
+from tests.deploy.roles import ADMITTING, CONTROLLER, DRIVER, QUEUES, Account, Kubectl, Life, granted, short, table
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
@@ -104,10 +104,10 @@ def life_of(admin: RestCluster, account: RestCluster, room: Kubelet, namespace: 
 
 
 def test_what_the_roles_hold_more_is_what_was_asked_for(kubectl: Kubectl, home: str) -> None:
-    assert granted(kubectl, "tf-dist-driver", home, home) == INLINE | QUEUES | OBJECTS | SHARED
+    assert granted(kubectl, "tf-dist-driver", home, home) == DRIVER | QUEUES | OBJECTS | SHARED
     assert granted(kubectl, "tf-dist-driver", home, "default") == QUEUES | SHARED
     assert granted(kubectl, "tf-dist-controller", SYSTEM, home) == CONTROLLER | OBJECTS | SHARED
-    assert ARBITRATING <= CONTROLLER
+    assert ADMITTING <= CONTROLLER
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,3 @@ def test_chart_installs_alerts_and_dashboard() -> None:
     assert rule["spec"]["groups"] == [{"name": "tf-dist", "rules": ALERTS}]
     assert rule["metadata"]["labels"]["release"] == "stack"
     assert dashboard["data"] == {"tf-dist.json": DASHBOARD}
-
-
-def test_controller_of_namespaces_has_no_alert_about_admission_of_whole_cluster() -> None:
-    (rule,) = of_kind(rendered("prometheusRule=true", "namespaces={a}"), "PrometheusRule")
-    (group,) = rule["spec"]["groups"]
-    assert {one["alert"] for one in ALERTS} - {one["alert"] for one in group["rules"]} == {"TFDistNoAdmissionLeader"}

@@ -31,8 +31,13 @@ NEVER = f"""
     patch {LEASES} kube-system/kube-controller-manager
     delete {LEASES} kube-system/kube-scheduler
     create {LEASES} {SYSTEM}/
+    patch {LEASES} {SYSTEM}/tf-dist-controller
     delete {LEASES} {SYSTEM}/tf-dist-controller
+    get {LEASES} {SYSTEM}/another-operator
     update {LEASES} {SYSTEM}/another-operator
+    get {LEASES} kube-system/kube-scheduler
+    watch {LEASES}
+    watch {LEASES} {SYSTEM}/
     update {LEASES} {OTHER}/another-operator
     delete {LEASES} {OTHER}/another-operator
     deletecollection {LEASES} {TEAM}/
@@ -105,18 +110,18 @@ NEVER = f"""
 # Of no subject but those that have it below: ``Who.may``.
 ELSE = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
+    watch {LEASES} {SYSTEM}/tf-dist-controller
+    get {LEASES} {SYSTEM}/tf-dist-controller-volcano
+    watch {LEASES} {SYSTEM}/tf-dist-controller-volcano
     update {LEASES} {SYSTEM}/tf-dist-controller
-    update {LEASES} {SYSTEM}/tf-dist-controller-admissions
-    update {LEASES} {SYSTEM}/tf-dist-arbiter
-    update {LEASES} {SYSTEM}/tf-dist-admissions
-    get {LEASES} {SYSTEM}/another-operator
-    get {LEASES} kube-system/kube-scheduler
+    update {LEASES} {SYSTEM}/tf-dist-controller-volcano
     list {LEASES}
     list {LEASES} {SYSTEM}/
     list {LEASES} {TEAM}/
-    get {LEASES} {TEAM}/tf-dist-0123456789ab
-    update {LEASES} {TEAM}/tf-dist-0123456789ab
-    delete {LEASES} {TEAM}/tf-dist-0123456789ab
+    watch {LEASES} {TEAM}/tf-dist-controller
+    get {LEASES} {TEAM}/tf-dist-controller
+    update {LEASES} {TEAM}/tf-dist-controller
+    delete {LEASES} {TEAM}/tf-dist-controller
     create {LEASES} {TEAM}/
     create {LEASES} {OTHER}/
     get secrets {TEAM}/s
@@ -172,14 +177,21 @@ ELSE = f"""
     create workflowtaskresults.argoproj.io {TEAM}/
 """
 
-# Of all users: whether a controller is alive is what "nothing drives this job" and driver="auto" go by.
+# Of all users, by the names of these Leases alone: whether a controller leads the cluster decides who runs a job.
 ALL_USERS = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
-    get {LEASES} {SYSTEM}/another-operator
-    list {LEASES} {SYSTEM}/
+    watch {LEASES} {SYSTEM}/tf-dist-controller
+    get {LEASES} {SYSTEM}/tf-dist-controller-volcano
+    watch {LEASES} {SYSTEM}/tf-dist-controller-volcano
 """
-# Where a controller of that namespace is installed, and no other.
-ALL_LEASES_OF_TEAM = f"list {LEASES} {TEAM}/\n get {LEASES} {TEAM}/tf-dist-0123456789ab"
+LEADS_TEAM = f"""
+    list {LEASES} {TEAM}/
+    watch {LEASES} {TEAM}/tf-dist-controller
+    get {LEASES} {TEAM}/tf-dist-controller
+    create {LEASES} {TEAM}/
+    update {LEASES} {TEAM}/tf-dist-controller
+    delete {LEASES} {TEAM}/tf-dist-controller
+"""
 DRIVES_TEAM = f"""
     create pods {TEAM}/
     delete pods {TEAM}/p
@@ -187,12 +199,7 @@ DRIVES_TEAM = f"""
     delete tfjobs.kubeflow.org {TEAM}/mnist
     update tfjobs/status.kubeflow.org {TEAM}/mnist
 """
-INLINE = f"""{DRIVES_TEAM}
-    list {LEASES} {TEAM}/
-    get {LEASES} {TEAM}/tf-dist-0123456789ab
-    update {LEASES} {TEAM}/tf-dist-0123456789ab
-    delete {LEASES} {TEAM}/tf-dist-0123456789ab
-    create {LEASES} {TEAM}/
+DRIVER = f"""{DRIVES_TEAM}{LEADS_TEAM}
     get pods/log {TEAM}/p
     create tfjobs.kubeflow.org {TEAM}/
     get configmaps {TEAM}/settings
@@ -225,7 +232,7 @@ class Who:
 
     @property
     def expected(self) -> set[str]:
-        return {*calls(self.may), *calls(ALL_LEASES_OF_TEAM if self.home else ALL_USERS)}
+        return {*calls(self.may), *calls("" if self.home else ALL_USERS)}
 
     def objects(self) -> list[Object]:
         home = self.home
@@ -253,13 +260,9 @@ EVERYWHERE = f"""{DRIVES_TEAM}
     list namespaces
     watch namespaces
     update {LEASES} {SYSTEM}/tf-dist-controller
-    update {LEASES} {SYSTEM}/tf-dist-controller-admissions
-    update {LEASES} {SYSTEM}/tf-dist-arbiter
-    update {LEASES} {SYSTEM}/tf-dist-admissions
-    get {LEASES} kube-system/kube-scheduler
     list {LEASES}
+    list {LEASES} {SYSTEM}/
     list {LEASES} {TEAM}/
-    get {LEASES} {TEAM}/tf-dist-0123456789ab
     create pods {OTHER}/
     create pods kube-system/
     delete pods {OTHER}/p
@@ -286,21 +289,11 @@ QUEUES = "list queues.tf-dist.dev\n list priorityclasses.scheduling.k8s.io"
 
 ROLES = {
     "controller": Who(Subject("tf-dist-controller", SYSTEM), EVERYWHERE),
-    "controller of a namespace": Who(
-        Subject("tf-dist-controller", TEAM),
-        f"{DRIVES_TEAM}\n list {LEASES} {TEAM}/\n create {LEASES} {TEAM}/"
-        f"\n get {LEASES} {TEAM}/tf-dist-0123456789ab\n update {LEASES} {TEAM}/tf-dist-0123456789ab",
-        home=TEAM,
-    ),
-    "arbiter": Who(
-        Subject("an-arbiter"),
-        f"update {LEASES} {SYSTEM}/tf-dist-arbiter\n update {LEASES} {SYSTEM}/tf-dist-admissions",
-        bound=(("Role", "tf-dist-arbiter", SYSTEM),),
-    ),
-    "driver, Airflow": Who(Subject("tf-dist-driver", TEAM), INLINE),
+    "controller of a namespace": Who(Subject("tf-dist-controller", TEAM), f"{DRIVES_TEAM}{LEADS_TEAM}", home=TEAM),
+    "driver, Airflow": Who(Subject("tf-dist-driver", TEAM), DRIVER),
     "launcher of Argo": Who(
         Subject("tf-dist-argo", TEAM),
-        f"{INLINE}\n get workflows.argoproj.io {TEAM}/\n create workflowtaskresults.argoproj.io {TEAM}/",
+        f"{DRIVER}\n get workflows.argoproj.io {TEAM}/\n create workflowtaskresults.argoproj.io {TEAM}/",
     ),
     "edit": Who(Subject("ed"), EDIT, bound=(("ClusterRole", "tf-dist-edit", TEAM),)),
     "view": Who(Subject("vi"), bound=(("ClusterRole", "tf-dist-view", TEAM),)),
@@ -324,7 +317,7 @@ def test_what_a_role_may_do_is_among_the_calls_that_all_others_try() -> None:
 
 
 def test_leases_of_others_are_never_written_by_a_right_without_a_name() -> None:
-    """Except by a role for single namespaces, in which drivers create Leases with names of their own."""
+    """Except by a role for single namespaces: a creation has no name that a role could list."""
     objects = ROLES["controller"].objects()
     bound = {one["kind"] for one in objects if one.get("roleRef", {}).get("name") == "tf-dist-driver"}
     assert bound == {"RoleBinding"}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import yaml
-from tf_dist.controller.gang_admission.pending_admissions import LeasePendingAdmissions
-from tf_dist.controller.leases.lease_monitor import LeaseMonitor, delete_expired_leases
 
 from tests.cluster.support import exists, names
 from tests.controller.harness import container, tfjob
@@ -18,9 +15,10 @@ from tests.deploy.conftest import SYSTEM, is_served
 from tests.deploy.kubelet import Kubelet
 from tests.deploy.manifests import template
 from tests.deploy.roles import (
-    ARBITRATING,
+    ADMITTING,
     CONTROLLER,
-    INLINE,
+    DRIVER,
+    LEADING_NAMESPACE,
     QUEUES,
     VOLCANO_QUEUES,
     Account,
@@ -48,9 +46,9 @@ from tf_dist.cluster.api import (
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
-from tf_dist.controller.leases.lease import LeaseRef
+from tf_dist.controller.leases.leadership import LeaseLeadership
+from tf_dist.controller.leases.lease import LeaseRef, leader_lease
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.api.status_codec import MEMORY_CONDITION, stored_status
 from tf_dist.errors import Forbidden
@@ -61,39 +59,39 @@ pytestmark = pytest.mark.cluster
 JOBS = "kubeflow.org"
 
 
-ELECTION = {
-    ("coordination.k8s.io", f"leases/{name}", verb)
-    for name in ("tf-dist-controller", "tf-dist-controller-admissions")
-    for verb in ("update",)
-}
-ARBITER = {
-    ("coordination.k8s.io", f"leases/{name}", verb)
-    for name in ("tf-dist-arbiter", "tf-dist-admissions")
-    for verb in ("get", "update")
-}
-SEEN = table("leases.coordination.k8s.io: get list")
+ELECTION = {("coordination.k8s.io", "leases/tf-dist-controller", "update")}
 
 
 def test_the_controller_may_do_this_and_nothing_more(kubectl: Kubectl, namespace: str) -> None:
     assert granted(kubectl, "tf-dist-controller", SYSTEM, namespace) == CONTROLLER
-    # All authenticated users may see which drivers live.
-    assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) | SEEN == CONTROLLER | ELECTION | ARBITER
+    assert granted(kubectl, "tf-dist-controller", SYSTEM, SYSTEM) == CONTROLLER | ELECTION
     assert granted(kubectl, "tf-dist-controller", SYSTEM, "kube-system") == CONTROLLER
 
 
-def test_anybody_may_see_which_drivers_live_and_write_none_of_their_leases(kubectl: Kubectl, namespace: str) -> None:
-    group = "--as-group=system:authenticated"
-    stranger = ["-n", SYSTEM, f"--as=system:serviceaccount:{namespace}:stranger", group]
-    for verb in ("get", "list"):
-        assert kubectl("auth", "can-i", verb, "leases", *stranger).strip() == "yes"
-    for verb in ("create", "update", "patch", "delete", "watch"):
-        assert kubectl("auth", "can-i", verb, "leases", *stranger, fails=True).startswith("no")
+def test_any_account_watches_who_leads_cluster_and_no_other_lease(
+    admin: RestCluster, as_account: Account, namespace: str
+) -> None:
+    stranger, ref = as_account("default", namespace), LeaseRef(SYSTEM, "tf-dist-controller")
+    assert stranger.get(LEASES, *ref)["metadata"]["name"] == ref.name
+    with stranger.watch(LEASES, SYSTEM, fields=f"metadata.name={ref.name}") as stream:
+        assert next(iter(stream)).object["metadata"]["name"] == ref.name
+    refused: list[Callable[[], object]] = [
+        lambda: stranger.get(LEASES, SYSTEM, "another"),
+        lambda: stranger.list(LEASES, SYSTEM),
+        lambda: next(iter(stranger.watch(LEASES, SYSTEM))),
+        lambda: next(iter(stranger.watch(LEASES, SYSTEM, fields="metadata.name=another"))),
+        lambda: stranger.replace(LEASES, *ref, admin.get(LEASES, *ref)),
+        lambda: stranger.delete(LEASES, *ref),
+    ]
+    for call in refused:
+        with pytest.raises(Forbidden):
+            call()
 
 
 def test_a_driver_of_a_namespace_may_do_this_there_and_only_see_queues_elsewhere(
     kubectl: Kubectl, drivers: str
 ) -> None:
-    assert granted(kubectl, "tf-dist-driver", drivers, drivers) == INLINE | QUEUES
+    assert granted(kubectl, "tf-dist-driver", drivers, drivers) == DRIVER | QUEUES
     assert granted(kubectl, "tf-dist-driver", drivers, "default") == QUEUES
 
 
@@ -105,8 +103,7 @@ def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[...
     ]
     assert {one["metadata"]["namespace"] for one in rights} == {namespace}
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(rights))
-    election = table("leases.coordination.k8s.io: create update")
-    assert granted(kubectl, "tf-dist-controller", namespace, namespace) | SEEN == (CONTROLLER - ARBITRATING) | election
+    assert granted(kubectl, "tf-dist-controller", namespace, namespace) == (CONTROLLER - ADMITTING) | LEADING_NAMESPACE
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
 
 
@@ -137,10 +134,10 @@ def test_who_may_edit_or_view_a_namespace_may_do_so_with_its_jobs(kubectl: Kubec
 # A job's whole life, with nothing but the role
 
 
-def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestCluster, namespace: str) -> None:
+def live(admin: RestCluster, controller: Controller, kubelet: Kubelet, submit: RestCluster, namespace: str) -> None:
     """A worker is killed and comes back, the job is suspended and goes on, it succeeds and deletes itself."""
     document = short(tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0))
-    life = Life(admin, driver, kubelet, TFJOBS, submit.create(TFJOBS, namespace, document))
+    life = Life(admin, controller, kubelet, TFJOBS, submit.create(TFJOBS, namespace, document))
     life.until(lambda: life.memory().get("phase") == "Running")
     assert len(names(admin, SERVICES, namespace)) == 3
     life.until(lambda: bool(life.memory().get("restarts")), worker_1=137)
@@ -150,76 +147,74 @@ def live(admin: RestCluster, driver: Driver, kubelet: Kubelet, submit: RestClust
     submit.patch(TFJOBS, namespace, "mnist", {"spec": {"runPolicy": {"suspend": False}}})
     life.until(lambda: life.memory().get("phase") == "Running")
     life.until(life.gone, worker_0=0, worker_1=0)
-    assert admin.list(EVENTS, namespace).items, "the driver has emitted no Event"
+    assert admin.list(EVENTS, namespace).items, "the controller has emitted no Event"
 
 
 def test_the_controllers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, namespace: str) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
     live(admin, Controller(account, settings=ControllerSettings(volcano_jobs=False)), room, admin, namespace)
-    for name in ("tf-dist-controller", "tf-dist-arbiter"):
-        # Not held by a controller: nothing runs the pods of this cluster.
-        elector = LeaderElector(account, LeaseRef(SYSTEM, name), shared=True)
+    # Its Lease comes with the manifests: a role cannot say which names may be created.
+    ref = leader_lease(TFJOBS, None)
+    installed = admin.get(LEASES, *ref)
+    admin.delete(LEASES, *ref)
+    try:
+        elector = LeaderElector(account, ref)
         elector.step()
-        assert elector.problem is None
-        elector.step()
-        assert elector.problem is None
-        elector.stop()
-    for name in ("tf-dist-controller-admissions", "tf-dist-admissions"):
-        LeasePendingAdmissions(account, LeaseRef(SYSTEM, name), lambda *_: None).open(1)
-    with pytest.raises(Forbidden, match="may not be created"):
-        lease.create_lease(account, LeaseRef(SYSTEM, "one"), {"metadata": {"name": "one"}})
-    assert isinstance(_problem(LeaderElector(account, LeaseRef(SYSTEM, "missing"), shared=True)), Forbidden)
+        assert "may not be created" in str(elector.problem)
+    finally:
+        admin.create(LEASES, ref.namespace, {"metadata": {"name": ref.name, "labels": installed["metadata"]["labels"]}})
     with pytest.raises(Forbidden):
         account.list(SECRETS, namespace)
 
 
-def _problem(elector: LeaderElector) -> Exception | None:
-    """What keeps it from being held, once it has been missing for long enough to be made."""
-    elector._seen.duration = 0.0
-    elector.step()
-    elector.step()
-    return elector.problem
-
-
 def test_the_drivers_role_suffices(admin: RestCluster, as_account: Account, room: Kubelet, drivers: str) -> None:
     account = as_account("tf-dist-driver", drivers)
-    elector = LeaderElector(account, LeaseRef(drivers, "driver"), shared=False)
-    elector.step()
-    assert elector.valid()
-    driver = Controller(account, settings=ControllerSettings(namespace=drivers, volcano_jobs=False))
-    live(admin, driver, room, account, drivers)
-    elector.step()
-    assert elector.problem is None
-    elector.stop()
-    assert not exists(admin, LEASES, drivers, "driver")
-    delete_expired_leases(account, drivers)
+    leadership = LeaseLeadership(account, (TFJOBS,), drivers)
+    settings = ControllerSettings(namespace=drivers, volcano_jobs=False)
+    controller = Controller(account, settings=settings, leadership=leadership)
+    leadership.start()
+    try:
+        until(leadership.kinds, 60)
+        live(admin, controller, room, account, drivers)
+        assert leadership.problem() is None
+    finally:
+        leadership.stop()
+    assert not exists(admin, LEASES, *leader_lease(TFJOBS, drivers))
     with pytest.raises(Forbidden):
         account.list(NODES)
     with pytest.raises(Forbidden):
         account.list(SECRETS, drivers)
 
 
-def test_a_dead_driver_is_known_as_such(admin: RestCluster, as_account: Account, drivers: str) -> None:
-    """To the controller, which may read its Lease and not write it."""
-    dead = LeaderElector(as_account("tf-dist-driver", drivers), LeaseRef(drivers, "dead"), shared=False, duration=1.0)
-    dead.step()
-    now = time.monotonic()
-    clock = [now]
-    book = LeaseMonitor(as_account("tf-dist-controller", SYSTEM), "me", monotonic=lambda: clock[0])
-    book.watch_drivers([f"{drivers}/dead"])
-    for _ in range(4):
-        book.poll()
-        clock[0] += 30
-    book.poll()
-    assert book.stale() == {f"{drivers}/dead"}
-    assert not book.unknown()
+def test_program_in_namespace_yields_to_controller_of_cluster(
+    admin: RestCluster, as_account: Account, drivers: str
+) -> None:
+    own = leader_lease(TFJOBS, drivers)
+    program = LeaseLeadership(as_account("tf-dist-driver", drivers), (TFJOBS,), drivers)
+    controller = LeaseLeadership(as_account("tf-dist-controller", SYSTEM), (TFJOBS,), None)
+    program.start()
+    try:
+        until(program.kinds, 60)
+        controller.start()
+        # One of them at any time: the controller leads once the Lease of the namespace is gone.
+        until(controller.kinds, 60)
+        assert not program.kinds()
+        assert not exists(admin, LEASES, *own)
+        assert controller.problem() is None
+        controller.stop()
+        until(program.kinds, 60)
+        assert admin.get(LEASES, *own)["spec"]["holderIdentity"] == program.identity
+    finally:
+        controller.stop()
+        program.stop()
+    assert not exists(admin, LEASES, *own)
 
 
 @pytest.fixture
 def volcano(
     admin: RestCluster, kubectl: Kubectl, install: Callable[..., Any], installed: str, namespace: str
 ) -> Iterator[str]:
-    """A namespace in which drivers may drive Volcano's jobs, too."""
+    """A namespace in which programs may run Volcano's jobs, too."""
     if is_served(admin, VOLCANO_JOBS):
         pytest.skip("this cluster has Volcano")
     values = ("volcanoJobs=true", f"drivers={{{namespace}}}", "podDisruptionBudget=false")
@@ -245,7 +240,7 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         commands.bus.volcano.sh: get list watch delete
     """
     queues = QUEUES | VOLCANO_QUEUES
-    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == INLINE | queues | table(more)
+    assert granted(kubectl, "tf-dist-driver", volcano, volcano) == DRIVER | queues | table(more)
     account = as_account("tf-dist-driver", volcano)
     task = {"name": "worker", "replicas": 2, "template": {"spec": {"containers": [container()]}}}
     spec = {
@@ -255,8 +250,8 @@ def test_volcanos_plugins_need_what_the_role_has_then(
         "ttlSecondsAfterFinished": 0,
     }
     stored = account.create(VOLCANO_JOBS, volcano, {"metadata": {"name": "vc"}, "spec": spec})
-    driver = Controller(account, settings=ControllerSettings(namespace=volcano, volcano_jobs=True))
-    life = Life(admin, driver, room, VOLCANO_JOBS, stored)
+    controller = Controller(account, settings=ControllerSettings(namespace=volcano, volcano_jobs=True))
+    life = Life(admin, controller, room, VOLCANO_JOBS, stored)
     life.until(lambda: life.memory().get("phase") == "Running")
     assert names(admin, NETWORK_POLICIES, volcano) == ["vc"]
     assert "vc-ssh" in names(admin, SECRETS, volcano)
@@ -299,9 +294,9 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
     admin: RestCluster, as_account: Account, room: Kubelet, kubeflows: None, namespace: str
 ) -> None:
     account = as_account("tf-dist-controller", SYSTEM)
-    driver = Controller(account, settings=ControllerSettings(volcano_jobs=False))
+    controller = Controller(account, settings=ControllerSettings(volcano_jobs=False))
     document = short(tfjob(cleanPodPolicy="All", ttlSecondsAfterFinished=0))
-    life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, document))
+    life = Life(admin, controller, room, TFJOBS, admin.create(TFJOBS, namespace, document))
     life.until(lambda: life.holds("Running"))
     assert life.memory() == {}, "this definition keeps it, so the test tests nothing"
     stored = admin.get(TFJOBS, namespace, "mnist")
@@ -318,15 +313,15 @@ def test_the_role_suffices_where_kubeflows_definition_drops_the_memory(
 def test_an_invalid_v1alpha1_job_is_told_what_is_wrong_and_nothing_of_versions(
     admin: RestCluster, as_account: Account, namespace: str
 ) -> None:
-    """The driver sees it at v1, which is the server's doing and not the user's."""
+    """The controller sees it at v1, which is the server's doing and not the user's."""
     # A mistake that no rule of the definition covers, so that servers with validation rules take the job, too.
     container_ = {"name": "tensorflow", "image": "tf", "resources": {"limits": {"cpu": "much"}}}
     spec = {"replicaSpecs": [{"tfReplicaType": "MASTER", "template": {"spec": {"containers": [container_]}}}]}
     admin.create(TFJOBS_V1ALPHA1, namespace, {"metadata": {"name": "wrong"}, "spec": spec})
-    driver = Controller(as_account("tf-dist-controller", SYSTEM), settings=ControllerSettings(volcano_jobs=False))
+    controller = Controller(as_account("tf-dist-controller", SYSTEM), settings=ControllerSettings(volcano_jobs=False))
 
     def status() -> Object:
-        driver.step()
+        controller.step()
         return dict(admin.get(TFJOBS_V1ALPHA1, namespace, "wrong").get("status") or {})
 
     until(lambda: "reason" in status(), 60)

@@ -1,46 +1,35 @@
-"""Drivers without a controller that see nodes (``controller=false``, ``seeNodes=true``), on a real API server."""
+"""Programs that lead a namespace and see nodes (``controller=false``, ``seeNodes=true``), on a real API server."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
-from tf_dist.client.inline_driver import inline_driver
 
-from tests.cluster.conftest import SERVICE_ACCOUNTS
-from tests.cluster.support import wait_for
 from tests.controller.harness import tfjob
 from tests.deploy.kubelet import Kubelet
 from tests.deploy.manifests import template
 from tests.waiting import until
 from tf_dist.client.connection import connect
-from tf_dist.cluster.api import NAMESPACES, PODS, TFJOBS, Object
+from tf_dist.client.controller_host import hosted_controller
+from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.core.api import names
 from tf_dist.core.api.job import Dialect, JobKey
-from tf_dist.errors import NotFound
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def spaces(
-    admin: RestCluster, kubectl: Callable[..., str], installed: str, namespace: str
-) -> Iterator[tuple[str, str]]:
-    """Two namespaces whose drivers decide together."""
-    other = f"test-{secrets.token_hex(4)}"
-    admin.create(NAMESPACES, None, {"metadata": {"name": other}})
-    wait_for(admin, SERVICE_ACCOUNTS, other, "default", lambda account: account is not None)
-    made = template("controller=false", "seeNodes=true", f"drivers={{{namespace},{other}}}", "crds.enabled=false")
+def seeing(kubectl: Callable[..., str], installed: str, namespace: str) -> Iterator[str]:
+    """A namespace in which programs admit jobs by what they see of the cluster."""
+    made = template("controller=false", "seeNodes=true", f"drivers={{{namespace}}}", "crds.enabled=false")
     kubectl("apply", "-f", "-", stdin=made)
-    yield namespace, other
+    yield namespace
     for name in ("driver", "see-nodes"):
-        kubectl("delete", "clusterrolebinding", *(f"tf-dist-{name}-{one}" for one in (namespace, other)))
-    kubectl("delete", "clusterrole", "tf-dist-see-nodes", "tf-dist-verdicts")
-    with suppress(NotFound):
-        admin.delete(NAMESPACES, None, other)
+        kubectl("delete", "clusterrolebinding", f"tf-dist-{name}-{namespace}")
+    kubectl("delete", "clusterrole", "tf-dist-see-nodes")
 
 
 def gang(name: str) -> Object:
@@ -52,33 +41,28 @@ def gang(name: str) -> Object:
     return document
 
 
-def test_of_three_gangs_too_large_for_the_cluster_no_two_ever_hold_a_part_of_it(
-    admin: RestCluster, config_of: Callable[[str, str], str], spaces: tuple[str, str], room: Kubelet
+def test_of_gangs_too_large_for_cluster_no_two_ever_hold_a_part_of_it(
+    admin: RestCluster, config_of: Callable[[str, str], str], seeing: str, room: Kubelet
 ) -> None:
-    gangs = {"first": spaces[0], "second": spaces[0], "third": spaces[1]}
-    kubelets = [room, Kubelet(admin, spaces[1])]
+    """Each is submitted by a program of its own; whichever of them leads decides about all."""
+    gangs = ("first", "second", "third")
     ended: set[str] = set()
 
     def step() -> bool:
-        pods = {name: _pods(admin, where, name) for name, where in gangs.items()}
+        pods = {name: _pods(admin, seeing, name) for name in gangs}
         holding = [name for name in gangs if pods[name]]
         assert len(holding) <= 1, "a part of the cluster each"
         complete = [name for name in holding if len(pods[name]) == 3 and _all_bound(pods[name])]
-        ends = {f"{name}-worker-0": 0 for name in complete}
-        for kubelet in kubelets:
-            kubelet.step(ends)
-        ended.update(name for name, where in gangs.items() if _phase(admin, where, name) == "Completed")
+        room.step({f"{name}-worker-0": 0 for name in complete})
+        ended.update(name for name in gangs if _phase(admin, seeing, name) == "Completed")
         return len(ended) == len(gangs)
 
     with ExitStack() as stack:
-        for name, where in gangs.items():
-            connection = connect(config_of("tf-dist-driver", where))
+        for name in gangs:
+            connection = connect(config_of("tf-dist-driver", seeing))
             stack.callback(connection.close)
-            key = JobKey(where, name)
-            annotations = stack.enter_context(inline_driver(connection, Dialect.TFJOB_V1, key, takes_over=False))
-            document = gang(name)
-            document["metadata"]["annotations"] = dict(annotations)
-            connection.cluster.create(TFJOBS, where, document)
+            stack.enter_context(hosted_controller(connection, Dialect.TFJOB_V1, JobKey(seeing, name)))
+            connection.cluster.create(TFJOBS, seeing, gang(name))
         until(step, 90)
 
 

@@ -100,15 +100,6 @@ def test_job_being_deleted_holds_no_place(team: Team) -> None:
     assert "admission" not in goes["status"]["tfDist"]
 
 
-@pytest.mark.parametrize("driver", ["ghost", "kube-system/kube-scheduler"])
-def test_annotation_of_tenant_names_no_driver(team: Team, driver: str) -> None:
-    team.submit("ghost", annotations={names.DRIVER: driver})
-    for _ in range(3):
-        assert team.memory("ghost") == {}
-    team.submit("next")
-    until(lambda: team.reason("next") == "Admitted", 60)
-
-
 def test_orphaned_pods_count_until_they_are_gone(team: Team) -> None:
     team.submit("first")
     team.run("first")

@@ -267,7 +267,7 @@ MUTANTS: Final = (
     # Places
     Mutant(
         "withdrawn-verdict-stands",
-        "controller/admission.py",
+        "controller/gang_admission.py",
         "            self._drop(uid)\n        self.want()\n",
         "            del self._given[uid]\n        self.want()\n",
         "a gang whose verdict could not be written waits for ever, and keeps its room from others",
