@@ -254,7 +254,7 @@ def _n(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _arbiter(found: Mapping[str, Any]) -> str:
+def _admission(found: Mapping[str, Any]) -> str:
     head = ("nodes", "waiting", "read, s", "first decision, s", "after a change, ms", "held for those that wait, MiB")
     return _table(
         head,
@@ -295,12 +295,12 @@ def _servers(found: Mapping[str, Any]) -> str:
         "others' writes, cores",
         "heartbeats, cores",
         "etcd, cores",
-        "arbiter, % of its core",
+        "controller, % of its core",
     )
     rows = []
     for name, load in _loads(found):
         cores = (load.cores("apiserver_ms", BY_TF_DIST), load.cores("apiserver_ms", BY_OTHERS))
-        more = (load.heartbeats("apiserver_ms"), load.everything("etcd_ms"), 100 * _arbiter_share(found, load))
+        more = (load.heartbeats("apiserver_ms"), load.everything("etcd_ms"), 100 * _admission_share(found, load))
         rows.append([f"{load.nodes:,}", name, *(_n(value) for value in (load.jobs, *cores, *more))])
     return _table(head, rows)
 
@@ -312,7 +312,7 @@ def _release(found: Mapping[str, Any], nodes: int, waiting: int) -> float:
     )
 
 
-def _arbiter_share(found: Mapping[str, Any], load: Load, waiting: int = 100_000) -> float:
+def _admission_share(found: Mapping[str, Any], load: Load, waiting: int = 100_000) -> float:
     """The part of a core that decisions take: one for each gang that ends."""
     return load.jobs * _release(found, load.nodes, waiting) / _FULL
 
@@ -336,7 +336,7 @@ def _first(found: Mapping[str, Any]) -> str:
             "API server's CPU": load.everything("apiserver_ms") / API_SERVERS,
             "etcd's CPU": load.everything("etcd_ms") / ETCD_CORES,
             "etcd's size": load.gib(100_000) / ETCD_LIMIT_GIB,
-            "arbiter": _arbiter_share(found, load),
+            "controller": _admission_share(found, load),
         }
         order = sorted(used, key=lambda part: -used[part])[:3]
         rows.append([f"{load.nodes:,}", name, *(f"{part} {used[part]:.0%}" for part in order)])
@@ -344,11 +344,11 @@ def _first(found: Mapping[str, Any]) -> str:
 
 
 def _shards(found: Mapping[str, Any]) -> str:
-    """All of it beside a tenth of it, which is what one arbiter of ten has."""
+    """All of it beside a tenth of it, which is what one controller of ten has."""
     by_size = {(point["nodes"], point["waiting"]): point for point in found["points"]}
     nodes, waiting = max(by_size)
     one, ten = by_size[nodes, waiting], by_size[nodes // 10, waiting // 10]
-    head = (f"{nodes:,} nodes, {waiting:,} wait", "one arbiter", "one of ten")
+    head = (f"{nodes:,} nodes, {waiting:,} wait", "one controller", "one of ten")
     names = {
         "taken_in_s": "read anew after a failover, s",
         "anew_s": "first decision, s",
@@ -359,7 +359,7 @@ def _shards(found: Mapping[str, Any]) -> str:
 
 
 TABLES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
-    "arbiter": _arbiter,
+    "admission": _admission,
     "costs": _costs,
     "servers": _servers,
     "sizes": _sizes,
@@ -427,7 +427,7 @@ def charts(found: Mapping[str, Any]) -> dict[str, str]:
             "A decision after a gang has ended", "gangs that wait", "milliseconds", over_waiting("release_ms"), {}
         ),
         "scale-memory.svg": chart(
-            "What an arbiter holds for gangs that wait", "gangs that wait", "MiB", over_waiting("held_mib"), {}
+            "What a controller holds for gangs that wait", "gangs that wait", "MiB", over_waiting("held_mib"), {}
         ),
         "scale-apiserver.svg": chart(
             "The API server in a full cluster",

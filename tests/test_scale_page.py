@@ -18,7 +18,7 @@ def test_the_tables_and_pictures_are_those_of_what_was_measured() -> None:
 
 
 def test_a_page_without_a_table_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no table arbiter"):
+    with pytest.raises(ValueError, match="no table admission"):
         scale.page("# nothing", scale.stored())
 
 
