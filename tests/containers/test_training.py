@@ -1,5 +1,5 @@
-"""The shipped jobs in real containers: through the controller in all three formats, inline, as a step of Argo and as a
-task of Airflow."""
+"""The shipped jobs in real containers: through the controller in all three formats, by tf-dist run, as a step of Argo and as
+a task of Airflow."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_the_shipped_examples_train_as_they_are(namespace: Namespace, file: str,
     namespace.delete(name, kind)
 
 
-def test_run_drives_a_job_from_here_and_leaves_nothing(namespace: Namespace, tmp_path: Path) -> None:
+def test_run_reports_job_and_leaves_nothing(namespace: Namespace, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(shipped("tfjob.yaml", name="inline"))
+    file.write_text(shipped("tfjob.yaml", name="run"))
     report = json.loads(namespace.tf_dist("run", str(file), "-o", "json", "--kubeconfig", namespace.kubeconfig))
     assert (report["state"], report["exitCode"]) == ("Succeeded", 0)
     assert report["metrics"]["accuracy"] >= ACCURATE
     assert report["metrics"]["step"] == 4000
-    assert "inline" not in namespace.jobs()
+    assert "run" not in namespace.jobs()
     assert not namespace.objects("leases")
 
 
