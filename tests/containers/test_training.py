@@ -1,5 +1,5 @@
-"""The shipped jobs in real containers: through the controller in all three formats, by tf-dist run, as a step of Argo and as
-a task of Airflow."""
+"""The shipped jobs in real containers: by the controller in all three formats, by ``tf-dist run``, in steps of Argo and
+tasks of Airflow."""
 
 from __future__ import annotations
 
