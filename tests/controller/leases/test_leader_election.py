@@ -318,7 +318,7 @@ class Beats(MetricsRecorder):
     def heartbeat(self, ok: bool) -> None:
         self.beats.append(ok)
 
-    def leading(self, leads: bool) -> None:
+    def leading(self, lease: str, leads: bool) -> None:
         self.led.append(leads)
 
 

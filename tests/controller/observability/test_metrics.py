@@ -51,7 +51,7 @@ CALLS = {
     "called": ("get", "pods", 200, 0.004),
     "watch_restarted": ("pods", "gone"),
     "heartbeat": (True,),
-    "leading": (True,),
+    "leading": ("a/one", True),
 }
 
 
@@ -84,7 +84,7 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
     recorder.acted("Create", "ok")
     assert samples(recorder)["tf_dist_last_heartbeat_timestamp_seconds"] == 1_800_000_000.0
     recorder.heartbeat(False)
-    recorder.leading(False)
+    recorder.leading("a/one", False)
     found = samples(recorder)
     expected = {
         "tf_dist_workqueue_depth": 3,
@@ -118,6 +118,14 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
         "tf_dist_last_heartbeat_timestamp_seconds": 1_800_000_000.0,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_process_leads_while_it_holds_any_of_its_leases(recorder: PrometheusRecorder) -> None:
+    recorder.leading("b/one", True)
+    recorder.leading("b/one", False)
+    assert samples(recorder)["tf_dist_leading"] == 1
+    recorder.leading("a/one", False)
+    assert samples(recorder)["tf_dist_leading"] == 0
 
 
 def test_the_document_s_table_is_what_is_exposed(recorder: PrometheusRecorder) -> None:

@@ -415,7 +415,7 @@ class LeaderElector:
         self._notified = valid
         verb = "won" if valid else "released" if self._stopped.is_set() else "lost"
         _LOG.info("%s leader election lease=%s holder=%s", verb, self.ref, self.identity)
-        self._recorder.leading(valid)
+        self._recorder.leading(str(self.ref), valid)
         for listener in self._listeners:
             listener()
 

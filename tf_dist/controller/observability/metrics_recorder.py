@@ -125,8 +125,8 @@ class MetricsRecorder:
     def heartbeat(self, ok: bool) -> None:
         """A Lease was renewed, or could not be."""
 
-    def leading(self, leads: bool) -> None:
-        """This process leads from now on, or no longer."""
+    def leading(self, lease: str, leads: bool) -> None:
+        """This process leads by a Lease (``namespace/name``) from now on, or no longer."""
 
 
 class JobMetricsKey(NamedTuple):

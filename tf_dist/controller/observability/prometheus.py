@@ -115,7 +115,11 @@ class PrometheusRecorder(MetricsRecorder):
         self._failures = self._counter(
             "tf_dist_reconcile_errors", "Looks at jobs that did not come to their end, by reason.", "reason"
         )
-        self._leading = Gauge("tf_dist_leading", "1 while this process holds its lease, else 0.", registry=own)
+        self._held: set[str] = set()
+        leading = Gauge(
+            "tf_dist_leading", "1 while this process leads the cluster or a namespace, else 0.", registry=own
+        )
+        leading.set_function(lambda: bool(self._held))
         self._reconciles = self._histogram(
             "tf_dist_reconcile_seconds", "Looking at one job, deciding and acting for it.", buckets=_RECONCILE_BUCKETS
         )
@@ -216,6 +220,6 @@ class PrometheusRecorder(MetricsRecorder):
         if ok:
             self._last_heartbeat.set(self._clock())
 
-    def leading(self, leads: bool) -> None:
-        """Set whether we lead."""
-        self._leading.set(leads)
+    def leading(self, lease: str, leads: bool) -> None:
+        """Remember which Leases are held."""
+        (self._held.add if leads else self._held.discard)(lease)
