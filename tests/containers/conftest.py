@@ -181,7 +181,8 @@ def installed(cluster: Namespace) -> Iterator[Namespace]:
         minor = re.match(r"\d+", json.loads(cluster.kubectl("version", "-o", "json"))["serverVersion"]["minor"])
         repository, _, tag = IMAGE.rpartition(":")
         values = ("volcanoJobs=true", f"image.repository={repository}", f"image.tag={tag}", "podDisruptionBudget=false")
-        cluster.kubectl("apply", "-f", "-", given=template(*values, kubernetes=f"1.{minor and minor[0]}"))
+        chart = template(*values, kubernetes=f"1.{minor and minor[0]}")
+        cluster.run("kubectl", "apply", "-f", "-", given=chart)
         cluster.run(
             "kubectl", "rollout", "status", "deployment", "tf-dist-controller", "-n", SYSTEM, "--timeout", "120s"
         )

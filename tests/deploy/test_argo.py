@@ -95,7 +95,7 @@ def test_a_step_with_nothing_but_its_role(place: tuple[Stage, str], room: Kubele
 def test_a_signal_is_understood_with_its_role(place: tuple[Stage, str], room: Kubelet, stopped: bool) -> None:
     stage, kubeconfig = place
     step = stage.step(job())
-    launcher = step.launch("--retries=3", kubeconfig=kubeconfig)
+    launcher = step.launch("retries=3", kubeconfig=kubeconfig)
     played(room, launcher, lambda: phase(step) == "Running")
     if stopped:
         step.shut_down()
@@ -186,11 +186,11 @@ def test_an_administrator_of_the_namespace_gives_steps_their_rights(
     with tempfile.TemporaryDirectory(prefix="ta-") as scratch, ExitStack() as stack:
         stage = Stage(admin, "", "", tmp_path, scratch, namespace)
         stack.callback(lambda: [launcher.close() for launcher in stage.launchers])
-        driver = Controller(admin)
-        stack.callback(driver.stop)
-        driver.start()
+        controller = Controller(admin)
+        stack.callback(controller.stop)
+        controller.start()
         step = stage.step(job())
-        launcher = step.launch("--driver=controller", kubeconfig=config_of("tf-dist-argo", namespace))
+        launcher = step.launch("driver=controller", kubeconfig=config_of("tf-dist-argo", namespace))
         played(room, launcher, lambda: phase(step) == "Running")
         played(room, launcher, lambda: launcher.process.poll() is not None, worker_0=0, worker_1=0)
         assert launcher.code() == 0, launcher.text
