@@ -111,14 +111,17 @@ NEVER = f"""
 ELSE = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
     watch {LEASES} {SYSTEM}/tf-dist-controller
+    list {LEASES} {SYSTEM}/tf-dist-controller
     get {LEASES} {SYSTEM}/tf-dist-controller-volcano
     watch {LEASES} {SYSTEM}/tf-dist-controller-volcano
+    list {LEASES} {SYSTEM}/tf-dist-controller-volcano
     update {LEASES} {SYSTEM}/tf-dist-controller
     update {LEASES} {SYSTEM}/tf-dist-controller-volcano
     list {LEASES}
     list {LEASES} {SYSTEM}/
     list {LEASES} {TEAM}/
     watch {LEASES} {TEAM}/tf-dist-controller
+    list {LEASES} {TEAM}/tf-dist-controller
     get {LEASES} {TEAM}/tf-dist-controller
     update {LEASES} {TEAM}/tf-dist-controller
     delete {LEASES} {TEAM}/tf-dist-controller
@@ -181,12 +184,15 @@ ELSE = f"""
 ALL_USERS = f"""
     get {LEASES} {SYSTEM}/tf-dist-controller
     watch {LEASES} {SYSTEM}/tf-dist-controller
+    list {LEASES} {SYSTEM}/tf-dist-controller
     get {LEASES} {SYSTEM}/tf-dist-controller-volcano
     watch {LEASES} {SYSTEM}/tf-dist-controller-volcano
+    list {LEASES} {SYSTEM}/tf-dist-controller-volcano
 """
 LEADS_TEAM = f"""
     list {LEASES} {TEAM}/
     watch {LEASES} {TEAM}/tf-dist-controller
+    list {LEASES} {TEAM}/tf-dist-controller
     get {LEASES} {TEAM}/tf-dist-controller
     create {LEASES} {TEAM}/
     update {LEASES} {TEAM}/tf-dist-controller
@@ -263,6 +269,7 @@ EVERYWHERE = f"""{DRIVES_TEAM}
     list {LEASES}
     list {LEASES} {SYSTEM}/
     list {LEASES} {TEAM}/
+    list {LEASES} {TEAM}/tf-dist-controller
     create pods {OTHER}/
     create pods kube-system/
     delete pods {OTHER}/p

@@ -73,8 +73,14 @@ def test_any_account_watches_who_leads_cluster_and_no_other_lease(
 ) -> None:
     stranger, ref = as_account("default", namespace), LeaseRef(SYSTEM, "tf-dist-controller")
     assert stranger.get(LEASES, *ref)["metadata"]["name"] == ref.name
-    with stranger.watch(LEASES, SYSTEM, fields=f"metadata.name={ref.name}") as stream:
-        assert next(iter(stream)).object["metadata"]["name"] == ref.name
+    one = f"metadata.name={ref.name}"
+    found, since, _ = stranger.list(LEASES, SYSTEM, fields=one)
+    assert [lease["metadata"]["name"] for lease in found] == [ref.name]
+    with stranger.watch(LEASES, SYSTEM, fields=one, since=since) as stream:
+        elector = LeaderElector(as_account("tf-dist-controller", SYSTEM), ref)
+        elector.step()
+        elector.stop()
+        assert next(iter(stream)).object["spec"]["holderIdentity"] == elector.identity
     refused: list[Callable[[], object]] = [
         lambda: stranger.get(LEASES, SYSTEM, "another"),
         lambda: stranger.list(LEASES, SYSTEM),

@@ -192,11 +192,15 @@ class LeaderElector:
         while not self._stopped.is_set():
             with suppress(ClusterError):
                 fields = f"metadata.name={ref.name}"
-                with self._cluster.watch(LEASES, ref.namespace, fields=fields) as stream:
+                # Listed first: Kubernetes since 1.34 begins no watch without a version where etcd is old.
+                found, since, _ = self._cluster.list(LEASES, ref.namespace, fields=fields)
+                with self._cluster.watch(LEASES, ref.namespace, fields=fields, since=since) as stream:
                     with self._lock:
                         self._streams[ref] = stream
                         if self._stopped.is_set():
                             stream.close()
+                    for lease in found:
+                        self._noticed(ref, WatchEvent("ADDED", lease))
                     for event in stream:
                         self._noticed(ref, event)
             with self._lock:
