@@ -14,6 +14,7 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.client.rest import RestCluster
+from tf_dist.controller.controller import Controller
 
 Kubectl = Callable[..., str]
 Account = Callable[[str, str], RestCluster]

@@ -13,6 +13,7 @@ from tests.deploy.manifests import CHART, Manifest, by_place, container, of_kind
 from tests.deploy.rbac import Call, Subject, allowed
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.leases.lease import LeaseRef, leader_lease, system_namespace
+from tf_dist.core.gang.resources.queue_resource import QuotaShape, SpecShape
 from tools.definitions.crds import queues, templates, tfjobs, volcano_commands, volcano_jobs
 
 NAMESPACED = "tf-dist-namespaced.yaml"
@@ -193,15 +194,26 @@ def nodes_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict
 
 @pytest.mark.parametrize(
     "definition",
-    [tfjobs(), queues(), volcano_jobs(), volcano_commands()],
+    [tfjobs(), volcano_jobs(), volcano_commands()],
     ids=lambda one: one["metadata"]["name"],
 )
-def test_no_definition_drops_what_a_user_wrote(definition: dict[str, Any]) -> None:
+def test_no_definition_of_jobs_drops_what_a_user_wrote(definition: dict[str, Any]) -> None:
     for version in definition["spec"]["versions"]:
         for path, schema in nodes_of(version["schema"]["openAPIV3Schema"]):
             if schema.get("type") == "object" and path != ".metadata":
                 keeps = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
                 assert keeps, f"{definition['metadata']['name']}{path} would lose what it does not know"
+
+
+def test_definition_of_queues_knows_the_keys_of_a_queue_and_no_others() -> None:
+    (version,) = queues()["spec"]["versions"]
+    whole = version["schema"]["openAPIV3Schema"]
+    spec = whole["properties"]["spec"]
+    quota = spec["properties"]["quotas"]["additionalProperties"]
+    for schema in (whole, spec, quota):
+        assert "x-kubernetes-preserve-unknown-fields" not in schema
+    for schema, shape in ((spec, SpecShape), (quota, QuotaShape)):
+        assert schema["properties"].keys() == {field.alias for field in shape.model_fields.values()}
 
 
 def test_both_versions_take_both_layouts() -> None:
