@@ -268,7 +268,7 @@ MUTANTS: Final = (
     Mutant(
         "withdrawn-verdict-stands",
         "controller/gang_admission.py",
-        "            self._drop(uid)\n        self.want()\n",
+        "            self._revert(uid)\n        self.want()\n",
         "            del self._given[uid]\n        self.want()\n",
         "a gang whose verdict could not be written waits for ever, and keeps its room from others",
     ),

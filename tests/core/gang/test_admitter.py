@@ -56,6 +56,15 @@ def test_an_admission_that_was_not_written_is_reverted() -> None:
     assert reason(admitter.cycle(START + 3).verdicts["b"]) == "Admit"
 
 
+def test_a_gang_whose_backoff_has_ended_says_what_it_waits_for_then() -> None:
+    """A pass of its job may have asked just before."""
+    full = [{**node(), "status": {"allocatable": {"cpu": "2", "pods": "9"}}}]
+    admitter = admitter_of([request("a", Status(not_before=START + 60))], full)
+    assert reason(admitter.cycle(START + 59).verdicts["a"]) == "Backoff"
+    assert admitter.wake_at(START + 59) == START + 60
+    assert reason(admitter.cycle(START + 60).verdicts["a"]) == "NeverFits"
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_keeps_what_is_assumed_when_it_plans_anew(whole: bool) -> None:
     a, b = request("a"), request("b")

@@ -76,17 +76,20 @@ class PendingQueues:
             del self.queues[group.queue]
         entry.rank = entry.group = None
 
-    def wake(self, now: float) -> bool:
-        """Enqueue gangs whose backoff has ended, and move starving ones ahead. Whether there were any."""
+    def wake(self, now: float) -> tuple[bool, list[Workload]]:
+        """Enqueue gangs whose backoff has ended, and move starving ones ahead.
+
+        Whether there were any; and those whose backoff has ended.
+        """
         self._now = now
-        moved = False
+        moved, ended = False, list[Workload]()
         while self._backoff_ends and self._backoff_ends[0][0] <= now:
             at, uid = heappop(self._backoff_ends)
             entry = self._backoff.get(uid)
             if entry is not None and entry.gang.wakes_at == at:
                 del self._backoff[uid]
                 self._enqueue(entry, starving=False)
-                moved = True
+                ended.append(entry)
         while self._starving and self._starving[0][0] <= now:
             at, uid = heappop(self._starving)
             entry = self._queued.get(uid)
@@ -94,7 +97,7 @@ class PendingQueues:
                 self.remove(uid)
                 self._enqueue(entry, starving=True)
                 moved = True
-        return moved
+        return moved or bool(ended), ended
 
     def next_wake(self) -> float:
         """When ``wake`` has something to do next: epoch seconds, inf for never."""

@@ -123,7 +123,8 @@ class Scheduler:
         """
         self._now = now
         self.cache.ends.advance(now)
-        woken = self._pending.wake(now)
+        woken, tries_again = self._pending.wake(now)
+        self._new.update(entry.gang.job_uid for entry in tries_again)  # it waits for another reason now
         if self._seen == self.cache.changes and not woken and now < self._due:
             return Decisions()
         if self.cache.assumed_pods is not None:
