@@ -158,13 +158,6 @@ MUTANTS: Final = (
         "the next leader waits for 15 seconds after an orderly end",
     ),
     Mutant(
-        "restored-lease-is-believed",
-        "controller/leases/leader_election.py",
-        "            self._held = None\n        stored = self._held\n",
-        "            pass\n        stored = self._held\n",
-        "a process that was stopped for long renews a Lease that it lost",
-    ),
-    Mutant(
         "second-kind-is-never-led",
         "controller/leases/leadership.py",
         "return self._first.valid() or self._monotonic() - self._first.other_since >= _HESITATION",

@@ -469,6 +469,9 @@ class Site:
         }
         self.invariants.restore(there, known)
         self.note(f"etcd is restored to version {backup.version}")
+        for node in self.memory.list(NODES).items:
+            if name(node) not in self.cpus:
+                self.remove_node(name(node), for_good=False)
         self.counts["etcd restored"] += 1
 
 
