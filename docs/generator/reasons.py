@@ -108,6 +108,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "SetPodTemplateSchedulerName": "a pod template names another scheduler than the gang scheduler, and keeps it",
     "SpecAccepted": "a spec that could not be read is mended and in force",
     "UnknownFields": "the spec has fields that nothing reads",
+    "NodesReassigned": "nodes that were assigned to the job take no pods any more; its new pods go to others",
     "AnnotationsNotUsed": "a Volcano Job has annotations that are not used here",
     "SchedulerNameNotUsed": "a Volcano Job names Volcano's scheduler; the default one places its pods",
     "NewerStatusFormat": "a newer release wrote the job's status; this one leaves the job as it is",

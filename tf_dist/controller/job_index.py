@@ -91,7 +91,7 @@ class JobEntry:
         done = status.succeeded, *(counts.failed for counts in status.counts.values())
         parts = self.uid, id(self.job), live, status.admission, done, status.not_before
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
-        attempts = status.attempts if status.phase is Phase.PENDING else status.attempts.job
+        attempts = status.attempts, status.phase is Phase.PENDING
         ways = (status.fallback, status.fallback_from, status.since) if self.job and self.job.fallbacks else ()
         return *parts, attempts, status.gang, refused, unconfirmed, ways, self.deleting
 

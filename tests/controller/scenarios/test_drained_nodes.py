@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.controller.harness import World, tfjob
-from tf_dist.cluster.api import NODES, Object
-
-# Issue 30, section 2: replicas of a drained node go to any node, and the admission loses their nodes.
-_OPEN = pytest.mark.xfail(strict=True, reason="admission does not place replicas of a drained node anew")
+from tf_dist.cluster.api import NODES, PODS, Object
 
 
 def add_node(world: World, name: str, cpu: str) -> None:
@@ -35,12 +30,16 @@ def bind(world: World) -> None:
     world.run_pods()
 
 
-def drain(world: World, node: str) -> None:
+def cordon(world: World, node: str) -> None:
     raw = world.memory.get(NODES, None, node)
     world.memory.replace(NODES, None, node, {**raw, "spec": {"unschedulable": True}})
+
+
+def drain(world: World, node: str, grace_period: int = 0) -> None:
+    cordon(world, node)
     for name, pod in world.pods().items():
         if pod["spec"].get("nodeName") == node:
-            world.evict(name)
+            world.memory.delete(PODS, "default", name, grace_period=grace_period)
 
 
 def gang_on_n1() -> World:
@@ -52,7 +51,6 @@ def gang_on_n1() -> World:
     return world
 
 
-@_OPEN
 def test_admission_assigns_new_nodes_to_the_replicas_of_a_drained_node() -> None:
     world = gang_on_n1()
     add_node(world, "n2", "2")
@@ -67,7 +65,6 @@ def test_admission_assigns_new_nodes_to_the_replicas_of_a_drained_node() -> None
     assert (sum(placed.values()), placed.keys() <= {"n2", "n3"}) == (2, True)
 
 
-@_OPEN
 def test_a_waiting_gang_does_not_get_the_capacity_that_drained_replicas_need() -> None:
     world = gang_on_n1()
     world.submit(tfjob("waiting", workers=2, ps=0))
@@ -82,3 +79,59 @@ def test_a_waiting_gang_does_not_get_the_capacity_that_drained_replicas_need() -
     world.settle()
     assert "admission" not in world.status("waiting")
     assert world.status()["phase"] == "Running"
+
+
+def test_capacity_is_held_while_the_pods_of_a_drained_node_stop() -> None:
+    world = gang_on_n1()
+    drain(world, "n1", grace_period=30)
+    add_node(world, "n2", "2")
+    world.submit(tfjob("waiting", workers=2, ps=0))
+    world.settle()
+    assert len(world.pods()) == 2
+    assert world.status()["admission"]["placement"] == {"worker": {"n2": 2}}
+    assert "admission" not in world.status("waiting")
+    world.bury()
+    world.settle()
+    assert [pinned(pod) for pod in world.pods().values()] == ["n2", "n2"]
+    bind(world)
+    world.settle()
+    assert "admission" not in world.status("waiting")
+    assert world.status()["message"] == "2 of 2 replicas are running"
+
+
+def test_pods_go_to_any_node_where_admission_finds_none_and_the_job_says_so() -> None:
+    world = gang_on_n1()
+    add_node(world, "n2", "1")
+    drain(world, "n1")
+    world.settle()
+    assert [pinned(pod) for pod in world.pods().values()] == ["", ""]
+    assert [why for reason, why in world.events() if reason == "NodesReassigned"] == [
+        "2 worker cannot go to n1, which takes no pods now; no other node has capacity that admission knows of, and "
+        "the cluster's scheduler may choose any"
+    ]
+    assert "placement" not in world.status()["admission"]
+    # What one of them may use is not free for others.
+    world.submit(tfjob("waiting", workers=1, ps=0))
+    world.settle()
+    assert "admission" not in world.status("waiting")
+
+
+def test_a_cordon_changes_nothing_for_pods_that_run() -> None:
+    world = gang_on_n1()
+    add_node(world, "n2", "2")
+    before = world.status(), world.pods()
+    cordon(world, "n1")
+    world.settle()
+    assert (world.status(), world.pods()) == before
+
+
+def test_a_replica_that_restarts_on_a_cordoned_node_goes_to_another_one() -> None:
+    world = gang_on_n1()
+    add_node(world, "n2", "2")
+    cordon(world, "n1")
+    world.end_pod("mnist-worker-1", 137)
+    world.settle()
+    world.clock.now += 60
+    world.settle()
+    assert {name: pinned(pod) for name, pod in world.pods().items()} == {"mnist-worker-0": "n1", "mnist-worker-1": "n2"}
+    assert world.status()["admission"]["placement"] == {"worker": {"n1": 1, "n2": 1}}

@@ -408,8 +408,10 @@ def test_nothing_new_is_said_while_nothing_changes() -> None:
 
 def test_that_a_gang_waits_in_vain_is_said_when_nodes_go_and_that_it_does_not_when_they_come() -> None:
     """Clients give up a job that never fits, so that must neither be missing nor remain for long."""
-    world = World([node("n", gpu=4), node("m", gpu=4)])
-    world.put(running("r", {"n": 4, "m": 1}), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4)))
+    world = World([node("n", gpu=4, used={"gpu": 4}), node("m", gpu=4, used={"gpu": 1})])
+    world.put(
+        bound(running("r", {"n": 4, "m": 1})), gang("a", workers(8)), gang("b", workers(8), at=1), gang("c", workers(4))
+    )
     assert {uid: reason(v) for uid, v in world.decide(1).items()} == dict.fromkeys("abc", "WaitingForCapacity")
     world.scheduler.cache.remove_node("m")
     assert {uid: reason(v) for uid, v in world.decide(2).items()} == dict.fromkeys("ab", "NeverFits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from tests.core.builders import EXIT_CODE, NEVER, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World, pinned_to
-from tf_dist.core.api.assignment import Admit
+from tf_dist.core.api import names
+from tf_dist.core.api.assignment import Admit, Resize
 from tf_dist.core.api.job import Action, Event, Job, Rule, SuccessRule
 from tf_dist.core.api.status import LIVE, Phase
 from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.reconciler.requeue import UNPIN_AFTER
 
 GRACE = 30.0
 TIMEOUT = 60.0
@@ -224,21 +227,42 @@ def on_two_nodes(job: Job) -> World:
 
 
 @pytest.mark.parametrize("rules", _TABLES)
-def test_pods_of_a_drained_node_are_not_sent_back_to_it(rules: tuple[Rule, ...]) -> None:
-    """Not for the time that the cluster's scheduler takes to refuse them; those that run elsewhere stay."""
+def test_pods_of_a_drained_node_wait_for_the_nodes_that_admission_assigns(rules: tuple[Rule, ...]) -> None:
     world = on_two_nodes(v1_job(replicas("PS", 1, rules=rules), replicas("Worker", 2, rules=rules)))
     stays = next(pod for pod in world.pods.values() if pod["spec"]["nodeName"] == "n2")["metadata"]["uid"]
     drained(world, "n1")
-    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "", "n2"]
+    assert [pinned_to(pod) for pod in world.pods.values()] == ["n2"]
+    placement = {"ps": {"n3": 1}, "worker": {"n2": 1, "n3": 1}}
+    world.verdict = Resize(sizes={"ps": 1, "worker": 2}, placement=placement, message="other nodes")
+    world.settle()
+    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["n2", "n3", "n3"]
     assert stays in {pod["metadata"]["uid"] for pod in world.pods.values()}
     run_all(world)
     assert world.memory.phase is Phase.RUNNING
     assert world.memory.admission is not None
-    assert world.memory.admission.placement == {"worker": {"n2": 1}}
+    assert world.memory.admission.placement == placement
     assert not world.step()
 
 
-def test_a_pod_that_waits_for_a_node_which_is_cordoned_is_made_anew_at_once() -> None:
+def test_pods_of_a_drained_node_go_to_any_node_if_admission_does_not_answer() -> None:
+    world = on_two_nodes(v1_job())
+    drained(world, "n1")
+    world.now += UNPIN_AFTER
+    world.settle()
+    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "", "n2"]
+    assert world.memory.admission is not None
+    assert world.memory.admission.placement == {"worker": {"n2": 1}}
+
+
+def test_pods_of_a_drained_node_go_to_any_node_at_once_where_a_topology_domain_is_required() -> None:
+    """Only because the gang was complete in one."""
+    annotations = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}
+    world = on_two_nodes(replace(v1_job(), annotations=annotations))
+    drained(world, "n1")
+    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "", "n2"]
+
+
+def test_a_pod_that_waits_for_a_node_which_is_cordoned_is_deleted_at_once_and_gets_another_node() -> None:
     world = on_two_nodes(v1_job())
     pod = world.pod("worker-1")
     assert pod is not None
@@ -247,7 +271,12 @@ def test_a_pod_that_waits_for_a_node_which_is_cordoned_is_made_anew_at_once() ->
     world.hold_back(pod)
     world.closed_nodes = frozenset({node})
     world.settle()
+    assert world.pod("worker-1") is None
+    world.verdict = Resize(
+        sizes={"ps": 1, "worker": 2}, placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n3": 1}}, message="other nodes"
+    )
+    world.settle()
     new = world.pod("worker-1")
     assert new is not None
-    assert (pinned_to(new), new["metadata"]["labels"]["tf-dist.dev/attempt"]) == ("", "1.0.1")
+    assert (pinned_to(new), new["metadata"]["labels"]["tf-dist.dev/attempt"]) == ("n3", "1.0.1")
     assert world.memory.total_disruptions == world.memory.total_restarts == 0

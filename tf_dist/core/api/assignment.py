@@ -16,6 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from tf_dist.core.api import names
 from tf_dist.core.api.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.api.pod_events import PodClassification, are, share_text
 from tf_dist.core.api.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Admission, Status
@@ -224,6 +225,16 @@ def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -
     if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
         return placement
     return {type_: dict(Counter(replica_nodes(job, placement, type_)[: sizes.get(type_, 0)])) for type_ in placement}
+
+
+def topology_label(job: Job) -> str:
+    """The node label in one of whose domains all of the gang's nodes are to be; "": none."""
+    return job.annotations.get(names.TOPOLOGY, "") or job.scheduling.topology
+
+
+def requires_domain(job: Job) -> bool:
+    """Whether the gang may only be admitted within one topology domain."""
+    return bool(topology_label(job)) and job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
 
 
 def waiting_for_room(job: Job, status: Status) -> int:

@@ -101,6 +101,8 @@ class SchedulerCache:
         """Admitted gangs that could be smaller or larger."""
         self.partial: dict[str, Workload] = {}
         """Admitted gangs that have started with less than their smallest size."""
+        self.unstarted: dict[str, Workload] = {}
+        """Admitted gangs with pods that do not exist yet, where nodes are assigned to them."""
         self.youngest: dict[str, list[PreemptionRank]] = {}
         """By queue the admitted gangs, in the order of preemption."""
         self.largest: dict[str, list[PreemptionRank]] = {}
@@ -294,6 +296,8 @@ class SchedulerCache:
             self.departing[entry.uid] = entry
         if entry.admitted:
             self.running[entry.uid] = entry
+            if entry.held.unstarted:
+                self.unstarted[entry.uid] = entry
             for order, rank in self._preemption_ranks(entry):
                 insort(order.setdefault(entry.queue, []), rank)
             self.ends.put(entry.gang, entry.held.pods)
@@ -314,7 +318,7 @@ class SchedulerCache:
                 del ranks[bisect_left(ranks, rank)]
                 if not ranks:
                     del order[entry.queue]
-        for listed in (self.departing, self.elastic, self.partial):
+        for listed in (self.departing, self.elastic, self.partial, self.unstarted):
             listed.pop(entry.uid, None)
         entry.released_pods, entry.released_resources = (), {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from math import inf
@@ -11,7 +12,7 @@ from tf_dist.core.gang import elastic, messages, preemption, usage
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.gang_workload import EquivalentGangs, Workload
-from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
+from tf_dist.core.gang.placement.assumed_pods import AssumedPods, NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
@@ -52,6 +53,8 @@ class SchedulingCycle:
 
     def run(self, limit: float = inf) -> None:
         """Decide; about ``limit`` verdicts at most."""
+        # 0. Admitted gangs with pods to be created on nodes that take none any more get other nodes.
+        self._leave_closed_nodes()
         # 1. Heads of the queues, one at a time: gangs for which others were preempted, then the queue with the smallest
         #    share. Equal gangs of a queue count as one: if the first cannot start, none can.
         for queue, entry, group in self._heads():
@@ -95,7 +98,7 @@ class SchedulingCycle:
         self._is_idle = bool(self._cache.elastic) and not self._any_gang_waits()
         if self._is_idle and elastic.growth_allowed_at(self._cache, self._policy) <= self.now:
             for gang in elastic.grow_gangs(self._cache, self.now, self._policy):
-                if gang.uid in self._confirmed:
+                if gang.uid in self._confirmed and gang.uid not in self.verdicts:
                     self._resize(gang, messages.grow_text)
 
     @property
@@ -350,6 +353,47 @@ class SchedulingCycle:
         stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
         return self._cache.state, entry.uid, stage
 
+    # -- nodes that take no pods any more --
+
+    def _leave_closed_nodes(self) -> None:
+        """Assign other nodes to pods that do not exist yet and whose nodes take no pods any more (a drain).
+
+        Their gang holds its quota, and they come before gangs that wait. Where they do not all fit on other nodes, no
+        nodes are assigned to them: they count wherever there is capacity until the cluster's scheduler has found some.
+        Where a topology domain is required, the reconciler decides what becomes of them.
+        """
+        pods = self._cache.assumed_pods
+        if pods is None:
+            return
+        found = [(entry, left) for entry in self._cache.unstarted.values() if (left := _on_closed_nodes(pods, entry))]
+        for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
+            locality = entry.gang.locality
+            if entry.releasing or (locality is not None and locality.required):
+                continue
+            if entry.uid not in self._confirmed:
+                self.awaits_confirmation = True
+                continue
+            try:
+                self._assign_other_nodes(pods, entry, left)
+            except Exception as error:
+                raise GangDecisionError(entry.uid, error) from error
+        if self.verdicts:
+            pods.settle()
+
+    def _assign_other_nodes(self, pods: AssumedPods, entry: Workload, left: dict[str, Counter[str]]) -> None:
+        """Give up the nodes ``left``, and assign others to as many pods if there are such nodes."""
+        gang, request, assigned = entry.gang, _request(entry), entry.gang.assigned
+        if assigned is None:
+            return
+        placement = {type_: Counter(nodes) - left.get(type_, Counter()) for type_, nodes in assigned.placement.items()}
+        counts = tuple(left.get(want.type, Counter()).total() for want in request.wants)
+        found = pods.fit(request, counts, keep=sum(placement.values(), Counter())) if gang.pinned else None
+        for want, nodes in zip(request.wants, found or (), strict=False):
+            placement[want.type] = placement.get(want.type, Counter()) + Counter(nodes)
+        chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items() if nodes}
+        moved = replace(assigned, sizes=usage.assigned_counts(gang), placement=chosen)
+        self._resize(replace(gang, assigned=moved), lambda *_: messages.leaves_nodes_text(left, found))
+
     # -- the rest of gangs that have started with their minimum, and growth --
 
     def _start_rest(self, *, overdue: bool) -> None:
@@ -390,7 +434,7 @@ class SchedulingCycle:
                 return
 
     def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
-        """A gang has more pods from now on."""
+        """A gang has more pods, or pods on other nodes, from now on."""
         before = usage.assigned_counts(self._cache.entries[gang.uid].gang)
         self._cache.put(gang)
         if gang.assigned is not None:
@@ -406,6 +450,15 @@ class SchedulingCycle:
                 if self._cache.quotas.fits(name, need) and not self._can_never_start(self._first(group)):
                     return True
         return False
+
+
+def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[str]]:
+    """By type, pods that do not exist yet and are assigned to nodes that take none: how many on which."""
+    found: dict[str, Counter[str]] = {}
+    for type_, shape, number, nodes in entry.held.unstarted:
+        if closed := [node for node in nodes if not pods.takes(shape, node)]:
+            found[type_] = Counter([node for node in sorted(closed) for _ in range(nodes[node])][:number])
+    return found
 
 
 def _by_priority(entry: Workload) -> list[int]:

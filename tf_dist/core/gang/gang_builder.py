@@ -16,10 +16,12 @@ from tf_dist.core.api.assignment import (
     fallback_job,
     grows_live,
     replica_nodes,
+    requires_domain,
+    topology_label,
 )
 from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.api.lifecycle_policy import policy_may_restart
-from tf_dist.core.api.status import NO_PODS, Attempts, Phase, Status
+from tf_dist.core.api.status import NO_PODS, Phase, Status
 from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
@@ -129,8 +131,7 @@ def _requested(
             replace(member, exclusives=one, constraints={**member.constraints, **more})
             for member, one in zip(members, apart, strict=True)
         )
-    topology = job.annotations.get(names.TOPOLOGY, "") or job.scheduling.topology
-    required = job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
+    topology, required = topology_label(job), requires_domain(job)
     expected = parse_duration(job.annotations.get(names.EXPECTED_DURATION, "").strip())  # an invalid one is ignored
     classes = (job.scheduling.priority_class, *(spec.pod_spec.get("priorityClassName") for spec in job.replica_specs))
     priority = _priority(job, config)
@@ -146,7 +147,7 @@ def _requested(
         "patience": job.scheduling.patience,
         "live": grows_live(job),
         # Only nodes that are named are surely in one rack.
-        "pinned": predictable or (bool(topology) and required),
+        "pinned": predictable or required,
         "locality": TopologyRequest(label=topology, required=required) if topology else None,
         "estimate": expected or job.run_policy.active_deadline,
     }
@@ -171,9 +172,9 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
     )
     # While it waits, pods of earlier attempts only go. One that starts again with the nodes it has reuses them: one of
     # its replicas may have been given up alone, as its pod was sent to a node that is gone.
-    requeued = status.attempts if status.phase is Phase.PENDING else None
+    attempts = status.attempts
     # A replica that succeeded uses its node as long as a sidecar keeps its pod running.
-    on_nodes = {type_: bound.nodes(type_, requeued) for type_ in {replica.type for replica in status.succeeded}}
+    on_nodes = {type_: bound.nodes(type_, attempts) for type_ in {replica.type for replica in status.succeeded}}
     ended = frozenset(replica for replica in status.succeeded if replica.index not in on_nodes[replica.type])
     bound_now: Placement = bound.placement()
     if assigned is not None and bound_now == assigned.placement:
@@ -184,8 +185,9 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
         "not_before": status.not_before,
         "assigned": assigned,
         "bound": bound_now,
-        "earlier": bound.earlier(requeued),
-        "pod_nodes": {spec.type: _replica_nodes(request, bound, spec, requeued) for spec in job.replica_specs}
+        "earlier": bound.earlier(attempts),
+        "requeued": status.phase is Phase.PENDING,
+        "pod_nodes": {spec.type: _replica_nodes(request, bound, spec) for spec in job.replica_specs}
         if assigned
         else {},
         "done": dict(_done(job, status, ended)) if assigned else {},
@@ -216,16 +218,14 @@ def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dic
     return found
 
 
-def _replica_nodes(
-    request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec, requeued: Attempts | None
-) -> tuple[str, ...]:
+def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec) -> tuple[str, ...]:
     """The nodes of a type's replicas by index: where their pods are, else where they are to be.
 
     The index of a pod is only a label: one beyond all that there can be is passed over.
     """
     admission = request.status.admission
     meant = replica_nodes(request.job, admission.placement, spec.type) if admission else ()
-    found = bound.nodes(spec.type, requeued)
+    found = bound.nodes(spec.type, request.status.attempts)
     most = max(len(meant), spec.replicas, len(found))
     count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))

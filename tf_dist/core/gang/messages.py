@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tf_dist.core.api import timestamps
 from tf_dist.core.api.assignment import PendingReason, Sizes, Wait
 from tf_dist.core.api.job import JobKey
-from tf_dist.core.api.pod_events import MAX_LISTED, counted, join_names
+from tf_dist.core.api.pod_events import MAX_LISTED, are, counted, join_names
 from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache
@@ -172,6 +172,16 @@ def rest_text(before: Sizes, sizes: Sizes) -> str:
     """The message of a gang of which more replicas start, after its minimum has."""
     more = (f"{sizes[t] - before.get(t, 0)} more {t}" for t in sizes if sizes[t] != before.get(t))
     return f"there is room for {' and '.join(more)}"
+
+
+def leaves_nodes_text(left: Mapping[str, Mapping[str, int]], found: Sequence[Mapping[str, int]] | None) -> str:
+    """The message of a gang with pods that cannot go to their nodes. ``found``: other nodes; None: there are none."""
+    pods = " and ".join(f"{sum(nodes.values())} {type_}" for type_, nodes in left.items())
+    closed = sorted({node for nodes in left.values() for node in nodes})
+    text = f"{pods} cannot go to {join_names(closed)}, which {are(len(closed), 'takes', 'take')} no pods now; "
+    if found is None:
+        return f"{text}no other node has capacity that admission knows of, and the cluster's scheduler may choose any"
+    return f"{text}assigned instead: {join_names(sorted({node for nodes in found for node in nodes}))}"
 
 
 def _change(before: Sizes, sizes: Sizes) -> str:

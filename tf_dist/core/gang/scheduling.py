@@ -132,7 +132,7 @@ class Scheduler:
         self._seen = self.cache.changes
         self._due = self._pending.next_wake()
         verdicts: dict[str, Verdict] = {}
-        if self._pending.queues or self.cache.elastic:
+        if self._pending.queues or self.cache.elastic or self.cache.unstarted:
             cycle = SchedulingCycle(self.cache, self._pending, self._policy, now, self._known, self._confirmed)
             cycle.run(inf if limit is None else limit)
             verdicts = cycle.verdicts

@@ -242,7 +242,9 @@ class Gang:
     bound: Placement = field(default_factory=dict)
     """Pods that nodes count already. Those beyond the assigned sizes are on their way out."""
     earlier: Placement = field(default_factory=dict)
-    """Those of ``bound`` from before the job was requeued: they end before assigned pods start."""
+    """Those of ``bound`` that are being deleted, or of earlier attempts: they end before assigned pods start."""
+    requeued: bool = False
+    """Whether those are from before the job was requeued: its pods without an assigned node do not take over theirs."""
     pod_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By type the nodes of its pods by replica index; "": none, or unknown."""
     done: Sizes = field(default_factory=dict)

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tf_dist.core.api.assignment import Placement, Sizes
 from tf_dist.core.gang.placement.pod_sets import GangRequest, PodClass, PodSetRequest, PodsOnNode, total_resources
 from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.types import Gang, PodSet, Resources
+
+
+class UnstartedPods(NamedTuple):
+    """Assigned pods of a type that do not exist yet; pods of earlier attempts may still run in their place."""
+
+    type: str
+    shape: PodClass
+    number: int
+    nodes: Mapping[str, int]
+    """How many of them may be assigned to each node: more than ``number`` where others of the type have ended."""
 
 
 @dataclass(slots=True)
@@ -25,6 +35,8 @@ class Usage:
     """Pods that nodes count and that go."""
     remaining: tuple[PodsOnNode, ...] = ()
     """All others."""
+    unstarted: tuple[UnstartedPods, ...] = ()
+    """Assigned pods that do not exist yet, where nodes are assigned to them."""
     quota: Resources = field(default_factory=dict)
     """The requests of all pods."""
     terminating_quota: Resources = field(default_factory=dict)
@@ -81,10 +93,13 @@ def _placed(gang: Gang, type_: str) -> Mapping[str, int]:
 
 
 def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
-    bound, outgoing = _present(gang, want.type)
+    bound, outgoing = _present(gang, want.member)
     wanted, there = _wanted(gang, want.member), sum(bound.values())
     to_come, assumed = max(0, wanted - there), list[PodsOnNode]()
     placed, vacated = _placed(gang, want.type), gang.vacated.get(want.type) or {}
+    if placed and (to_come or gang.earlier.get(want.type)):
+        number, nodes = _unstarted(gang, want.member)
+        held.unstarted += (UnstartedPods(want.type, shape, number, nodes),) if number and nodes else ()
     for node in sorted(placed):
         spare = min(to_come, placed[node] - vacated.get(node, 0) - bound.get(node, 0))
         if spare > 0:
@@ -109,20 +124,35 @@ def _add(held: Usage, gang: Gang, want: PodSetRequest, shape: PodClass) -> None:
     )
 
 
-def _present(gang: Gang, type_: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
+def _unstarted(gang: Gang, member: PodSet) -> tuple[int, dict[str, int]]:
+    """The number and the nodes of a member's ``UnstartedPods``."""
+    earlier = gang.earlier.get(member.type, {})
+    there = {node: count - earlier.get(node, 0) for node, count in gang.bound.get(member.type, {}).items()}
+    vacated = gang.vacated.get(member.type, {})
+    placed = _placed(gang, member.type).items()
+    free = {node: count - vacated.get(node, 0) - there.get(node, 0) for node, count in placed}
+    count = max(0, _wanted(gang, member) - sum(there.values()))
+    return count, {node: count for node, count in free.items() if count > 0}
+
+
+def _present(gang: Gang, member: PodSet) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """The pods of a type on their nodes, and those of earlier attempts that only go, both per node.
 
     Where an assigned pod is to come to a node on which there is a pod of an earlier attempt, it takes that over:
-    attempts never overlap. So such a pod counts as an assigned one.
+    attempts never overlap. So such a pod counts as an assigned one. Unless the job was requeued, an assigned pod
+    that may come to any node takes one over, too.
     """
-    bound, earlier = gang.bound.get(type_) or {}, gang.earlier.get(type_)
+    bound, earlier = gang.bound.get(member.type) or {}, gang.earlier.get(member.type)
     if not earlier:
         return bound, {}
-    placed, vacated = _placed(gang, type_), gang.vacated.get(type_) or {}
-    outgoing = {}
-    for node, count in earlier.items():
-        to_come = placed.get(node, 0) - vacated.get(node, 0) - (bound.get(node, 0) - count)
-        outgoing[node] = count - max(0, min(count, to_come))
+    count, nodes = _unstarted(gang, member)
+    anywhere = 0 if gang.requeued else max(0, count - sum(nodes.values()))
+    outgoing: dict[str, int] = {}
+    for node, there in sorted(earlier.items()):
+        left = there - min(there, nodes.get(node, 0))
+        taken_over = min(left, anywhere)
+        anywhere -= taken_over
+        outgoing[node] = left - taken_over
     return dict(Counter(bound) - Counter(outgoing)), {node: count for node, count in outgoing.items() if count}
 
 
@@ -150,9 +180,10 @@ def nodes_by_index(gang: Gang, type_: str) -> list[str]:
 
     Pods go from the end: a gang made smaller gives up those of the highest indexes.
     """
-    placed, (bound, _) = _placed(gang, type_), _present(gang, type_)
+    member = next(member for member in gang.members if member.type == type_)
+    placed, (bound, _) = _placed(gang, type_), _present(gang, member)
     where = {node: max(placed.get(node, 0), bound.get(node, 0)) for node in {**placed, **bound}}
-    count = assigned_count(gang, next(member for member in gang.members if member.type == type_))
+    count = assigned_count(gang, member)
     nodes = _nodes_by_index(gang, type_, where)
     return (nodes + [""] * (count - len(nodes)))[:count]
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason
+from tf_dist.core.api.assignment import PendingReason, Resize
 from tf_dist.core.api.context import EmitEvent, ReconcileContext
 from tf_dist.core.api.fieldpath import mapping
 from tf_dist.core.api.job import Dialect, Job
@@ -50,6 +50,9 @@ _SETBACKS: Final = frozenset(
 _EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING, COMMAND_ISSUED})
 _STARTED_AT_ONCE: Final = frozenset({"", "JobCreated", "Resumed"})
 
+NODES_REASSIGNED: Final = "NodesReassigned"
+"""The reason of the event about pods that admission sends to other nodes."""
+
 UNKNOWN_FIELDS: Final = "UnknownFields"
 """The reason of the event about keys of a stored spec that nothing reads."""
 
@@ -65,6 +68,7 @@ def job_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
     What its new status says already no later pass says again.
     """
     yield from _transition_events(s.job, before, s.status)
+    yield from _node_events(before, s)
     if s.job.dialect is Dialect.TFJOB_V1:
         yield from operator_events(before, s)
     yield from spec_events(before, s.status)
@@ -76,6 +80,15 @@ def _transition_events(job: Job, before: Status, after: Status) -> Iterator[Emit
     if _deserves_event(job, before, after):
         grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
         yield EmitEvent("Warning" if grave else "Normal", after.reason, after.message)
+
+
+def _node_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+    """The event of a gang that keeps its size and is assigned other nodes, or none any more, for some of its pods."""
+    old, new, verdict = before.admission, s.status.admission, s.observed.verdict
+    if not isinstance(verdict, Resize) or old is None or new is None or old.granted != new.granted:
+        return
+    if verdict.message and new.placement == verdict.placement != old.placement:
+        yield EmitEvent("Normal", NODES_REASSIGNED, verdict.message)
 
 
 def _deserves_event(job: Job, before: Status, after: Status) -> bool:

@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api import names
 from tf_dist.core.api.assignment import (
     PendingReason,
     Placement,
@@ -34,6 +33,7 @@ from tf_dist.core.api.assignment import (
     placement_within,
     replica_change_text,
     replica_counts,
+    requires_domain,
     resize_restarts,
     startable_replicas,
 )
@@ -138,36 +138,44 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
 
 
 def leave_closed_nodes(s: ReconcileContext) -> Status | None:
-    """Replicas without a node whose assigned node takes no such pods (it is drained) may go to any other one at once.
+    """Pods without a node whose assigned node takes no such pods (it is drained) go at once.
 
-    The cluster's scheduler would refuse their pods there.
+    The cluster's scheduler would refuse them there. Their replicas wait for other nodes, which admission assigns in its
+    next cycle (``Resize``). They may go to any node where it has not in time, and where a topology domain is required.
     """
+    place, lost = s.status.admission, replicas_on_closed_nodes(s)
+    if place is None or not lost:
+        return None
+    due, attempts = leave_closed_nodes_at(s), s.status.attempts
+    waiting = sorted(lost.keys() & s.facts.current.keys())
+    for replica in waiting:
+        attempts = attempts.next_pod(replica)
+    status = replace(s.status, attempts=attempts, observed_replicas=s.status.observed_replicas.difference(waiting))
+    if requires_domain(s.job) or (due is not None and due <= s.now):
+        named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
+        message = f"{s.status.message}; goes to any node that takes pods: {named}"
+        return replace(status, admission=replace(place, placement=_without(place.placement, lost)), message=message)
+    return status if waiting else None
+
+
+def leave_closed_nodes_at(s: ReconcileContext) -> float | None:
+    """When replicas that wait for other nodes may go to any; None if none wait, or the gang was never complete."""
+    since = s.status.admission.incomplete if s.status.admission is not None else None
+    return round_time(since + UNPIN_AFTER) if since is not None and replicas_on_closed_nodes(s) else None
+
+
+def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
+    """The replicas without a node whose assigned node takes no such pods, with that node."""
     place, closed = s.status.admission, s.observed.closed_nodes
     if place is None or not closed or not _may_unpin(s.job, place):
-        return None
+        return {}
     homeless = {
         replica
         for replica in s.job.replicas
         if replica not in s.facts.succeeded and ((pod := s.facts.current.get(replica)) is None or not pod.has_node)
     }
-    lost = {
-        replica: node
-        for replica, node in assign_nodes(s.job, place.placement, s.facts, homeless).items()
-        if node in closed.get(replica.type, ())
-    }
-    if not lost:
-        return None
-    attempts = s.status.attempts
-    for replica in sorted(lost.keys() & s.facts.current.keys()):
-        attempts = attempts.next_pod(replica)
-    named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
-    return replace(
-        s.status,
-        admission=replace(place, placement=_without(place.placement, lost)),
-        attempts=attempts,
-        observed_replicas=s.status.observed_replicas - (lost.keys() & s.facts.current.keys()),
-        message=f"{s.status.message}; goes to any node that takes pods: {named}",
-    )
+    seats = assign_nodes(s.job, place.placement, s.facts, homeless)
+    return {replica: node for replica, node in seats.items() if node in closed.get(replica.type, ())}
 
 
 def unpin_due_at(s: ReconcileContext) -> float | None:
@@ -181,8 +189,7 @@ def unpin_due_at(s: ReconcileContext) -> float | None:
 
 def _may_unpin(job: Job, place: Admission) -> bool:
     """Whether pods may go to any node: where a topology domain is required, only once the gang was complete in one."""
-    required = job.annotations.get(names.TOPOLOGY) and job.annotations.get(names.TOPOLOGY_REQUIRED) == "true"
-    return bool(place.placement) and (place.complete is not None or not required)
+    return bool(place.placement) and (place.complete is not None or not requires_domain(job))
 
 
 def _unschedulable_nodes(s: ReconcileContext) -> Collection[str]:

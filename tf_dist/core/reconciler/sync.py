@@ -21,7 +21,7 @@ from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED, PodView
 from tf_dist.core.api.status import LIVE, START_TIMEOUT, STOPPED, Status
 from tf_dist.core.integrations.dispatch import decorate_pod, integration_actions, takes_pods
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
-from tf_dist.core.reconciler.requeue import schedule_timeout
+from tf_dist.core.reconciler.requeue import replicas_on_closed_nodes, schedule_timeout
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
 _CUT_SHORT: Final = frozenset(
@@ -149,7 +149,7 @@ def creatable_replicas(s: ReconcileContext) -> tuple[ReplicaId, ...]:
     barrier = AttemptBarrier.of(status, facts.stale)
     startable = startable_replicas(s.job, status)
     placement = status.admission.placement if status.admission is not None else {}
-    waiting = waiting_for_leaving_pods(s.job, placement, facts, missing)
+    waiting = waiting_for_leaving_pods(s.job, placement, facts, missing) | replicas_on_closed_nodes(s).keys()
     ready = {spec.type for spec in s.job.replica_specs if dependencies_met(s, spec)}
     return tuple(
         replica

@@ -71,6 +71,7 @@ from tf_dist.core.reconciler.pod_phases import (
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_objects,
     leave_closed_nodes,
+    leave_closed_nodes_at,
     requeue_evicted,
     requeue_incomplete,
     requeue_preempted,
@@ -366,7 +367,7 @@ TRANSITION_RULES: Final[tuple[TransitionRule, ...]] = (
     TransitionRule(requeue_preempted, LIVE, _BY_POLICY | {Phase.PENDING}),
     TransitionRule(requeue_unplaced, LIVE, _phases(Phase.PENDING), unplaced_due_at),
     TransitionRule(recover_from_node_loss, LIVE, _AFTER_NODE_LOSS, recovery_due_at),
-    TransitionRule(leave_closed_nodes, LIVE, _phases()),
+    TransitionRule(leave_closed_nodes, LIVE, _phases(), leave_closed_nodes_at),
     TransitionRule(unpin_pods, LIVE, _phases(), unpin_due_at),
     TransitionRule(resize, LIVE, _phases(Phase.RESTARTING)),
     # A gang waits, is admitted and runs.

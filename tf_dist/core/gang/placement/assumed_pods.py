@@ -11,7 +11,7 @@ from typing import Final
 
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodClass, PodsOnNode
-from tf_dist.core.gang.placement.predicates import REFUSED_NODES
+from tf_dist.core.gang.placement.predicates import REFUSED_NODES, untolerated_taint
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import Node, Resources, UnavailableNode
 
@@ -149,6 +149,10 @@ class AssumedPods:
             self._freed()
 
     # -- looking for nodes --
+
+    def takes(self, shape: PodClass, node: str) -> bool:
+        """Whether a node takes such pods at all; the reconciler asks the same (``pod_index.takes_pod``)."""
+        return node in self.snapshot and not untolerated_taint(shape.constraints, self.snapshot.node(node).taints)
 
     def look(self, request: GangRequest, counts: Counts) -> NodeAssignments | None:
         """Where so many pods of each member fit; None: not all of them. Nothing is taken."""

@@ -32,6 +32,8 @@ _MAX_KNOWN: Final = 10_000
 T = TypeVar("T")
 # Attempts of a job, a task and a replica, as a pod's label has them.
 Made = tuple[int, int, int]
+# The pod is being deleted: it ends before its replica starts again, as those of earlier attempts do.
+_DELETING: Final = (-1, 0, 0)
 
 
 @dataclass(slots=True)
@@ -49,22 +51,22 @@ class BoundPods:
         """How many pods, per type and node."""
         return self._count((type_, node, count) for (_, type_, _, node), count in self.pods.items())
 
-    def earlier(self, attempts: Attempts | None) -> dict[str, dict[str, int]]:
-        """Those of them that earlier attempts than these made (None: none did)."""
+    def earlier(self, attempts: Attempts) -> dict[str, dict[str, int]]:
+        """Those of them that earlier attempts than these made, or that are being deleted."""
         return self._count(
             (type_, node, count)
             for (made, type_, index, node), count in self.pods.items()
-            if attempts is not None and _is_earlier(made, attempts, type_, index)
+            if _is_earlier(made, attempts, type_, index)
         )
 
-    def nodes(self, type_: str, attempts: Attempts | None) -> dict[int, str]:
+    def nodes(self, type_: str, attempts: Attempts) -> dict[int, str]:
         """The node of each replica except those of earlier attempts; of two, while one replaces another, the first
         by name."""
         found: dict[int, str] = {}
         for made, of_type, index, node in self.pods:
             if of_type != type_ or index < 0:
                 continue
-            if attempts is None or not _is_earlier(made, attempts, type_, index):
+            if not _is_earlier(made, attempts, type_, index):
                 found[index] = min(node, found.get(index, node))
         return found
 
@@ -79,6 +81,8 @@ class BoundPods:
 
 def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
     """Whether a pod is of an earlier attempt, of its job or of itself; a restart of the whole job counts anew."""
+    if made == _DELETING:
+        return True
     job, task, pod = made
     if job != attempts.job or index < 0:
         return 0 < job < attempts.job
@@ -159,7 +163,8 @@ class PodIndex:
         lived, lives = old is not None and _lives(old), pod is not None and _lives(pod)
         if old and pod and (before, lived) == (after, lives):
             # Two versions of one pod mostly differ in their status only.
-            marks = [(one["metadata"].get("labels"), one["metadata"].get("ownerReferences")) for one in (old, pod)]
+            keys = ("labels", "ownerReferences", "deletionTimestamp")
+            marks = [[one["metadata"].get(key) for key in keys] for one in (old, pod)]
             if old.get("spec") == pod.get("spec") and marks[0] == marks[1]:
                 return
         for one, node, exists, sign in ((old, before, lived, -1), (pod, after, lives, 1)):
@@ -208,7 +213,8 @@ class PodIndex:
             made = [int(part) if part.isdecimal() and parts[0].isdecimal() else 0 for part in (*parts, "", "")[:3]]
             bound = self._bound.setdefault(job, BoundPods())
             of = labels.get(names.REPLICA_TYPE, ""), int(index) if index.isdecimal() else -1, node
-            _count(bound.pods, ((made[0], made[1], made[2]), *of), sign)
+            deleting = "deletionTimestamp" in pod["metadata"]
+            _count(bound.pods, (_DELETING if deleting else (made[0], made[1], made[2]), *of), sign)
             if not bound.pods:
                 del self._bound[job]
             self._moved.add(job)
