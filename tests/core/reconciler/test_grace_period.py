@@ -254,6 +254,20 @@ def test_pods_of_a_drained_node_go_to_any_node_if_admission_does_not_answer() ->
     assert world.memory.admission.placement == {"worker": {"n2": 1}}
 
 
+def test_an_answer_of_admission_comes_before_the_end_of_the_wait() -> None:
+    """It knows only of one replica that has lost its node; the other waits for the next answer, or goes to any node."""
+    world = on_two_nodes(v1_job())
+    drained(world, "n1")
+    world.now += UNPIN_AFTER
+    placement = {"ps": {"n1": 1}, "worker": {"n2": 1, "n3": 1}}
+    world.verdict = Resize(sizes={"ps": 1, "worker": 2}, placement=placement, message="other nodes")
+    world.step()
+    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["n2", "n3"]
+    world.verdict = None
+    world.settle()
+    assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "n2", "n3"]
+
+
 def test_pods_of_a_drained_node_go_to_any_node_at_once_where_a_topology_domain_is_required() -> None:
     """Only because the gang was complete in one."""
     annotations = {names.TOPOLOGY: "zone", names.TOPOLOGY_REQUIRED: "true"}

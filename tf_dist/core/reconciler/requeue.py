@@ -151,7 +151,8 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
     for replica in waiting:
         attempts = attempts.next_pod(replica)
     status = replace(s.status, attempts=attempts, observed_replicas=s.status.observed_replicas.difference(waiting))
-    if requires_domain(s.job) or (due is not None and due <= s.now):
+    answered = isinstance(s.observed.verdict, Resize)  # about some of them at least: what it says comes first
+    if not answered and (requires_domain(s.job) or (due is not None and due <= s.now)):
         named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
         message = f"{s.status.message}; goes to any node that takes pods: {named}"
         return replace(status, admission=replace(place, placement=_without(place.placement, lost)), message=message)
