@@ -406,10 +406,8 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
         if s.status.phase in LIVE and following.phase not in LIVE:
             # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
             following = restarts.keep_container_restarts(s, following, s.facts.current)
-        resized = rule.apply is resize or s.status.succeeded - following.succeeded
-        if resized and isinstance(s.observed.verdict, Resize):
-            # It is carried out once: a node of it may have closed since, and be left again. Or it counted on the room
-            # of replicas that had succeeded, and now run again.
+        if s.status.succeeded - following.succeeded and isinstance(s.observed.verdict, Resize):
+            # It counted on the capacity of replicas that had succeeded, and now run again.
             s = replace(s, observed=replace(s.observed, verdict=None))
         s = with_status(s, following)
     after = _record(s)
