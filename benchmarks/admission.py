@@ -10,11 +10,11 @@ from dataclasses import replace
 from decimal import Decimal
 
 from benchmarks.measure import Measured, Row, Target, benchmark
-from tf_dist.core.api.assignment import Admit, Preempt, Wait
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet, Queue, Quota, Resources
+from tf_dist.core.model.assignment import Admit, Preempt, Wait
+from tf_dist.core.model.job import JobKey
 
 GPU = "nvidia.com/gpu"
 NODES, SHAPES = 5000, 40

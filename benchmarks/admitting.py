@@ -25,9 +25,9 @@ from benchmarks.control_plane import (
 from benchmarks.measure import Measured, Row, Target, benchmark, in_turn, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
-from tf_dist.core.api.context import Observed
 from tf_dist.core.dialects import read
+from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.context import Observed
 
 JOBS = 2000
 OFFERED = 50  # jobs a second: a third of what two processors create with all else that they do

@@ -28,10 +28,10 @@ from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.client_config import load_config
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import Create, EmitEvent, Observed, WriteStatus
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import Status
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.context import Create, EmitEvent, Observed, WriteStatus
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import Status
 from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.errors import AlreadyExists, NotFound

@@ -20,11 +20,11 @@ from tf_dist.cluster.api import LEASES, NODES, PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.manager import tune_garbage_collector
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api import names
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.messages import queue_position_text
+from tf_dist.core.model import names
+from tf_dist.core.model.job import JobKey
 
 GANGS, WORKERS = 200, 8
 _LONGEST = 1800  # seconds for an answer

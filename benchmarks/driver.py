@@ -13,13 +13,13 @@ from tf_dist.cluster.api import NODES, PODS, SERVICES, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.manager import tune_garbage_collector
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import Observed
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.pods import pod_view
-from tf_dist.core.api.status import Status
-from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.context import Observed
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pods import pod_view
+from tf_dist.core.model.status import Status
+from tf_dist.core.model.status_codec import load_status
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.reconciler.reconcile import reconcile
 

@@ -24,7 +24,7 @@ from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.manager import tune_garbage_collector
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings
 
 JOBS: Final = 5_000

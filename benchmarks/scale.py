@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import cpu_seconds, resident_mib
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.job import JobKey
 
 FOUND: Final = Path(__file__).with_name("scale.json")
 PAGE: Final = Path(__file__).parents[1] / "docs" / "scale.md"
@@ -106,8 +106,8 @@ def server(apiserver: int, etcd: int) -> None:
     """CPU milliseconds that kube-apiserver and etcd take for a write of each kind, and how large the objects are."""
     from benchmarks.control_plane import NO_SCHEDULER, SPACE, job_of, prepared
     from tf_dist.cluster.api import EVENTS, LEASES, PODS, TFJOBS, Cluster, Object, new_event
-    from tf_dist.core.api.context import Create, Observed, WriteStatus
     from tf_dist.core.dialects import read
+    from tf_dist.core.model.context import Create, Observed, WriteStatus
     from tf_dist.core.reconciler.reconcile import reconcile
 
     def timed(what: str, do: Callable[[Any], Object], over: Iterable[Any]) -> list[Object]:

@@ -24,8 +24,8 @@ PACKAGE = "tf-dist"
 PROGRAMS = (
     "tf_dist.cli.controller_config",
     "tf_dist.cli.main",
-    "tf_dist.client.launch.launcher",
-    "tf_dist.client.launch.main",
+    "tf_dist.argo.launcher.launcher",
+    "tf_dist.argo.launcher.main",
     "tf_dist.cluster.client.client_config",
     "tf_dist.controller.key_pairs",
     "tf_dist.controller.manager",

@@ -10,8 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from docs.generator.markdown import code, prose, table
 from tf_dist.cli.commands.argo_workflows import documents
 from tf_dist.cli.install.manifests import ClusterSupport, InstallOptions, manifests
-from tf_dist.controller.observability.metrics_recorder import ControllerStats, InformerStats, QueueStats, WorkQueueStats
-from tf_dist.controller.observability.prometheus import PrometheusRecorder
+from tf_dist.controller.observability.metrics_interface import (
+    ControllerStats,
+    InformerStats,
+    QueueStats,
+    WorkQueueStats,
+)
+from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
 
 # One of everything, so that every family has a series.
 _SAMPLE = ControllerStats(

@@ -9,9 +9,9 @@ import typer
 
 from docs.generator.markdown import code, paragraphs, prose, table
 from docs.generator.source import Undocumented
+from tf_dist.argo.launcher import launcher_arguments
 from tf_dist.cli.app import command_line
-from tf_dist.client.launch import launcher_arguments
-from tf_dist.core.steps.run_options import Face
+from tf_dist.core.pipeline.run_options import Face
 
 LAUNCHER = "argo-launch"
 

@@ -10,8 +10,8 @@ from docs.generator.reasons import CONDITIONS, EVENTS, REASONS
 from docs.generator.source import Undocumented
 from tf_dist import errors
 from tf_dist.client.exit_codes import exit_code_of_error, exit_code_of_outcome
-from tf_dist.core.api.status import OutcomeKind
 from tf_dist.core.diagnostics.diagnose import ENDS, PENDING_REASONS
+from tf_dist.core.model.status import OutcomeKind
 
 # Not a key: the group of an API, or the prefix alone.
 _NO_KEYS = re.compile(r"tf-dist\.dev/(?:v\d\w*)?")
@@ -65,7 +65,7 @@ def reasons() -> str:
 
 def outcomes() -> str:
     """How a job ended, in the one vocabulary, with the exit code."""
-    texts = {str(one.value): one.text for one in source.members("core/api/status.py", "OutcomeKind")}
+    texts = {str(one.value): one.text for one in source.members("core/model/status.py", "OutcomeKind")}
     if missing := [kind for kind, text in texts.items() if not text]:
         raise Undocumented(f"OutcomeKind: no description of {', '.join(missing)}")
     rows = [(code(kind.value), prose(texts[kind.value]), str(exit_code_of_outcome(kind))) for kind in OutcomeKind]

@@ -9,8 +9,8 @@ from docs.generator.markdown import argument_table, code, paragraphs, prose, tab
 from docs.generator.source import Argument, Undocumented
 from tf_dist.airflow.provider import get_provider_info
 from tf_dist.airflow.task_options import OPTIONS
-from tf_dist.client.launch.launcher_arguments import LauncherOptions
-from tf_dist.core.steps.run_options import Face, options_of
+from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
+from tf_dist.core.pipeline.run_options import Face, options_of
 
 OPERATOR = "airflow/operators/tfjob.py"
 ARGUMENTS = "airflow/operators/base.py"
@@ -31,7 +31,7 @@ CALLBACKS = "airflow/callbacks.py"
 STEPS = "argo/steps.py"
 RESOURCE = "argo/resource.py"
 SOURCE = "argo/job_source.py"
-CONTRACT = "client/launch/contract.py"
+CONTRACT = "argo/launcher/contract.py"
 
 
 def airflow() -> str:

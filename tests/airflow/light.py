@@ -14,7 +14,7 @@ from tf_dist.airflow.jobs.task_identity import OWNER_ANNOTATION
 from tf_dist.cluster.api import LEASES, TFJOBS, Object
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.waiting import until
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import NotFound
 from tf_dist.local.embedded import EmbeddedCluster
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from tests.argo.expressions import depends, depends_on, retried, substituted, when
 from tests.argo.folders import placed, with_folders
 from tests.child_processes import environment_without
-from tf_dist.client.launch.contract import WORKFLOWS
+from tf_dist.argo.launcher.contract import WORKFLOWS
 from tf_dist.cluster.api import Cluster, Object
 
 BIN: Final = str(Path(sys.executable).parent)

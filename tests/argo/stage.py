@@ -14,15 +14,15 @@ from typing import Any
 
 import yaml
 
+from tests.argo.launcher.launching import definition
 from tests.cli.conftest import PROGRAM, surroundings
 from tests.cli.ready import Started
-from tests.client.launch.launching import definition
 from tests.leaderless import LeaderlessCluster
 from tests.waiting import until
-from tf_dist.client.launch.contract import WORKFLOWS
+from tf_dist.argo.launcher.contract import WORKFLOWS
 from tf_dist.cluster.api import LEASES, PODS, TFJOBS, Cluster, Object
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import NotFound
 from tf_dist.local.embedded import EmbeddedSettings
 

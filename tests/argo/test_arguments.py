@@ -20,7 +20,7 @@ from tests.argo.stage import job  # noqa: E402
 from tests.argo.test_steps import LEAF, command_line, made, template  # noqa: E402
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tf_dist.argo import IMAGE, Input, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
-from tf_dist.client.launch.step_job import step_document  # noqa: E402
+from tf_dist.argo.launcher.step_job import step_document  # noqa: E402
 from tf_dist.core.dialects import read  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 

@@ -14,7 +14,7 @@ from tests.argo.stage import FOREVER, PATIENCE, Stage, Step, job
 from tests.faults.proxy import Fault, Kind, Proxy
 from tests.leaderless import controller
 from tests.waiting import until
-from tf_dist.client.launch import contract
+from tf_dist.argo.launcher import contract
 from tf_dist.cluster.api import TFJOBS, Object
 
 TRAINING = "for i in 1 2 3; do echo step=$i loss=0.$i; done; echo checkpoint=/models/ckpt-3 accuracy=0.97"

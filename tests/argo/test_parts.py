@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from tests.argo.stage import job
 from tests.waiting import until
-from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import LauncherOptions
-from tf_dist.client.launch.log_writer import LogWriter
-from tf_dist.client.launch.step_job import step_document
-from tf_dist.client.launch.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
+from tf_dist.argo.launcher import contract
+from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
+from tf_dist.argo.launcher.log_writer import LogWriter
+from tf_dist.argo.launcher.step_job import step_document
+from tf_dist.argo.launcher.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
-from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.model.job import ReplicaId
 from tf_dist.errors import InvalidJob
 
 # The job

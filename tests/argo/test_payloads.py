@@ -17,8 +17,8 @@ from tests.argo.rendered import documents  # noqa: E402
 from tests.argo.runner import spec_of  # noqa: E402
 from tests.argo.strict import REFERENCE  # noqa: E402
 from tests.payloads import PAYLOADS, changed_leaves  # noqa: E402
-from tf_dist.client.launch.launcher_arguments import read_arguments  # noqa: E402
-from tf_dist.client.launch.step_job import step_document  # noqa: E402
+from tf_dist.argo.launcher.launcher_arguments import read_arguments  # noqa: E402
+from tf_dist.argo.launcher.step_job import step_document  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
 DOCUMENTS = documents()

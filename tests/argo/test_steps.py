@@ -21,16 +21,16 @@ from tests.cli.refusing import forbidden, refusing  # noqa: E402
 from tests.core.dialects.documents import v1, v1alpha1, volcano  # noqa: E402
 from tests.payloads import changed_leaves  # noqa: E402
 from tf_dist.argo import Input, TFJob, TFJobStep, cleanup_step, tf_job_resource, wait_admitted_step  # noqa: E402
+from tf_dist.argo.launcher import contract  # noqa: E402
+from tf_dist.argo.launcher.launcher_arguments import read_arguments  # noqa: E402
+from tf_dist.argo.launcher.step_job import step_document  # noqa: E402
+from tf_dist.argo.launcher.step_outputs import StepOutputs, progress_outputs  # noqa: E402
 from tf_dist.argo.step_arguments import APART, ROWS  # noqa: E402
-from tf_dist.client.launch import contract  # noqa: E402
-from tf_dist.client.launch.launcher_arguments import read_arguments  # noqa: E402
-from tf_dist.client.launch.step_job import step_document  # noqa: E402
-from tf_dist.client.launch.step_outputs import StepOutputs, progress_outputs  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
-from tf_dist.core.api import names  # noqa: E402
-from tf_dist.core.api.status import TERMINAL, Phase  # noqa: E402
 from tf_dist.core.diagnostics.metrics_parser import Progress  # noqa: E402
 from tf_dist.core.dialects import read  # noqa: E402
+from tf_dist.core.model import names  # noqa: E402
+from tf_dist.core.model.status import TERMINAL, Phase  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
 Parameter = hera.Parameter

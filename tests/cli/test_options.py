@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tf_dist.cli.options import parse_seconds, policy_changes
-from tf_dist.core.api.overrides import apply_overrides, parse_overrides
+from tf_dist.core.model.overrides import apply_overrides, parse_overrides
 from tf_dist.errors import InvalidJob
 
 

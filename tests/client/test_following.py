@@ -30,7 +30,7 @@ from tf_dist.client.monitor import JobInformer, JobMonitor, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 SECONDS = 60
 

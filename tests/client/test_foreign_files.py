@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tf_dist.client.job_files import JobFiles, load_job_files, problem_text
-from tf_dist.core.api.overrides import parse_overrides
+from tf_dist.core.model.overrides import parse_overrides
 
 JOB = """\
 apiVersion: kubeflow.org/v1

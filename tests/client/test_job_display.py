@@ -8,8 +8,8 @@ from typing import Any
 from tests.core.builders import START, pod, running, v1_job, views
 from tf_dist.client.job_display import LineView, show_warnings, state_changes
 from tf_dist.client.monitor import JobSnapshot
-from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.core.model.status import Admission, Phase, Status
 
 JOB = v1_job()
 

@@ -21,8 +21,8 @@ from tf_dist.client.job_display import NotebookView
 from tf_dist.client.job_files import InvalidFiles
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.run_session import RunEnd
-from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.core.model.status import Admission, Phase, Status
 from tf_dist.errors import AdmissionTimeout, JobTimeout
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 

@@ -17,7 +17,7 @@ from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 SECONDS = 60
 

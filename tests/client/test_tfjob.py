@@ -13,8 +13,8 @@ import yaml
 
 from tf_dist import InvalidJob, TFJob
 from tf_dist.client.job_files import InvalidFiles
-from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.job import Dialect
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VOLCANO = {

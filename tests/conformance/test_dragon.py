@@ -7,10 +7,10 @@ import pytest
 from tests.core.builders import written_status
 from tests.core.dialects.documents import changed, v1alpha1
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, Resize, with_replica_counts
-from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.assignment import Admit, Resize, with_replica_counts
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.status import Admission, Phase, Status
 from tf_dist.core.podbuilder.replica_pod import build_pod
 
 FIELDS = ("enqueueScheduleTime", "startRunTime", "jobFinishTime", "runningReplicas")

@@ -23,7 +23,7 @@ from tests.stand_in import replica
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import NotFound
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tf_dist.core.api.job import CleanPodPolicy, Dialect
 from tf_dist.core.dialects import convert, current, dialect_of, parse, read
+from tf_dist.core.model.job import CleanPodPolicy, Dialect
 from tf_dist.errors import InvalidJob
 
 Doc = dict[str, Any]

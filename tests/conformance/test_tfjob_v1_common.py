@@ -11,10 +11,10 @@ import pytest
 from tests.conformance.tfjob_v1_jobs import NAME, document, end, events, run_all, true_conditions, world
 from tests.core.builders import services_by_name
 from tests.core.world import World
-from tf_dist.core.api import names
-from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.dialects import parse
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
+from tf_dist.core.model import names
+from tf_dist.core.model.job import ReplicaId
 from tf_dist.core.podbuilder import replica_pod
 
 Doc = dict[str, Any]

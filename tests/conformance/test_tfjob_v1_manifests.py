@@ -11,8 +11,8 @@ import pytest
 
 from tests.conformance.tfjob_v1_jobs import document, end, run_all, true_conditions, world
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.assignment import Admit
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob
 

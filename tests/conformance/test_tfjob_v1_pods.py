@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, true_conditions, world
-from tf_dist.core.api.job import ReplicaId, TFConfigStyle
-from tf_dist.core.api.names import EVALUATOR_IN_CLUSTER
 from tf_dist.core.dialects import parse
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
+from tf_dist.core.model.job import ReplicaId, TFConfigStyle
+from tf_dist.core.model.names import EVALUATOR_IN_CLUSTER
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 
 

@@ -9,11 +9,11 @@ import pytest
 from tests.conformance.tfjob_v1_jobs import NAME, conditions, document, end, events, run_all, true_conditions, world
 from tests.core.builders import START
 from tests.core.world import World
-from tf_dist.core.api.context import EmitEvent, Observed
-from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.pods import Exit, PodPhase, PodView
-from tf_dist.core.api.status import Phase, Status
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.context import EmitEvent, Observed
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.pods import Exit, PodPhase, PodView
+from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.job_events import operator_events
 

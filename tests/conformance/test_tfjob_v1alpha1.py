@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.core.world import World
-from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.status import Attempts
 from tf_dist.core.dialects import parse, read
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.status import Attempts
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tests.core.dialects.documents import Doc
-from tf_dist.core.api.job import CleanPodPolicy, Dialect, ReplicaId
 from tf_dist.core.dialects import convert, parse, read
+from tf_dist.core.model.job import CleanPodPolicy, Dialect, ReplicaId
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob
 from tools.definitions.crds import tfjobs

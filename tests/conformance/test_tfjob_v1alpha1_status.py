@@ -12,11 +12,11 @@ from tests.conformance.test_tfjob_v1alpha1 import entry, tfjob
 from tests.core.builders import START
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World
-from tf_dist.core.api.context import WriteStatus
-from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.status import RefusedSpec, Status
 from tf_dist.core.dialects import parse, read
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_controller_config, with_accelerators
+from tf_dist.core.model.context import WriteStatus
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.status import RefusedSpec, Status
 from tf_dist.core.podbuilder.replica_pod import build_pod
 from tf_dist.core.podbuilder.services import build_objects
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec

@@ -11,8 +11,8 @@ import pytest
 
 from tests.conformance.test_volcano_lifecycle import end, job, phase, run, started, task
 from tests.core.world import World
-from tf_dist.core.api.context import Delete, EmitEvent
 from tf_dist.core.dialects import read
+from tf_dist.core.model.context import Delete, EmitEvent
 
 STARTED = "Start to execute command {}, and clean it up to make sure executed not more than once."
 ACTIONS = (

@@ -14,8 +14,8 @@ from tests.core.builders import template
 from tests.core.reconciler import scenarios
 from tests.core.reconciler.scenarios import lose
 from tests.core.world import World
-from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.dialects import read
+from tf_dist.core.model.context import EmitEvent
 
 Doc = dict[str, Any]
 PHASES = ("Pending", "Running", "Restarting", "Completed", "Failed", "Terminated", "Aborted")

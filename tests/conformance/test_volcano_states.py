@@ -15,9 +15,9 @@ import pytest
 from tests.conformance.test_volcano_commands import in_phase
 from tests.conformance.test_volcano_lifecycle import crash_in_place, end, job, lose, phase, run, started, task
 from tests.core.world import World
-from tf_dist.core.api.status import Status
 from tf_dist.core.dialects import read
 from tf_dist.core.integrations.dispatch import decorate_pod, planned_context, wanted_objects
+from tf_dist.core.model.status import Status
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 

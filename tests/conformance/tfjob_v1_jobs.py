@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.world import World
-from tf_dist.core.api.context import EmitEvent
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.context import EmitEvent
 
 NAME = "test-tfjob"
 TYPES = {"chief": "Chief", "master": "Master", "ps": "PS", "worker": "Worker", "evaluator": "Evaluator"}

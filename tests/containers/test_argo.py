@@ -14,7 +14,7 @@ import yaml
 
 from tests.containers.conftest import IMAGE, LONG, TFJOBS, TRAINER, Namespace, Node, new_namespace, small_job, written
 from tests.waiting import until
-from tf_dist.client.launch.contract import OUTPUTS
+from tf_dist.argo.launcher.contract import OUTPUTS
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 INSTALL = "TF_DIST_TEST_ARGO"

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.argo.expressions import substituted
-from tests.client.launch.launching import definition
+from tests.argo.launcher.launching import definition
 from tests.containers.conftest import IMAGE, TFJOBS, Namespace, shipped
 from tests.waiting import until
-from tf_dist.client.launch.contract import OUTPUTS
+from tf_dist.argo.launcher.contract import OUTPUTS
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(300)]
 ACCURATE = 0.9

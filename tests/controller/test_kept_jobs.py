@@ -12,8 +12,8 @@ from tf_dist.cluster.client.indexer import Indexer, object_key
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api.fieldpath import PackedJson
-from tf_dist.core.api.status import StoredDocument
+from tf_dist.core.model.fieldpath import PackedJson
+from tf_dist.core.model.status import StoredDocument
 
 SEEN: dict[str, Any] = {"seen": {"worker": "0-1"}, "replicas": {"worker": {"ready": 2}}}
 

@@ -25,12 +25,12 @@ from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.controller.plan_executor import NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
-from tf_dist.core.api import names
-from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
-from tf_dist.core.api.status import Status
+from tf_dist.core.model import names
+from tf_dist.core.model.context import Action, Create, Delete, DeleteJob, EnsureKeys, Plan, Update, WriteStatus
+from tf_dist.core.model.status import Status
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Unavailable
 
 REF = JobRef(TFJOBS, "default", "mnist")

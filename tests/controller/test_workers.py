@@ -10,7 +10,7 @@ from tests.controller.harness import World, disturbed, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.errors import Conflict, Forbidden, NotFound, Unavailable
 
 

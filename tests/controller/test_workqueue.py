@@ -19,7 +19,7 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, TFJOBS, Resource
 from tf_dist.cluster.client.workqueue import Lane, ResyncSchedule, TokenBucket, WorkQueue
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.errors import Unavailable
 

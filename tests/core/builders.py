@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import Observed, Plan, WriteStatus
-from tf_dist.core.api.job import (
+from tf_dist.core.dialects.kubeflow_v1 import RESTART_POLICIES
+from tf_dist.core.dialects.kubeflow_v1alpha1 import REPLACE_POD, chief_rules
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.context import Observed, Plan, WriteStatus
+from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
     CompletionByCounts,
@@ -28,10 +30,8 @@ from tf_dist.core.api.job import (
     SuccessRule,
     TFConfigStyle,
 )
-from tf_dist.core.api.pods import PodView, pod_view
-from tf_dist.core.api.status import Status
-from tf_dist.core.dialects.kubeflow_v1 import RESTART_POLICIES
-from tf_dist.core.dialects.kubeflow_v1alpha1 import REPLACE_POD, chief_rules
+from tf_dist.core.model.pods import PodView, pod_view
+from tf_dist.core.model.status import Status
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.status_writer import build_status

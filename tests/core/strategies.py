@@ -18,7 +18,7 @@ from tests.core.builders import (
     v1alpha1_job,
     volcano_job,
 )
-from tf_dist.core.api.job import (
+from tf_dist.core.model.job import (
     Action,
     Backoff,
     CleanPodPolicy,

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from tests.core.builders import START
-from tf_dist.core.api import names, pods
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
-from tf_dist.core.api.context import Action, Create, Delete, DeleteJob, Observed, PatchJob, Plan, Update, WriteStatus
-from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.pods import PodView, pod_view
-from tf_dist.core.api.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
-from tf_dist.core.api.status_codec import FIELD, dump_status, load_status
-from tf_dist.core.api.timestamps import format_micro_time, format_time
+from tf_dist.core.model import names, pods
+from tf_dist.core.model.assignment import Admit, PendingReason, Verdict, Wait
+from tf_dist.core.model.context import Action, Create, Delete, DeleteJob, Observed, PatchJob, Plan, Update, WriteStatus
+from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.pods import PodView, pod_view
+from tf_dist.core.model.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
+from tf_dist.core.model.status_codec import FIELD, dump_status, load_status
+from tf_dist.core.model.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.reconcile import reconcile
 
 WAIT = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")

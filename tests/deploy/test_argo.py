@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.argo.launcher.launching import definition
 from tests.argo.stage import Launcher, Stage, Step
 from tests.cli.conftest import surroundings
 from tests.cli.ready import Started
-from tests.client.launch.launching import definition
 from tests.controller.harness import tfjob
 from tests.deploy.conftest import is_served
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
+from tf_dist.argo.launcher import contract
 from tf_dist.cli.commands.argo_workflows import documents
-from tf_dist.client.launch import contract
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 

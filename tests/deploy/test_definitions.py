@@ -19,12 +19,12 @@ from tf_dist.cluster.api import QUEUES, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_COMMAND
 from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.status import Counts, Phase, Status
-from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
 from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.core.model.job import Dialect
+from tf_dist.core.model.status import Counts, Phase, Status
+from tf_dist.core.model.status_codec import load_status
 from tf_dist.errors import AlreadyExists, Rejected
 from tools.definitions.crds import volcano_commands, volcano_jobs
 

@@ -117,7 +117,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 from tf_dist.cli.main import main
-import tf_dist.controller.manager, tf_dist.client.launch.main, tf_dist.core.gang.placement, tf_dist.controller.key_pairs
+import tf_dist.controller.manager, tf_dist.argo.launcher.main, tf_dist.core.gang.placement, tf_dist.controller.key_pairs
 main({arguments})
 """
 
@@ -214,7 +214,7 @@ def test_the_programs_of_the_image_are_the_controller_a_step_and_the_commands(im
     assert project["scripts"]["tf-dist"].partition(":")[0] in image.PROGRAMS
     code = "import sys, " + ", ".join(image.PROGRAMS) + "; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"tf_dist.controller.controller", "tf_dist.client.launch.launcher", "numpy"} <= set(done.stdout.split())
+    assert {"tf_dist.controller.controller", "tf_dist.argo.launcher.launcher", "numpy"} <= set(done.stdout.split())
 
 
 def test_a_command_that_does_not_run_any_more_ends_the_build(image: Any) -> None:

@@ -14,7 +14,7 @@ from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 pytestmark = pytest.mark.cluster
 

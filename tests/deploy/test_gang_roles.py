@@ -11,9 +11,9 @@ import pytest
 from tests.cli.ready import tf_dist
 from tests.controller.harness import tfjob
 from tests.deploy.manifests import container, of_kind, rendered, shipped
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.names import GANG_SCHEDULER
 from tf_dist.core.integrations.dispatch import INTEGRATIONS
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.names import GANG_SCHEDULER
 
 OTHERS = [one for one in GangScheduler if one is not GangScheduler.BUILTIN]
 

@@ -32,8 +32,8 @@ from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.names import GANG_SCHEDULER
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.names import GANG_SCHEDULER
 from tf_dist.errors import Conflict, Forbidden
 
 pytestmark = pytest.mark.cluster

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.controller.observability.test_metrics import CALLS
 from tests.deploy.manifests import CHART, of_kind, rendered
-from tf_dist.controller.observability.prometheus import PrometheusRecorder
+from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
 
 ROOT = Path(__file__).parents[2]
 ALERTS = yaml.safe_load((CHART / "files/alerts.yaml").read_text())

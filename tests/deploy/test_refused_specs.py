@@ -15,7 +15,7 @@ from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api.status_codec import stored_status
+from tf_dist.core.model.status_codec import stored_status
 
 pytestmark = pytest.mark.cluster
 

@@ -50,7 +50,7 @@ from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import LeaseRef, leader_lease
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api.status_codec import MEMORY_CONDITION, stored_status
+from tf_dist.core.model.status_codec import MEMORY_CONDITION, stored_status
 from tf_dist.errors import Forbidden
 
 pytestmark = pytest.mark.cluster

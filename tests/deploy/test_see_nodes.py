@@ -15,8 +15,8 @@ from tf_dist.client.connection import connect
 from tf_dist.client.controller_host import hosted_controller
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Dialect, JobKey
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Dialect, JobKey
 
 pytestmark = pytest.mark.cluster
 

@@ -18,7 +18,7 @@ from tf_dist.cluster.api import LIMIT_RANGES, PODS, QUEUES, RESOURCE_QUOTAS, TFJ
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 pytestmark = pytest.mark.cluster
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from tests.controller.harness import World, disturbed, running, tfjob
 from tests.leaderless import held_lease
-from tf_dist.cli import job_output
+from tf_dist.cli import findings
 from tf_dist.client.stored_jobs import StoredJob, find_problems, leader_problems, pods_of
 from tf_dist.cluster.api import NODES, PODS, QUEUES, TFJOBS, Object
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import AlreadyExists, ClusterError, Forbidden
 
 _LONG_AGO: Final = 1_768_464_000.0
@@ -36,7 +36,7 @@ def explained(world: World, name: str) -> str:
     job = StoredJob(TFJOBS, world.job(name))
     lines = [f"{job.shown} is {job.state}."]
     found = (*leader_problems(world.cluster, [job]), *find_problems(job, pods_of(world.cluster, job)))
-    job_output.show_findings(found, lines.append)
+    findings.show_findings(found, lines.append)
     return "\n".join(lines)
 
 

@@ -16,10 +16,10 @@ from docs.generator.blocks import BLOCKS, MARK
 from docs.generator.markdown import argument_table
 from docs.generator.reasons import CONDITIONS, EVENTS, REASONS
 from docs.generator.source import Argument, Undocumented
-from tf_dist.core.api.assignment import PendingReason
-from tf_dist.core.api.job import Event
-from tf_dist.core.api.pods import HOLDING_REASONS
 from tf_dist.core.diagnostics.diagnose import ENDS
+from tf_dist.core.model.assignment import PendingReason
+from tf_dist.core.model.job import Event
+from tf_dist.core.model.pods import HOLDING_REASONS
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted((ROOT / "tf_dist").rglob("*.py"))

@@ -13,8 +13,8 @@ import yaml
 
 from tests.cli.conftest import Program, tf_dist
 from tf_dist.cluster.api import TFJOBS
-from tf_dist.core.api.job import Role
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.job import Role
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json
 
 __all__ = ["tf_dist"]

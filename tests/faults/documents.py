@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
-from tf_dist.core.api import names
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
+from tf_dist.core.model import names
 
 TEAM = "team"
 

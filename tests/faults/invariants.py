@@ -30,8 +30,8 @@ from tests.faults.record import (
 )
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.apiserver.storage.store import Key
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import UNCHARGED_REASONS, Admission, Phase, Status
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import UNCHARGED_REASONS, Admission, Phase, Status
 
 # Seconds that a verdict takes, from the decision to the status: it may have been made before a node was given up.
 UNDER_WAY: Final = 5.0

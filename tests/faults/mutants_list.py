@@ -216,7 +216,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "label-makes-an-owner",
-        "core/api/names.py",
+        "core/model/names.py",
         'return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""',
         'return owned_by_key(metadata.get("namespace") or "", str(uid)) if uid else ""',
         "a pod that a user labelled is taken for the job's own, and deleted",
@@ -309,7 +309,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "larger-than-asked-for",
-        "core/api/assignment.py",
+        "core/model/assignment.py",
         "{spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}",
         "{spec.type: counts.get(spec.type, spec.replicas) for spec in job.replica_specs}",
         "a job that was scaled down keeps its place as it was",
@@ -331,14 +331,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "taken-counts-as-failed",
-        "core/api/pod_events.py",
+        "core/model/pod_events.py",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica)",
         "a pod that a user deleted spends a restart",
     ),
     Mutant(
         "old-pods-count",
-        "core/api/pod_events.py",
+        "core/model/pod_events.py",
         "or pod.attempt != status.attempts.label(replica)",
         'or pod.attempt.split(".")[0] != str(status.attempts.job)',
         "a pod that failed is taken for the one that is to follow it, and fails again",
@@ -352,7 +352,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "polite-end-is-success",
-        "core/api/pod_events.py",
+        "core/model/pod_events.py",
         "    if pod.deleting:\n        return False\n",
         "",
         "a worker that was told to stop, and does, has succeeded",

@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object
 from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRecord, leader_lease
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaSpec
-from tf_dist.core.api.lifecycle_policy import policy_may_restart
-from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.api.status import LIVE, NO_PODS, Phase, Status
-from tf_dist.core.api.status_codec import load_status, stored_status
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, ReplicaSpec
+from tf_dist.core.model.lifecycle_policy import policy_may_restart
+from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.model.status import LIVE, NO_PODS, Phase, Status
+from tf_dist.core.model.status_codec import load_status, stored_status
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 
 KEYS: Final = {TFJOBS: "tfjobs.kubeflow.org", VOLCANO_JOBS: "jobs.batch.volcano.sh"}

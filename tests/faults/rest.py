@@ -25,8 +25,8 @@ from tests.faults.record import (
     uid,
 )
 from tf_dist.cluster.api import Object
-from tf_dist.core.api.job import CleanPodPolicy, Job, ServiceStyle
-from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.model.job import CleanPodPolicy, Job, ServiceStyle
+from tf_dist.core.model.status import Phase, Status
 
 # Ends at which whatever still runs has to stop.
 CUT_SHORT: Final = ("DeadlineExceeded", "BackoffLimitExceeded", "MaxDisruptionsExceeded")

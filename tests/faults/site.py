@@ -33,8 +33,8 @@ from tf_dist.cluster.apiserver.scheduler import Scheduler
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.controller.leases.lease import LeaseRef
-from tf_dist.core.api import names
-from tf_dist.core.api.status_codec import FIELD
+from tf_dist.core.model import names
+from tf_dist.core.model.status_codec import FIELD
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound
 
 OVER = ("Succeeded", "Failed")

@@ -16,8 +16,8 @@ from tests.waiting import until
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, Object
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api.job import ServiceStyle
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION
+from tf_dist.core.model.job import ServiceStyle
 
 SECONDS = 60
 

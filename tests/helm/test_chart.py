@@ -23,7 +23,7 @@ from tests.deploy.manifests import (
     rendered,
     template,
 )
-from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.model.gang_scheduler import GangScheduler
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

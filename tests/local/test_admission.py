@@ -10,7 +10,7 @@ from tests.controller.harness import tfjob
 from tf_dist.cluster.api import QUEUES, TFJOBS
 from tf_dist.cluster.api_errors import Invalid
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api.names import MULTIKUEUE, TRAINING_OPERATOR
+from tf_dist.core.model.names import MULTIKUEUE, TRAINING_OPERATOR
 from tf_dist.local.embedded import ADMISSION_VALIDATORS
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
-from tf_dist.core.steps.run_options import (
+from tf_dist.core.pipeline.run_options import (
     ANY,
     CHOICE,
     INTERVAL,

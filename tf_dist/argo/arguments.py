@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from hera.workflows import Parameter
 
-from tf_dist.client.launch import contract
-from tf_dist.core.api.overrides import shorten_text
-from tf_dist.core.steps import run_options
-from tf_dist.core.steps.run_options import Option
+from tf_dist.argo.launcher import contract
+from tf_dist.core.model.overrides import shorten_text
+from tf_dist.core.pipeline import run_options
+from tf_dist.core.pipeline.run_options import Option
 from tf_dist.errors import InvalidJob, Problem
 
 Value = str | int | Parameter | None

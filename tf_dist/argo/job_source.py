@@ -18,10 +18,10 @@ from tf_dist.argo.arguments import is_lone_reference, is_reference, reference_of
 from tf_dist.client.job_files import JobFiles, load_job_files, problem_text, require_valid, without_server_fields
 from tf_dist.client.tfjob import TFJob
 from tf_dist.client.yaml_files import read_yaml_text, to_yaml
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping
-from tf_dist.core.api.overrides import Override, shorten_text
-from tf_dist.core.steps.inputs import InputType, JobInput
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping
+from tf_dist.core.model.overrides import Override, shorten_text
+from tf_dist.core.pipeline.inputs import InputType, JobInput
 from tf_dist.errors import InvalidJob, Problem
 
 _TYPES: Final[Mapping[type, InputType]] = {

@@ -17,15 +17,15 @@ from tf_dist.argo.arguments import (
     value_problems,
 )
 from tf_dist.argo.job_source import JobSource, has_fallbacks, job_documents
+from tf_dist.argo.launcher import contract
 from tf_dist.argo.merging import merged
 from tf_dist.argo.step_arguments import ROWS
-from tf_dist.client.launch import contract
 from tf_dist.client.yaml_files import to_yaml
-from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.timestamps import duration_text
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
 from tf_dist.core.dialects.common_annotations import with_startup_timeout
-from tf_dist.core.steps.run_options import SWITCH
+from tf_dist.core.model.job import Dialect
+from tf_dist.core.model.timestamps import duration_text
+from tf_dist.core.pipeline.run_options import SWITCH
 from tf_dist.errors import InvalidJob, Problem
 
 # Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as

@@ -44,16 +44,16 @@ from tf_dist.argo.job_source import (
     is_script,
     job_documents,
 )
+from tf_dist.argo.launcher import contract
+from tf_dist.argo.launcher.launcher_arguments import LARGEST_ARGUMENT, LauncherOptions, document_argument
 from tf_dist.argo.merging import as_list, as_parameters, patched_value
-from tf_dist.client.launch import contract
-from tf_dist.client.launch.launcher_arguments import LARGEST_ARGUMENT, LauncherOptions, document_argument
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import parse_field_path
-from tf_dist.core.api.overrides import Override
 from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
-from tf_dist.core.steps.inputs import input_overrides
-from tf_dist.core.steps.run_options import COUNT, SWITCH, Face, argument_problems, options_of
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import parse_field_path
+from tf_dist.core.model.overrides import Override
+from tf_dist.core.pipeline.inputs import input_overrides
+from tf_dist.core.pipeline.run_options import COUNT, SWITCH, Face, argument_problems, options_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:

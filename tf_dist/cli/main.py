@@ -42,7 +42,7 @@ def run(arguments: list[str]) -> int:
 def _call(arguments: list[str]) -> int:
     if arguments[:1] == ["argo-launch"]:
         # It reads its command line itself, and a step's first line should not wait for all other commands.
-        from tf_dist.client.launch.main import main as launch
+        from tf_dist.argo.launcher.main import main as launch
 
         return launch(arguments[1:])
     if asks_for_help(arguments) and "_TF_DIST_COMPLETE" not in os.environ:

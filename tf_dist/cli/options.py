@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tf_dist.cli import output
-from tf_dist.core.api.job import DisruptionPolicy
-from tf_dist.core.api.names import is_dns_label
-from tf_dist.core.api.timestamps import seconds_of
-from tf_dist.core.steps.adoption import DriverChoice
-from tf_dist.core.steps.run_options import NAME_HINT, Face, RunOptions, argument_problems, options_of
+from tf_dist.core.model.job import DisruptionPolicy
+from tf_dist.core.model.names import is_dns_label
+from tf_dist.core.model.timestamps import seconds_of
+from tf_dist.core.pipeline.adoption import DriverChoice
+from tf_dist.core.pipeline.run_options import NAME_HINT, Face, RunOptions, argument_problems, options_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def parse_seconds(text: str, option: str = "--timeout") -> float | None:
 
 def parse_resources(text: str, option: str = "--node", example: str = "cpu=8,memory=16Gi") -> dict[str, str]:
     """``cpu=8,memory=16Gi`` as a mapping of quantities; InvalidJob with all that are none."""
-    from tf_dist.core.api.quantity import parse_quantity
+    from tf_dist.core.model.quantity import parse_quantity
 
     found: dict[str, str] = {}
     problems: list[Problem] = []
@@ -75,10 +75,10 @@ def policy_changes(
     """The policies of a pipeline as ``PATH=TEXT``, which set the annotations of the job that say them; InvalidJob."""
     import json
 
-    from tf_dist.core.api.fieldpath import format_field_path
-    from tf_dist.core.api.overrides import shorten_text
     from tf_dist.core.dialects import policy_annotations
     from tf_dist.core.dialects.common_annotations import annotation_path
+    from tf_dist.core.model.fieldpath import format_field_path
+    from tf_dist.core.model.overrides import shorten_text
 
     entries: list[Any] = []
     for text in fallback:

@@ -10,17 +10,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.cli import output
-from tf_dist.cli.job_output import LinePrefixes, show_findings
+from tf_dist.cli.findings import LinePrefixes, show_findings
 from tf_dist.cli.output import STATE_STYLES
 from tf_dist.client import exit_codes
 from tf_dist.client.job_display import LineView
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
 from tf_dist.client.run_session import Result, RunEnd
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.pods import disruption_counts
-from tf_dist.core.api.status import outcome_kind
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, visible_text
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pods import disruption_counts
+from tf_dist.core.model.status import outcome_kind
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -38,11 +38,11 @@ from tf_dist.client.stored_jobs import (
 )
 from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import largest_job
-from tf_dist.core.api.fieldpath import suggestion
-from tf_dist.core.api.status import STOPPED, SUSPENDED
 from tf_dist.core.dialects import scale_patch, suspend_patch
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import largest_job
+from tf_dist.core.model.fieldpath import suggestion
+from tf_dist.core.model.status import STOPPED, SUSPENDED
 from tf_dist.errors import ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem, Unavailable
 
 if TYPE_CHECKING:

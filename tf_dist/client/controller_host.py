@@ -22,8 +22,8 @@ from tf_dist.controller.leases.leader_status import leader_status
 from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT, boottime, system_namespace
 from tf_dist.controller.settings import ControllerSettings, JobRef, cluster_domain
-from tf_dist.core.api.job import Dialect, JobKey
-from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.core.model.job import Dialect, JobKey
+from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
 _LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from tf_dist.core.diagnostics.display_text import visible_text
 if TYPE_CHECKING:
     from tf_dist.client.log_follower import LogLines
     from tf_dist.client.monitor import JobSnapshot, JobView
-    from tf_dist.core.api.job import Job
+    from tf_dist.core.model.job import Job
 
 OWN_NAME: Final = "tf-dist"
 """The source of what tf-dist itself says."""
@@ -26,7 +26,7 @@ _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
 
 def prefix_width(job: Job) -> int:
     """How wide the longest name of a replica is that the job may have."""
-    from tf_dist.core.api.assignment import largest_job
+    from tf_dist.core.model.assignment import largest_job
 
     return max(len(str(replica)) for replica in largest_job(job).replicas)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.client.yaml_files import FileProblem, YamlDocument, read_yaml_file, read_yaml_text
-from tf_dist.core.api.fieldpath import format_field_path
+from tf_dist.core.model.fieldpath import format_field_path
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
-    from tf_dist.core.api.job import Job
-    from tf_dist.core.api.overrides import Override
     from tf_dist.core.dialects import Parsed
     from tf_dist.core.gang.types import Queue
+    from tf_dist.core.model.job import Job
+    from tf_dist.core.model.overrides import Override
 
 QUEUE: Final = "Queue"
 COMPANION_KINDS: Final = ("ConfigMap", "Secret", "PersistentVolumeClaim", "Service")
@@ -157,8 +157,8 @@ def _add_job(
     overrides: Sequence[Override],
     strict: bool,
 ) -> None:
-    from tf_dist.core.api.overrides import apply_overrides, refuse_unknown_keys
     from tf_dist.core.dialects import current, parse
+    from tf_dist.core.model.overrides import apply_overrides, refuse_unknown_keys
 
     content = None  # not what is written: ``change`` may have filled that in before it refuses it
     try:

@@ -18,8 +18,8 @@ from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff
 from tf_dist.client.stored_jobs import replica_of
 from tf_dist.cluster.api import PODS, LogOptions, Object, PodReader, Stream
 from tf_dist.cluster.api_errors import StreamSilent
-from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.timestamps import format_time, parse_time
+from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.timestamps import format_time, parse_time
 from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
 

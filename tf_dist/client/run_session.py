@@ -31,13 +31,13 @@ from tf_dist.client.wait import run_in_thread
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.core.api.assignment import pending_reason
-from tf_dist.core.api.job import JobKey
-from tf_dist.core.api.status import LIVE, OutcomeKind, outcome_kind
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
-from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.core.model.assignment import pending_reason
+from tf_dist.core.model.job import JobKey
+from tf_dist.core.model.status import LIVE, OutcomeKind, outcome_kind
+from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:

@@ -10,12 +10,6 @@ from typing import Any, Final, Self, TypeVar
 from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.leader_status import LeaderStatus, leader_status, nobody_leads
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, suggestion, text
-from tf_dist.core.api.job import Job, ReplicaId, Role, replica_id
-from tf_dist.core.api.pods import pod_views
-from tf_dist.core.api.status import STOPPED, Phase, Status, display_phase
-from tf_dist.core.api.status_codec import displayed_status, stored_status
 from tf_dist.core.diagnostics.cluster_dns import denial_seconds
 from tf_dist.core.diagnostics.diagnose import (
     Category,
@@ -29,6 +23,12 @@ from tf_dist.core.diagnostics.diagnose import (
 )
 from tf_dist.core.diagnostics.display_text import format_age, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping, suggestion, text
+from tf_dist.core.model.job import Job, ReplicaId, Role, replica_id
+from tf_dist.core.model.pods import pod_views
+from tf_dist.core.model.status import STOPPED, Phase, Status, display_phase
+from tf_dist.core.model.status_codec import displayed_status, stored_status
 from tf_dist.core.podbuilder.services import has_headless_names
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_accepted_spec
@@ -390,8 +390,8 @@ JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
 
 def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
     """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, format and message instead of the reason."""
-    from tf_dist.core.api.status_codec import FIELD, stored_status
-    from tf_dist.core.api.timestamps import parse_time
+    from tf_dist.core.model.status_codec import FIELD, stored_status
+    from tf_dist.core.model.timestamps import parse_time
 
     status = job.status
     ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"

@@ -14,8 +14,8 @@ from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster import api
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import AmbiguousCreate, NotServed
-from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.names import ANNOTATION_PREFIX
+from tf_dist.core.model.job import Dialect
+from tf_dist.core.model.names import ANNOTATION_PREFIX
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"

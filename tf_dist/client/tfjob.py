@@ -7,16 +7,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.steps.run_options import RunOptions, argument_problems, count_of, is_template, options_of
+from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.job import Dialect
+from tf_dist.core.model.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.pipeline.run_options import RunOptions, argument_problems, count_of, is_template, options_of
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.client.job_files import JobFiles
     from tf_dist.client.yaml_files import YamlDocument
-    from tf_dist.core.api.job import Job
+    from tf_dist.core.model.job import Job
 
 _CONTAINER: Final = "tensorflow"
 _CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources")
@@ -249,8 +249,8 @@ class TFJob:
         """
         from dataclasses import replace
 
-        from tf_dist.core.api.overrides import apply_overrides, named_overrides, refuse_unknown_keys
         from tf_dist.core.dialects import apply_step_overrides, parse
+        from tf_dist.core.model.overrides import apply_overrides, named_overrides, refuse_unknown_keys
 
         own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
         has = bool(own.get(FALLBACK))

@@ -11,8 +11,6 @@ from weakref import WeakValueDictionary
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, WaitSteps, WatchingJobInformer
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster
-from tf_dist.core.api.fieldpath import suggestion
-from tf_dist.core.api.status import STOPPED, OutcomeKind, Status, display_phase
 from tf_dist.core.diagnostics.outcome import (
     WAIT_CONDITIONS,
     Outcome,
@@ -20,6 +18,8 @@ from tf_dist.core.diagnostics.outcome import (
     job_outcome,
     outcome_error,
 )
+from tf_dist.core.model.fieldpath import suggestion
+from tf_dist.core.model.status import STOPPED, OutcomeKind, Status, display_phase
 from tf_dist.errors import InvalidJob, JobFailed, NotFound, Problem, Unavailable
 
 if TYPE_CHECKING:

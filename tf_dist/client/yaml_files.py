@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from tf_dist.core.api.fieldpath import format_field_path, parse_field_path
-from tf_dist.core.api.overrides import TAG, Loader
+from tf_dist.core.model.fieldpath import format_field_path, parse_field_path
+from tf_dist.core.model.overrides import TAG, Loader
 from tf_dist.errors import Problem
 
 _MAX_VALUES: Final = 1_000_000

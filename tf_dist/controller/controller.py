@@ -21,14 +21,14 @@ from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
 from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
-from tf_dist.controller.observability import metrics_recorder
+from tf_dist.controller.observability import metrics_interface
 from tf_dist.controller.observability.events import EventRecorder
-from tf_dist.controller.observability.metrics_recorder import ControllerStats, MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import ControllerStats, MetricsRecorder
 from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.queue_statuses import QueueStatusWriter
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
 from tf_dist.controller.workers import Workers
-from tf_dist.core.api.job import Job
+from tf_dist.core.model.job import Job
 from tf_dist.core.reconciler.ownership import managed_elsewhere
 from tf_dist.errors import ClusterError
 
@@ -215,8 +215,8 @@ class Controller:
         return ControllerStats(
             work=self._workers.reading(),
             informers=tuple(self.informers.readings()),
-            jobs=metrics_recorder.jobs_by_phase(mine),
-            gangs=metrics_recorder.gangs_by_queue(mine, queues) if mine else {},
+            jobs=metrics_interface.jobs_by_phase(mine),
+            gangs=metrics_interface.gangs_by_queue(mine, queues) if mine else {},
         )
 
     # The loop

@@ -16,10 +16,10 @@ from typing import Final
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
 from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.quota import QueueUsage
 from tf_dist.core.gang.types import AdmissionRequest
+from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
 
 _LOG = logging.getLogger(__name__)
 # Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a

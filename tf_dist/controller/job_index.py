@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tf_dist.cluster.api import Object
-from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
+from tf_dist.controller.observability.metrics_interface import JobMetricsKey
 from tf_dist.controller.settings import ControllerSettings, JobRef
-from tf_dist.core.api.assignment import chosen_job
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Dialect, Job, compact_job
-from tf_dist.core.api.status import LIVE, AcceptedSpec, Phase, Status
-from tf_dist.core.api.status_codec import NewerStatusFormat, read_status
-from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.model.assignment import chosen_job
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Dialect, Job, compact_job
+from tf_dist.core.model.status import LIVE, AcceptedSpec, Phase, Status
+from tf_dist.core.model.status_codec import NewerStatusFormat, read_status
+from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_default_scheduler
 

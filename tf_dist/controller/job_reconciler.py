@@ -9,25 +9,25 @@ from tf_dist.controller.informers.informer_set import InformerSet, JobPods
 from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import PendingReason, Verdict, chosen_job, expected_job
-from tf_dist.core.api.context import (
+from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import PendingReason, Verdict, chosen_job, expected_job
+from tf_dist.core.model.context import (
     Action,
     EmitEvent,
     Observed,
     Plan,
     WriteStatus,
 )
-from tf_dist.core.api.fieldpath import LazyMapping
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.pods import PodView, pod_views
-from tf_dist.core.api.status import Status
-from tf_dist.core.api.status_codec import (
+from tf_dist.core.model.fieldpath import LazyMapping
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pods import PodView, pod_views
+from tf_dist.core.model.status import Status
+from tf_dist.core.model.status_codec import (
     NEWER_FORMAT,
     NewerStatusFormat,
     stored_status,
 )
-from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.job_context import with_default_scheduler

@@ -24,9 +24,9 @@ from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import CONTROLLER_NAME, LEASE_DURATION, RENEW_INTERVAL, unique_identity
 from tf_dist.controller.observability import health
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
-from tf_dist.controller.observability.prometheus import CONTENT_TYPE, PrometheusRecorder
+from tf_dist.controller.observability.prometheus_metrics import CONTENT_TYPE, PrometheusRecorder
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 _LOG = logging.getLogger(__name__)
 # Seconds after which a worker or an informer counts as stuck: far above what all tries of a request may take together.

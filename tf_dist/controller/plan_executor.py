@@ -29,8 +29,9 @@ from tf_dist.controller.key_pairs import generate_key_pair
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api import names
-from tf_dist.core.api.context import (
+from tf_dist.core.integrations.dispatch import kind_key
+from tf_dist.core.model import names
+from tf_dist.core.model.context import (
     Action,
     Create,
     Delete,
@@ -42,14 +43,13 @@ from tf_dist.core.api.context import (
     Update,
     WriteStatus,
 )
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.status_codec import (
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.status_codec import (
     FIELD,
     has_embedded_memory,
     stored_status,
     with_embedded_memory,
 )
-from tf_dist.core.integrations.dispatch import kind_key
 from tf_dist.core.podbuilder.ssh_plugin import lacks_keys, with_key_pair
 from tf_dist.core.reconciler.ownership import former_pod, selector_of_former_pods
 from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event

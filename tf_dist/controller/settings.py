@@ -20,10 +20,10 @@ from tf_dist.cluster.api import (
     Resource,
 )
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api import names
-from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
+from tf_dist.core.model import names
+from tf_dist.core.model.gang_scheduler import GangScheduler
 
 _BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
 

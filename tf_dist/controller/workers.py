@@ -18,12 +18,12 @@ from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
-from tf_dist.controller.observability.metrics_recorder import WorkQueueStats
+from tf_dist.controller.observability.metrics_interface import WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api.assignment import PendingReason
-from tf_dist.core.api.context import EmitEvent, Plan
-from tf_dist.core.api.status import STALLED
+from tf_dist.core.model.assignment import PendingReason
+from tf_dist.core.model.context import EmitEvent, Plan
+from tf_dist.core.model.status import STALLED
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, Netwo
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.cluster.kubelet.pod.pod_volumes import HostPathVolume, Volume, plan_volume, refuse_mounts
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container
-from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.status import Attempts
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.dialects.registry import template_path
+from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.status import Attempts
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
 from tf_dist.errors import Problem
 from tf_dist.local.embedded import EmbeddedSettings

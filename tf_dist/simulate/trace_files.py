@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import suggestion
+from tf_dist.core.model.fieldpath import suggestion
 from tf_dist.errors import InvalidJob, Problem
 from tf_dist.simulate.placement import FreeCapacity, packed
 from tf_dist.simulate.scenario import Cluster, Scenario, SimJob

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tf_dist.core.api.names import KEPT_NAME
+from tf_dist.core.model.names import KEPT_NAME
 from tools.definitions.builders import Rule
 
 MOST_CHARACTERS: Final = 63

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tf_dist.core.api.job import MAX_REPLICAS
-from tf_dist.core.api.names import (
+from tf_dist.core.dialects.volcano_schema import ACTIONS, EVENTS, MAX_TASKS
+from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
+from tf_dist.core.model.job import MAX_REPLICAS
+from tf_dist.core.model.names import (
     LABEL_KEY,
     LABEL_NAME,
     LONGEST_KEY,
@@ -18,10 +20,8 @@ from tf_dist.core.api.names import (
     OPERATORS,
     TRAINING_OPERATOR,
 )
-from tf_dist.core.api.status_codec import FIELD
-from tf_dist.core.api.timestamps import DURATION, MAX_DURATION_LENGTH
-from tf_dist.core.dialects.volcano_schema import ACTIONS, EVENTS, MAX_TASKS
-from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
+from tf_dist.core.model.status_codec import FIELD
+from tf_dist.core.model.timestamps import DURATION, MAX_DURATION_LENGTH
 from tools.definitions import cel_rules
 from tools.definitions.builders import (
     Schema,

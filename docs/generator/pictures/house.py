@@ -12,10 +12,11 @@ _LEFT, _RIGHT = 60, 740
 _FLOOR, _ROOM = 62, 30
 # What lives on each floor: a name for a visitor, and the colour of its wall.
 _ABOUT = {
-    "cli | airflow | argo": ("faces: commands, operators, steps; no decisions", "#f6d9b8"),
+    "cli": ("commands: no decisions", "#f6cfb8"),
+    "airflow | argo": ("operators; steps and their launcher: no decisions", "#f6d9b8"),
     "client": ("the Python API, and all that a face does with jobs", "#f3e3b3"),
     "local": ("one machine: the embedded cluster as one object", "#e4e9b9"),
-    "controller": ("the loop: driver, work queue, informers, Leases", "#c9e4c5"),
+    "controller": ("the loop: admission, work queue, informers, Leases", "#c9e4c5"),
     "cluster | simulate": ("I/O: any API server, our own, pods as processes; a virtual clock beside it", "#bfdfe0"),
     "core": ("decisions: pure functions, no clock, no network", "#c3d3ee"),
     "errors": ("one tree of errors", "#d9d2e9"),

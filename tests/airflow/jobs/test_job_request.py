@@ -10,7 +10,7 @@ import yaml
 
 from tests.airflow.site import document
 from tf_dist.airflow.jobs.job_request import JobRequest, job_request, request_of_try
-from tf_dist.core.api.names import QUEUE
+from tf_dist.core.model.names import QUEUE
 from tf_dist.errors import InvalidJob
 
 CONTAINER = {"name": "tensorflow", "image": "none"}

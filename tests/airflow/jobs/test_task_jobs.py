@@ -13,7 +13,7 @@ from tf_dist.airflow.jobs.task_jobs import OwnershipLost, adopt_job, candidate, 
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, Cluster
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.steps.adoption import decide_adoption
+from tf_dist.core.pipeline.adoption import decide_adoption
 from tf_dist.errors import Conflict, NotFound
 
 

@@ -23,7 +23,7 @@ from tf_dist.airflow.operators.task_run import ForegroundWait, JobCleanup
 from tf_dist.airflow.versions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES
-from tf_dist.core.steps.wait_result import NO_LIMITS
+from tf_dist.core.pipeline.wait_result import NO_LIMITS
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

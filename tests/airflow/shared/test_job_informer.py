@@ -24,7 +24,7 @@ from tf_dist.client.monitor import JobEvent
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.steps.wait_result import WaitLimits
+from tf_dist.core.pipeline.wait_result import WaitLimits
 from tf_dist.errors import NotFound
 
 

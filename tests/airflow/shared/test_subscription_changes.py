@@ -11,7 +11,7 @@ from tf_dist.client.monitor import ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.model.job import ReplicaId
 
 
 def job(uid: str = "u", phase: str = "Running") -> Object:

@@ -18,7 +18,7 @@ from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, LogOptions
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.api.job import ReplicaId
+from tf_dist.core.model.job import ReplicaId
 
 
 def waiting(message: str) -> JobSnapshot:

@@ -29,7 +29,7 @@ from tf_dist.cluster.client import client_config
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.cluster.client.transport import READ_TIMEOUT
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import NotFound
 from tf_dist.local.embedded import EmbeddedSettings, write_private_json
 

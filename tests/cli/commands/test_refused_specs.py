@@ -15,7 +15,7 @@ from tests.controller.harness import World, tfjob
 from tests.leaderless import held_lease
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
-from tf_dist.core.api.status_codec import VERSION
+from tf_dist.core.model.status_codec import VERSION
 
 PROBLEM = "spec.tfReplicaSpecs.Worker.replicas: must be a whole number, not the text 'three'"
 

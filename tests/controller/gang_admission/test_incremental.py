@@ -29,11 +29,11 @@ from tf_dist.controller.controller import Controller
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobIndex
-from tf_dist.controller.observability.metrics_recorder import JobMetricsKey
+from tf_dist.controller.observability.metrics_interface import JobMetricsKey
 from tf_dist.controller.settings import ControllerContext
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Verdict
 from tf_dist.core.gang.quota import QueueUsage
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Verdict
 from tf_dist.errors import NotFound, Unavailable
 
 NUMBERS = st.integers(0, 5)

@@ -8,7 +8,7 @@ from tests.controller.gang_admission.test_queues import queue, queued
 from tests.controller.harness import World, disturbed, tfjob
 from tf_dist.cluster.api import NAMESPACES, PODS, QUEUES, TFJOBS
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import Rejected
 
 FINALIZER = "example.com/other"

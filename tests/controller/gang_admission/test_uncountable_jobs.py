@@ -9,8 +9,8 @@ import pytest
 
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
-from tf_dist.core.api import names
-from tf_dist.core.api.status import STALLED
+from tf_dist.core.model import names
+from tf_dist.core.model.status import STALLED
 
 Change = Callable[[Object], object]
 

@@ -16,13 +16,13 @@ from tf_dist.controller.controller import Controller
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
 from tf_dist.controller.settings import ControllerContext
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import AdmissionRequest
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.timestamps import format_time
 
 SILENT: Any = {"on_job": lambda *_: None, "on_owned": lambda *_: None, "on_capacity_freed": list}
 

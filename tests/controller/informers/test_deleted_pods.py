@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cluster.support import pod
 from tf_dist.cluster.api import Object
 from tf_dist.controller.informers.informer_set import DeletedPods
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 
 def gone(job: str, name: str, uid: str = "") -> Object:

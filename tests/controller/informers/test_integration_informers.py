@@ -28,11 +28,11 @@ from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.settings import ControllerContext, ControllerSettings, JobRef
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.names import GANG_SCHEDULER
 from tf_dist.core.integrations.kueue import KUEUE
 from tf_dist.core.integrations.volcano_pod_group import VOLCANO
 from tf_dist.core.integrations.workload_api import WORKLOAD_API
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.names import GANG_SCHEDULER
 from tf_dist.errors import Forbidden
 
 SECONDS = 60.0

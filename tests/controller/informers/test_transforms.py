@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.core import builders
 from tf_dist.controller.informers import transforms
-from tf_dist.core.api import names
-from tf_dist.core.api.pods import pod_view
 from tf_dist.core.gang.resources.pod_index import node_of_pod
+from tf_dist.core.model import names
+from tf_dist.core.model.pods import pod_view
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 TEXTS = st.sampled_from(["", "Evicted", "OOMKilled", "NodeLost", "no room"])

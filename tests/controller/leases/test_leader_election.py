@@ -17,9 +17,9 @@ from tf_dist.controller.leases import lease
 from tf_dist.controller.leases.leader_election import LeaderElector
 from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import LeaseObservation, LeaseRef, leader_lease
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api import names
-from tf_dist.core.api.timestamps import format_micro_time, parse_time
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.core.model import names
+from tf_dist.core.model.timestamps import format_micro_time, parse_time
 from tf_dist.errors import Conflict, Forbidden, NotFound, Throttled, Unavailable
 
 CLUSTER = leader_lease(TFJOBS, None)

@@ -19,8 +19,8 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.retries import fence_seconds_left
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRateLimiter, EventRecorder, event_name
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api.context import EmitEvent
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.core.model.context import EmitEvent
 from tf_dist.errors import AlreadyExists, Forbidden, Throttled, Unavailable
 
 STARTED = EmitEvent("Normal", "Started", "all pods run")

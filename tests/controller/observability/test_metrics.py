@@ -15,7 +15,7 @@ from tests.controller.harness import tfjob
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.observability.health import stuck_threads
-from tf_dist.controller.observability.metrics_recorder import (
+from tf_dist.controller.observability.metrics_interface import (
     OTHER_QUEUES,
     ControllerStats,
     InformerStats,
@@ -25,9 +25,9 @@ from tf_dist.controller.observability.metrics_recorder import (
     WorkQueueStats,
     gangs_by_queue,
 )
-from tf_dist.controller.observability.prometheus import PrometheusRecorder
+from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 _ROW = re.compile(r"^\| `(tf_dist_\w+)` \| (\w+) \|(.*?)\| (.+) \|$", re.MULTILINE)

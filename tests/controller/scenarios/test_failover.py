@@ -19,7 +19,7 @@ from tf_dist.cluster.api import LEASES, NAMESPACES, NODES, PODS, TFJOBS
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.controller.leases.lease import leader_lease
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import AlreadyExists, NotFound
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -14,8 +14,8 @@ from tests.controller.foreign_api import Pruning
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import NAMESPACES, PODS, SERVICES, TFJOBS, Object
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api import names
-from tf_dist.core.api.status_codec import FIELD, MEMORY_CONDITION, stored_status
+from tf_dist.core.model import names
+from tf_dist.core.model.status_codec import FIELD, MEMORY_CONDITION, stored_status
 
 MEMORY: dict[str, Any] = {
     "phase": "Running",

@@ -9,7 +9,7 @@ import pytest
 from tests.controller.harness import World, container, disturbed, tfjob
 from tf_dist.cluster.api import PODS, SERVICES, TFJOBS, TFJOBS_V1ALPHA1, Object, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 SIZES = {"MASTER": 1, "WORKER": 3}
 NAMES = ("mnist-ps-0", "mnist-worker-0", "mnist-worker-1")

@@ -8,11 +8,11 @@ import pytest
 
 from tests.controller.harness import World, running, tfjob
 from tf_dist.cluster.api import NODES, PODS, QUEUES, Object
-from tf_dist.core.api import names
-from tf_dist.core.api.status_codec import load_status
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects import read
+from tf_dist.core.model import names
+from tf_dist.core.model.status_codec import load_status
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import NotFound
 
 DAY = 86_400.0

@@ -20,9 +20,9 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.api_errors import AdmissionDenied, RequestInfo, error_from_status
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api.status_codec import load_status
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects.parsing import parse, read
+from tf_dist.core.model.status_codec import load_status
 from tf_dist.errors import ClusterError, Forbidden, Unavailable
 
 # What no reader of jobs knows, but the API server does of pods.

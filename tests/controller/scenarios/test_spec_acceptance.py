@@ -10,7 +10,7 @@ import pytest
 from tests.controller.harness import Crash, CrashingCluster, World, container, disturbed, replica, tfjob
 from tf_dist.cluster.api import EVENTS, PODS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Object, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api.status_codec import load_status, stored_status
+from tf_dist.core.model.status_codec import load_status, stored_status
 
 
 @pytest.fixture

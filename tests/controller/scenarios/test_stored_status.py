@@ -14,7 +14,7 @@ from tests.controller.foreign_api import Pruning
 from tests.controller.harness import Crash, CrashingCluster, World, container, tfjob
 from tf_dist.cluster.api import EVENTS, TFJOBS, VOLCANO_JOBS, Object, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.core.api.status_codec import FIELD, MEMORY_CONDITION, MEMORY_RESOURCE, VERSION, stored_status
+from tf_dist.core.model.status_codec import FIELD, MEMORY_CONDITION, MEMORY_RESOURCE, VERSION, stored_status
 
 
 def volcano_job() -> Object:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views, volcano_job
-from tf_dist.core.api.assignment import PendingReason
-from tf_dist.core.api.job import Dependency
-from tf_dist.core.api.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import PENDING_REASONS, Category, Diagnosis, Level, diagnose
+from tf_dist.core.model.assignment import PendingReason
+from tf_dist.core.model.job import Dependency
+from tf_dist.core.model.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.model.timestamps import format_time
 
 ADMITTED = Admission(START)
 

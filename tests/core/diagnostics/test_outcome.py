@@ -11,10 +11,6 @@ import pytest
 
 from tests.core.builders import EVICTED, FAILED, ON_FAILURE, START, replicas, v1_job, v1alpha1_job, volcano_job
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, Preempt
-from tf_dist.core.api.job import Action, Event, Job, JobKey, Rule, RunPolicy
-from tf_dist.core.api.status import Admission, Failure, OutcomeKind, Phase, Status, display_phase, outcome_kind
-from tf_dist.core.api.status_codec import FIELD
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import (
     WAIT_CONDITIONS,
@@ -26,6 +22,10 @@ from tf_dist.core.diagnostics.outcome import (
     read_outcome,
     with_observations,
 )
+from tf_dist.core.model.assignment import Admit, Preempt
+from tf_dist.core.model.job import Action, Event, Job, JobKey, Rule, RunPolicy
+from tf_dist.core.model.status import Admission, Failure, OutcomeKind, Phase, Status, display_phase, outcome_kind
+from tf_dist.core.model.status_codec import FIELD
 from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
 
 KIND = OutcomeKind

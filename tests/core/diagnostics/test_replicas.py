@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.core.builders import START, ended, pod, replicas, running, v1_job, views
-from tf_dist.core.api.job import ReplicaId
-from tf_dist.core.api.status import Admission, Attempts, Phase, Status
 from tf_dist.core.diagnostics.replicas import leaders_first, replica_states
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.status import Admission, Attempts, Phase, Status
 
 ADMITTED = Admission(START)
 JOB = v1_job()

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import ALL, Doc, changed, errors, only_error, paths, v1, v1alpha1, volcano, warnings
-from tf_dist.core.api.assignment import replica_bounds, start_counts
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Dialect, ReplicaId, TFConfigStyle
-from tf_dist.core.api.names import GANG_SCHEDULER
 from tf_dist.core.dialects import convert, parse, read
 from tf_dist.core.dialects.conversion import convert as conversion_convert
+from tf_dist.core.model.assignment import replica_bounds, start_counts
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Dialect, ReplicaId, TFConfigStyle
+from tf_dist.core.model.names import GANG_SCHEDULER
 from tf_dist.core.podbuilder import replica_pod
 from tf_dist.errors import InvalidJob
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.core.dialects.documents import ALL, Doc, changed, paths, template, v1, v1alpha1, volcano
 from tests.thorough import thorough
-from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import convert, parse
 from tf_dist.core.dialects.conversion import CONSEQUENCES
 from tf_dist.core.dialects.emit import job_semantics
+from tf_dist.core.model.job import Dialect
 from tf_dist.errors import InvalidJob
 
 V1, ALPHA, VOLCANO = Dialect

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tf_dist.core.api.job import Job, ReplicaId
 from tf_dist.core.dialects import parse, read
+from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 from tf_dist.core.podbuilder.volcano_plugins import host_file_data
 from tf_dist.errors import InvalidJob

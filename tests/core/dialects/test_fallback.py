@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import Doc, changed, errors, paths, v1, v1alpha1, volcano, warnings
-from tf_dist.core.api.job import DisruptionPolicy, Role
-from tf_dist.core.api.timestamps import parse_duration, seconds_of
 from tf_dist.core.dialects import parse, policy_annotations, read
+from tf_dist.core.model.job import DisruptionPolicy, Role
+from tf_dist.core.model.timestamps import parse_duration, seconds_of
 from tf_dist.errors import InvalidJob
 
 ALL = pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])

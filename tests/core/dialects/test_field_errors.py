@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, v1, v1alpha1, volcano
-from tf_dist.core.api.fieldpath import format_field_path, nearest_word, parse_field_path, suggestion
 from tf_dist.core.dialects.field_errors import describe_value
+from tf_dist.core.model.fieldpath import format_field_path, nearest_word, parse_field_path, suggestion
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, v1, warnings
-from tf_dist.core.api.job import Action, CleanPodPolicy, Event, JobKey, Role, ServiceStyle, SuccessRule, TFConfigStyle
 from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
+from tf_dist.core.model.job import Action, CleanPodPolicy, Event, JobKey, Role, ServiceStyle, SuccessRule, TFConfigStyle
 from tf_dist.errors import InvalidJob
 
 SPECS = "spec.tfReplicaSpecs"

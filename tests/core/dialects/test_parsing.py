@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.core.dialects.documents import ALL, Doc, merged, v1
 from tests.thorough import thorough
-from tf_dist.core.api.job import Dialect, Job
 from tf_dist.core.dialects import Parsed, convert, defaulted, parse, read, suspend_patch
+from tf_dist.core.model.job import Dialect, Job
 from tf_dist.errors import InvalidJob
 
 WORDS = sorted(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import ALL, changed, errors, only_error, v1, v1alpha1, volcano
-from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import as_written, dialect_of, parse, read
+from tf_dist.core.model.job import Dialect
 from tf_dist.errors import InvalidJob
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, merged, v1, v1alpha1, volcano
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, Role
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, parse, read, scale_patch
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, Role
 from tf_dist.errors import InvalidJob
 
 AT_ONCE = "spec.runPolicy.schedulingPolicy.minAvailable"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import Doc, changed, errors, paths, v1, v1alpha1, volcano
-from tf_dist.core.api.job import Dialect
 from tf_dist.core.dialects import convert, parse, read
+from tf_dist.core.model.job import Dialect
 from tf_dist.errors import InvalidJob
 
 CASES: list[tuple[Doc, str, Any]] = [

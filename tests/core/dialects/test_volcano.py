@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, errors, only_error, paths, template, volcano, warnings
-from tf_dist.core.api.job import (
+from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
+from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
     CompletionByCounts,
@@ -19,7 +20,6 @@ from tf_dist.core.api.job import (
     ServiceStyle,
     TFConfigStyle,
 )
-from tf_dist.core.dialects import defaulted, parse, read, suspend_patch
 
 POLICIES = "spec.policies"
 POD = "spec.tasks.0.template.spec"

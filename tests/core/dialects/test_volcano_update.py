@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import changed, template, v1, volcano
-from tf_dist.core.api.status import Status
 from tf_dist.core.dialects import update_problems
+from tf_dist.core.model.status import Status
 from tf_dist.core.reconciler.accepted_spec import read_stored_spec
 
 TASK = {"name": "more", "replicas": 1, "template": template(restartPolicy="Never")}

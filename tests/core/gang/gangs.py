@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, Verdict, Wait
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, UnavailableNode
+from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Verdict, Wait
+from tf_dist.core.model.job import JobKey
 
 GPU = "nvidia.com/gpu"
 

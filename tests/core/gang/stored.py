@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.core.builders import START, replicas, template, v1_job
-from tf_dist.core.api.assignment import Verdict
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
 from tf_dist.core.gang.resources.namespace_selector import LabelsOf
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest, Gang, Node
+from tf_dist.core.model.assignment import Verdict
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import Admission, Phase, Status
 
 
 def container(restart: str = "", **values: str) -> dict[str, Any]:

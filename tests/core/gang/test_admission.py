@@ -28,7 +28,6 @@ from tests.core.gang.gangs import (
     workers,
 )
 from tests.thorough import thorough
-from tf_dist.core.api.assignment import Admit, Verdict, Wait
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import (
@@ -40,6 +39,7 @@ from tf_dist.core.gang.types import (
     QueueingStrategy,
     TopologyRequest,
 )
+from tf_dist.core.model.assignment import Admit, Verdict, Wait
 
 
 def judged(gangs: list[Gang], *nodes: Node, now: float = 10, queues: tuple[Queue, ...] = ()) -> dict[str, Verdict]:

@@ -12,11 +12,11 @@ from tests.core.gang.gangs import World, gang, reason, workers
 from tests.core.gang.gangs import node as small_node
 from tests.core.gang.stored import admitter_of, job, node, pod
 from tests.core.gang.test_admission_properties import POLICY, QUEUES, some_gang, some_node
-from tf_dist.core.api.assignment import Admit, Verdict, Wait
-from tf_dist.core.api.job import JobKey
-from tf_dist.core.api.status import Admission, Phase, Status
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import AdmissionRequest
+from tf_dist.core.model.assignment import Admit, Verdict, Wait
+from tf_dist.core.model.job import JobKey
+from tf_dist.core.model.status import Admission, Phase, Status
 
 
 def request(name: str, status: Status | None = None) -> AdmissionRequest:

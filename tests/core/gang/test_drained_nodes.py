@@ -11,12 +11,12 @@ from tests.core import builders
 from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
 from tests.core.gang.stored import admitter_of, container, node
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Resize
-from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.status import Admission, Attempts, Phase, Status
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
 from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest, Queue, Quota
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Resize
+from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.status import Admission, Attempts, Phase, Status
 
 RESTARTED = Attempts(1, pods={ReplicaId("worker", 0): 1, ReplicaId("worker", 1): 1})
 LIMITED = AdmissionConfig(queues=(Queue(name="default", quotas={"cpu": Quota(nominal=2, borrowing_limit=0)}),))

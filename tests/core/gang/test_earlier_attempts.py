@@ -12,10 +12,10 @@ from tests.core import builders
 from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
 from tests.core.gang.stored import admitter_of, container, node, verdicts
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict
-from tf_dist.core.api.job import Job, ReplicaId
-from tf_dist.core.api.status import Admission, Attempts, Phase, Status
 from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest, PriorityClass
+from tf_dist.core.model.assignment import Admit, PendingReason, Verdict
+from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.status import Admission, Attempts, Phase, Status
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 RULES = AdmissionConfig(priorities={"high": PriorityClass(100)})

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core.gang.gangs import World, bound, gang, member, message, node, placed, queue, reason, running, workers
-from tf_dist.core.api.assignment import Admit, Resize
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, TopologyRequest
+from tf_dist.core.model.assignment import Admit, Resize
 
 POLICY = AdmissionPolicy(shrink_after=30, shrink_below_spec_after=180, grow_after=20, steady=60)
 

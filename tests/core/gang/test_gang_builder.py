@@ -9,9 +9,6 @@ import pytest
 from tests.core.builders import START, replicas, template, v1_job, volcano_job
 from tests.core.gang.stored import ADMITTED, admitter_of, container, job, node, pod, seen, verdicts
 from tests.core.world import World as Small
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.job import Action, Event, JobKey, ReplicaId, ReplicaSpec, Rule, RunPolicy
-from tf_dist.core.api.status import Admission, Counts, Phase, Status
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_requests import pod_limits, pod_requests, pod_sets
@@ -26,6 +23,9 @@ from tf_dist.core.gang.types import (
     Quota,
     TopologyRequest,
 )
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.job import Action, Event, JobKey, ReplicaId, ReplicaSpec, Rule, RunPolicy
+from tf_dist.core.model.status import Admission, Counts, Phase, Status
 
 
 def limit(cpu: str) -> dict[str, Any]:

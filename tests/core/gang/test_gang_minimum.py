@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.core.gang.gangs import World, gang, member, message, node, placed, queue, reason, running, workers
-from tf_dist.core.api.assignment import Admit, Resize
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, PodSet, TopologyRequest
+from tf_dist.core.model.assignment import Admit, Resize
 
 POLICY = AdmissionPolicy(patience=900, shrink_after=30, grow_after=20)
 

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from tests.core.gang.gangs import World, admit, bound, gang, member, message, node, queue, reason, running, workers
-from tf_dist.core.api.assignment import Admit, Preempt, Resize, Wait
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.messages import gang_text
 from tf_dist.core.gang.types import AssignedPods, Gang, PreemptionPolicy, Queue
+from tf_dist.core.model.assignment import Admit, Preempt, Resize, Wait
+from tf_dist.core.model.job import JobKey
 
 
 def world(*gangs: Gang, nodes: int = 2, queues: tuple[Queue, ...] = ()) -> World:

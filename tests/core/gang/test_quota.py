@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.core.gang.quotas import GPU, need, queue, quota
-from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.gang.queue import FairSharingIterator
 from tf_dist.core.gang.quota import Quotas, QuotaShortage, exact_quantity, queue_status, queue_usage
+from tf_dist.core.model.quantity import parse_quantity
 
 
 def lack(quotas: Quotas, name: str, **amounts: float | str) -> QuotaShortage:

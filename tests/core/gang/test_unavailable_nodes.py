@@ -8,10 +8,10 @@ import pytest
 
 from tests.core.gang.gangs import message, reason
 from tests.core.gang.stored import admitter_of, job, node, verdicts
-from tf_dist.core.api.assignment import Verdict
-from tf_dist.core.api.status import Status
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import AdmissionRequest
+from tf_dist.core.model.assignment import Verdict
+from tf_dist.core.model.status import Status
 
 CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}

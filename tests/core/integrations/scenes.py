@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from tests.core.builders import START, v1_job, views
-from tf_dist.core.api.context import Create, Delete, Observed, Plan, ServedApis, Update, WriteStatus
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import Admission, Status
 from tf_dist.core.integrations.dispatch import kind_key
+from tf_dist.core.model.context import Create, Delete, Observed, Plan, ServedApis, Update, WriteStatus
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import Admission, Status
 from tf_dist.core.reconciler.reconcile import reconcile
 
 Body = dict[str, Any]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.core.integrations.scenes import SERVED, Scene, admission, asking, condition
 from tests.core.malformed import bombs_at, disfigured, places, put
 from tests.thorough import thorough
-from tf_dist.core.api.context import ServedApis
-from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.model.context import ServedApis
+from tf_dist.core.model.gang_scheduler import GangScheduler
 
 STATUS: Mapping[str, Any] = {
     "phase": "Inqueue",

@@ -9,12 +9,12 @@ import pytest
 
 from tests.core.builders import ON_FAILURE, replicas, template, v1_job, v1alpha1_job
 from tests.core.integrations.scenes import FLAVOR, SERVED, WORKLOAD, Scene, admission, asking, condition
-from tf_dist.core.api.context import ServedApis
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import PREEMPTED, Phase
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
 from tf_dist.core.integrations.dispatch import planned_context, wanted_objects
+from tf_dist.core.model.context import ServedApis
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import PREEMPTED, Phase
 
 PRIORITY = "WorkloadPriorityClass.kueue.x-k8s.io"
 

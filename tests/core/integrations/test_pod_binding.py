@@ -11,15 +11,15 @@ from tests.core.builders import ON_FAILURE, replicas, template, v1_job, views, v
 from tests.core.dialects.documents import volcano
 from tests.core.integrations.scenes import Scene, asking
 from tests.core.world import World
-from tf_dist.core.api.context import EmitEvent, ServedApis
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Dependency, Job, RunPolicy
-from tf_dist.core.api.names import ATTEMPT
-from tf_dist.core.api.status import PREEMPTED, Phase
-from tf_dist.core.api.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
 from tf_dist.core.dialects import read
 from tf_dist.core.integrations.dispatch import decorate_pod, planned_context
+from tf_dist.core.model.context import EmitEvent, ServedApis
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Dependency, Job, RunPolicy
+from tf_dist.core.model.names import ATTEMPT
+from tf_dist.core.model.status import PREEMPTED, Phase
+from tf_dist.core.model.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.podbuilder.replica_pod import build_pod
 
 VOLCANO = ServedApis(versions={"PodGroup.scheduling.volcano.sh": "v1beta1"})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import template, v1, v1alpha1, volcano
-from tf_dist.core.api.job import ReplicaId
 from tf_dist.core.dialects import parse
+from tf_dist.core.model.job import ReplicaId
 from tf_dist.core.podbuilder import replica_pod
 
 # Every field that a job or a peer may say something about, with two values of it.

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import replicas, services_by_name, template, v1_job, v1alpha1_job, volcano_job
-from tf_dist.core.api.job import Job, Plugins, ReplicaId, TFConfigStyle
 from tf_dist.core.gang.placement.predicates import matches_node_affinity
+from tf_dist.core.model.job import Job, Plugins, ReplicaId, TFConfigStyle
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.core.podbuilder.replica_pod import require_node
 

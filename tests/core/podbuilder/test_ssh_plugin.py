@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.builders import replicas, template, volcano_job
 from tests.core.world import World
-from tf_dist.core.api.context import Create, EnsureKeys
-from tf_dist.core.api.job import Job, Plugins, ReplicaId, SSHPlugin
+from tf_dist.core.model.context import Create, EnsureKeys
+from tf_dist.core.model.job import Job, Plugins, ReplicaId, SSHPlugin
 from tf_dist.core.podbuilder import replica_pod
 from tf_dist.core.podbuilder.ssh_plugin import KeyPair, key_secret, lacks_keys, with_key_pair
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
-from tf_dist.core.api.job import Job, Plugins, ReplicaId, Role, TFConfigStyle
+from tf_dist.core.model.job import Job, Plugins, ReplicaId, Role, TFConfigStyle
 from tf_dist.core.podbuilder import replica_pod, tf_config, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts, tf_config_endpoints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.builders import replicas, template, volcano_job
-from tf_dist.core.api.job import Job, Plugins, ReplicaId, ServiceStyle
+from tf_dist.core.model.job import Job, Plugins, ReplicaId, ServiceStyle
 from tf_dist.core.podbuilder import replica_pod, services
 
 WORKER_1 = ReplicaId("worker", 1)

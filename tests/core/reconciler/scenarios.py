@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.core.world import World
-from tf_dist.core.api.job import (
+from tf_dist.core.model.job import (
     CleanPodPolicy,
     Job,
 )
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.status import Phase
 
 KEEP = CleanPodPolicy.NONE
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.core.builders import START, written
 from tests.core.dialects.documents import changed, v1, v1alpha1, volcano
-from tf_dist.core.api.status import RefusedSpec, Status
-from tf_dist.core.api.timestamps import format_micro_time, format_time
+from tf_dist.core.model.status import RefusedSpec, Status
+from tf_dist.core.model.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, read_stored_spec
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.core.builders import ON_FAILURE, replicas, v1_job
 from tests.core.world import World
-from tf_dist.core.api.job import RunPolicy, SuccessRule
-from tf_dist.core.api.status import Admission, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.model.job import RunPolicy, SuccessRule
+from tf_dist.core.model.status import Admission, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.reconciler.job_context import CLOCK_SKEW_TOLERANCE, without_clock_skew
 from tf_dist.core.reconciler.reconcile import COMPLETION_WRITE_INTERVAL
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, NODE_EXCLUDED_FOR, requeue_backoff

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tf_dist.core.api.context import EmitEvent
+from tf_dist.core.model.context import EmitEvent
 from tf_dist.core.reconciler.tfjob_messages import combined_events
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.builders import volcano_job, written_status
 from tests.core.reconciler.scenarios import started
-from tf_dist.core.api.context import Delete, EmitEvent
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.context import Delete, EmitEvent
+from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.commands import COMMAND
 
 

@@ -12,14 +12,14 @@ from tests.core.builders import (
 )
 from tests.core.reconciler.scenarios import KEEP, again, end, ended, lose, started
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import Create, WriteStatus
-from tf_dist.core.api.job import (
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.context import Create, WriteStatus
+from tf_dist.core.model.job import (
     CleanPodPolicy,
     RunPolicy,
     SuccessRule,
 )
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.reconcile import reconcile
 
 

@@ -10,10 +10,10 @@ import pytest
 from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
 from tests.core.reconciler.scenarios import lose, started
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Resize, Wait, chosen_job
-from tf_dist.core.api.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling
-from tf_dist.core.api.status import OutcomeKind, Phase, outcome_kind
 from tf_dist.core.diagnostics.outcome import job_outcome
+from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Wait, chosen_job
+from tf_dist.core.model.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling
+from tf_dist.core.model.status import OutcomeKind, Phase, outcome_kind
 from tf_dist.core.reconciler.requeue import UNPIN_AFTER
 
 BY = Preempt(by=JobKey("team", "urgent"), message="its priority is higher")

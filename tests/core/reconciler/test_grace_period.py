@@ -10,11 +10,11 @@ import pytest
 from tests.core.builders import EXIT_CODE, NEVER, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World, pinned_to
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Resize
-from tf_dist.core.api.job import Action, Event, Job, Rule, SuccessRule
-from tf_dist.core.api.status import LIVE, Phase
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit, Resize
+from tf_dist.core.model.job import Action, Event, Job, Rule, SuccessRule
+from tf_dist.core.model.status import LIVE, Phase
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.requeue import UNPIN_AFTER
 
 GRACE = 30.0

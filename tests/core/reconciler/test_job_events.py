@@ -8,8 +8,8 @@ import pytest
 
 from tests.core.builders import volcano_job
 from tests.core.reconciler.scenarios import started
-from tf_dist.core.api.context import Observed
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.context import Observed
+from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.job_events import job_events
 

@@ -10,15 +10,15 @@ import pytest
 from tests.core.builders import ON_FAILURE, START, replicas, v1_job, views, volcano_job
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World
-from tf_dist.core.api.assignment import Admit, PendingReason, Wait
-from tf_dist.core.api.context import Observed
-from tf_dist.core.api.job import Dependency, Job, Scheduling, TFConfigStyle
-from tf_dist.core.api.pods import UnreadyNode, unready_node
-from tf_dist.core.api.status import Phase
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import pending_reasons
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.resources.queue_resource import parse_queue
+from tf_dist.core.model.assignment import Admit, PendingReason, Wait
+from tf_dist.core.model.context import Observed
+from tf_dist.core.model.job import Dependency, Job, Scheduling, TFConfigStyle
+from tf_dist.core.model.pods import UnreadyNode, unready_node
+from tf_dist.core.model.status import Phase
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.job_context import node_loss_times, read_context
 from tf_dist.errors import InvalidJob, InvalidQueue
 

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.strategies import JOBS
 from tests.core.world import WAIT, World
 from tests.thorough import examples, thorough
-from tf_dist.core.api.assignment import Admit, Preempt, Resize
-from tf_dist.core.api.job import Job, JobKey
-from tf_dist.core.api.status import LIVE, STOPPED, TERMINAL
+from tf_dist.core.model.assignment import Admit, Preempt, Resize
+from tf_dist.core.model.job import Job, JobKey
+from tf_dist.core.model.status import LIVE, STOPPED, TERMINAL
 
 PODS = st.integers(0, 3)
 CODES = (0, 1, 127, 128, 137, 143)

@@ -21,13 +21,13 @@ from tests.core.builders import (
     written_status,
 )
 from tests.core.world import World, pinned_to
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Wait
-from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
-from tf_dist.core.api.status import OutcomeKind, Phase, display_phase, outcome_kind
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Wait
+from tf_dist.core.model.context import EmitEvent
+from tf_dist.core.model.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
+from tf_dist.core.model.status import OutcomeKind, Phase, display_phase, outcome_kind
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
 
 BY = Preempt(by=JobKey("default", "urgent"), message="its priority is 1000, that of this job 0")

@@ -6,11 +6,11 @@ from typing import Any
 
 from tests.core.builders import NEVER, ON_FAILURE, START, observed, replicas, v1_job, volcano_job
 from tests.core.world import World, pinned_to
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, Resize
-from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Action, Event, Job, Rule, Scheduling, TFConfigStyle
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit, Resize
+from tf_dist.core.model.context import EmitEvent
+from tf_dist.core.model.job import Action, Event, Job, Rule, Scheduling, TFConfigStyle
+from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.reconcile import reconcile
 
 

@@ -14,15 +14,15 @@ from tests.core.builders import (
 )
 from tests.core.reconciler.scenarios import again, end, ended, lose, started
 from tests.core.world import World
-from tf_dist.core.api.context import Create
-from tf_dist.core.api.job import (
+from tf_dist.core.model.context import Create
+from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
     Event,
     Rule,
     RunPolicy,
 )
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.status import Phase
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])

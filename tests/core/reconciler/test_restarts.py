@@ -10,13 +10,13 @@ import pytest
 from tests.core.builders import EVICTED, FAILED, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World
-from tf_dist.core.api import pods
-from tf_dist.core.api.assignment import Preempt
-from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Action, CleanPodPolicy, Event, ExitCodes, Rule, RunPolicy, SuccessRule
-from tf_dist.core.api.pod_events import PodEvent
-from tf_dist.core.api.pods import Disruption, Exit
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model import pods
+from tf_dist.core.model.assignment import Preempt
+from tf_dist.core.model.context import EmitEvent
+from tf_dist.core.model.job import Action, CleanPodPolicy, Event, ExitCodes, Rule, RunPolicy, SuccessRule
+from tf_dist.core.model.pod_events import PodEvent
+from tf_dist.core.model.pods import Disruption, Exit
+from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.restarts import failure_of
 
 

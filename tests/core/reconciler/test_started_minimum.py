@@ -9,11 +9,11 @@ import pytest
 
 from tests.core.builders import replicas, v1_job, volcano_job
 from tests.core.world import World, pinned_to
-from tf_dist.core.api.assignment import Admit, Resize
-from tf_dist.core.api.job import Action, Event, Job, Rule, Scheduling
-from tf_dist.core.api.pods import pod_view
-from tf_dist.core.api.status import Phase
 from tf_dist.core.diagnostics.replicas import replica_states
+from tf_dist.core.model.assignment import Admit, Resize
+from tf_dist.core.model.job import Action, Event, Job, Rule, Scheduling
+from tf_dist.core.model.pods import pod_view
+from tf_dist.core.model.status import Phase
 
 
 def of_four(least: int = 1, **fields: Any) -> Job:

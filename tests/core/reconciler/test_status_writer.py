@@ -9,10 +9,10 @@ import pytest
 
 from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, volcano_job, written_status
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.job import Action, Job, Rule
-from tf_dist.core.api.status import Admission, Counts, Phase, Status, display_phase, outcome_kind
-from tf_dist.core.api.status_codec import dump_status
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.job import Action, Job, Rule
+from tf_dist.core.model.status import Admission, Counts, Phase, Status, display_phase, outcome_kind
+from tf_dist.core.model.status_codec import dump_status
 from tf_dist.core.reconciler.status_writer import build_conditions, ready_text
 from tools.definitions.crds import tfjobs, volcano_jobs
 

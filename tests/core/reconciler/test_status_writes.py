@@ -9,11 +9,11 @@ import pytest
 
 from tests.core.builders import replicas, v1_job
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit, PendingReason
-from tf_dist.core.api.context import EmitEvent, Observed, WriteStatus
-from tf_dist.core.api.job import ReplicaId, SuccessRule
-from tf_dist.core.api.status import Phase
-from tf_dist.core.api.status_codec import (
+from tf_dist.core.model.assignment import Admit, PendingReason
+from tf_dist.core.model.context import EmitEvent, Observed, WriteStatus
+from tf_dist.core.model.job import ReplicaId, SuccessRule
+from tf_dist.core.model.status import Phase
+from tf_dist.core.model.status_codec import (
     FIELD,
     MEMORY_CONDITION,
     MEMORY_RESOURCE,

@@ -15,13 +15,13 @@ from tests.core.builders import (
 )
 from tests.core.reconciler.scenarios import again, end, ended, started
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.job import (
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.job import (
     Action,
     Rule,
     RunPolicy,
 )
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.status import Phase
 
 
 @pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])

@@ -7,11 +7,11 @@ import pytest
 from tests.core.builders import observed, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World, pinned_to
-from tf_dist.core.api.assignment import Admit, Resize
-from tf_dist.core.api.context import Create, Delete
-from tf_dist.core.api.job import CleanPodPolicy, RunPolicy, Scheduling, TFConfigStyle
-from tf_dist.core.api.pods import DISRUPTIONS_EXCEEDED
-from tf_dist.core.api.status import Phase, Status
+from tf_dist.core.model.assignment import Admit, Resize
+from tf_dist.core.model.context import Create, Delete
+from tf_dist.core.model.job import CleanPodPolicy, RunPolicy, Scheduling, TFConfigStyle
+from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED
+from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.sync import effective_clean_pod_policy
 

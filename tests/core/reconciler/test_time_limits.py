@@ -21,9 +21,10 @@ from tests.core.builders import (
 )
 from tests.core.reconciler.scenarios import end, ended, lose, started
 from tests.core.world import WAIT, World
-from tf_dist.core.api.assignment import Admit
-from tf_dist.core.api.context import DeleteJob, WriteStatus
-from tf_dist.core.api.job import (
+from tf_dist.core.diagnostics.outcome import job_outcome
+from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.context import DeleteJob, WriteStatus
+from tf_dist.core.model.job import (
     Action,
     Backoff,
     CleanPodPolicy,
@@ -33,8 +34,7 @@ from tf_dist.core.api.job import (
     RunPolicy,
     SuccessRule,
 )
-from tf_dist.core.api.status import OutcomeKind, Phase, outcome_kind
-from tf_dist.core.diagnostics.outcome import job_outcome
+from tf_dist.core.model.status import OutcomeKind, Phase, outcome_kind
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
 
 

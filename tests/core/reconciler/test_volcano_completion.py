@@ -11,14 +11,14 @@ from tests.core.builders import (
 )
 from tests.core.reconciler.scenarios import again, end, ended, lose, started
 from tests.core.world import World
-from tf_dist.core.api.job import (
+from tf_dist.core.model.job import (
     Action,
     CompletionByCounts,
     Dependency,
     Rule,
     RunPolicy,
 )
-from tf_dist.core.api.status import Phase
+from tf_dist.core.model.status import Phase
 
 
 def test_a_worker_that_failed_beside_an_endless_parameter_server_ends_the_job_as_failed() -> None:

@@ -7,9 +7,9 @@ import pytest
 from tests.core.builders import FAILED, replicas, volcano_job
 from tests.core.reconciler.scenarios import ended, started
 from tests.core.world import World
-from tf_dist.core.api.job import Action, CleanPodPolicy, Rule, RunPolicy
-from tf_dist.core.api.status import Phase
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.model.job import Action, CleanPodPolicy, Rule, RunPolicy
+from tf_dist.core.model.status import Phase
+from tf_dist.core.model.timestamps import format_time
 
 LIMIT = 3
 

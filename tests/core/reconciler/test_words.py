@@ -9,12 +9,12 @@ import pytest
 from tests.core.builders import NEVER, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import lose, started
 from tests.core.world import World
-from tf_dist.core.api.assignment import Preempt
-from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Action, CleanPodPolicy, DisruptionPolicy, Event, JobKey, Rule, RunPolicy
-from tf_dist.core.api.pods import pod_view
-from tf_dist.core.api.status import Phase
 from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
+from tf_dist.core.model.assignment import Preempt
+from tf_dist.core.model.context import EmitEvent
+from tf_dist.core.model.job import Action, CleanPodPolicy, DisruptionPolicy, Event, JobKey, Rule, RunPolicy
+from tf_dist.core.model.pods import pod_view
+from tf_dist.core.model.status import Phase
 
 
 def explain(world: World) -> tuple[Diagnosis, ...]:

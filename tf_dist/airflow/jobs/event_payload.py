@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.core.api.assignment import largest_job
-from tf_dist.core.api.status import OutcomeKind, display_phase
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
-from tf_dist.core.steps.wait_result import WaitResult, wait_outcome
+from tf_dist.core.model.assignment import largest_job
+from tf_dist.core.model.status import OutcomeKind, display_phase
+from tf_dist.core.pipeline.wait_result import WaitResult, wait_outcome
 from tf_dist.errors import TFDistError, Unavailable
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from tf_dist.airflow.jobs.task_identity import sanitized_name
 from tf_dist.airflow.templates import unfilled_problems
 from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
-from tf_dist.core.api.fieldpath import parse_field_path
-from tf_dist.core.api.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
 from tf_dist.core.dialects.common_annotations import queue_overrides
-from tf_dist.core.steps.run_options import is_template
+from tf_dist.core.model.fieldpath import parse_field_path
+from tf_dist.core.model.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
+from tf_dist.core.pipeline.run_options import is_template
 from tf_dist.errors import InvalidJob, Problem
 
 Render = Callable[[Any], Any]

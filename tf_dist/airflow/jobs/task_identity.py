@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.core.api.names import ANNOTATION_PREFIX, short_hash
+from tf_dist.core.model.names import ANNOTATION_PREFIX, short_hash
 
 TASK_LABEL: Final = f"{ANNOTATION_PREFIX}airflow-task"
 """Label that Airflow's operator writes on a job: the task instance, the same for each of its tries."""

@@ -30,11 +30,11 @@ from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_companion, create_job
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
-from tf_dist.core.api.job import Dialect
-from tf_dist.core.api.status import SUCCESSFUL, Phase
-from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.diagnostics.outcome import is_suspended
-from tf_dist.core.steps.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
+from tf_dist.core.model.job import Dialect
+from tf_dist.core.model.status import SUCCESSFUL, Phase
+from tf_dist.core.model.timestamps import parse_time
+from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 _WRITE_ATTEMPTS: Final = 20  # a job's controller writes into it, too: each Conflict means that another writer got on

@@ -43,10 +43,10 @@ from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api.status import OutcomeKind, Status
 from tf_dist.core.diagnostics.outcome import Outcome
-from tf_dist.core.steps.adoption import AdoptionAction, DriverChoice
-from tf_dist.core.steps.wait_result import WaitLimits, admission_limit
+from tf_dist.core.model.status import OutcomeKind, Status
+from tf_dist.core.pipeline.adoption import AdoptionAction, DriverChoice
+from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound
 
 if TYPE_CHECKING:

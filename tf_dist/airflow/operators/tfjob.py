@@ -15,7 +15,7 @@ from tf_dist.airflow.versions import (
     TaskDeferralTimeout,
     is_test_run,
 )
-from tf_dist.core.steps.run_options import Face, documented
+from tf_dist.core.pipeline.run_options import Face, documented
 from tf_dist.errors import InvalidJob
 
 if TYPE_CHECKING:

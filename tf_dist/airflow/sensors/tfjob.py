@@ -20,8 +20,8 @@ from tf_dist.airflow.versions import AirflowException, AirflowFailException, Air
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error
-from tf_dist.core.steps.run_options import choice_problems, job_name_problems
-from tf_dist.core.steps.wait_result import NO_LIMITS, WaitResult, evaluate_wait, wait_outcome
+from tf_dist.core.pipeline.run_options import choice_problems, job_name_problems
+from tf_dist.core.pipeline.wait_result import NO_LIMITS, WaitResult, evaluate_wait, wait_outcome
 from tf_dist.errors import InvalidJob, NotFound, TFDistError
 
 if TYPE_CHECKING:

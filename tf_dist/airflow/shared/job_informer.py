@@ -25,7 +25,7 @@ from tf_dist.cluster.api import PODS, LogOptions, Object, Resource
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import ClusterError, NotFound
 
 _READERS: Final = 16  # logs of containers that have ended which are read at a time

@@ -12,7 +12,7 @@ from tf_dist.cluster.client.informer import Informer, jittered_backoff
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 from tf_dist.errors import Forbidden
 
 

@@ -15,7 +15,7 @@ from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, Cluster, LogOptions, Object, Resource, Stream
 from tf_dist.controller.settings import JobRef
-from tf_dist.core.api.job import Job
+from tf_dist.core.model.job import Job
 
 _AT_ONCE: Final = 8
 _ON_THE_WIRE: Final = 0.1  # seconds after which a request takes no processor time before its answer comes

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tf_dist.airflow.shared.subscription import Subscription
     from tf_dist.airflow.shared.task_log import TriggerLog
     from tf_dist.client.monitor import WaitSteps
-    from tf_dist.core.steps.wait_result import WaitLimits
+    from tf_dist.core.pipeline.wait_result import WaitLimits
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class WaitRequest:
     @property
     def limits(self) -> WaitLimits:
         """How long to wait."""
-        from tf_dist.core.steps.wait_result import WaitLimits
+        from tf_dist.core.pipeline.wait_result import WaitLimits
 
         return WaitLimits(
             deadline=self.deadline,

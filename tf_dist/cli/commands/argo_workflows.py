@@ -16,7 +16,7 @@ PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 
 def argo_launch(context: typer.Context) -> None:
     """Run a job as a step of an Argo workflow; TFJobStep and the exported templates call it."""
-    from tf_dist.client.launch.main import main
+    from tf_dist.argo.launcher.main import main
 
     raise typer.Exit(main(context.args))
 
@@ -30,9 +30,9 @@ def argo_clean(
     timeout: options.Timeout = "2m",
 ) -> None:
     """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
+    from tf_dist.argo.launcher.step_cleanup import delete_workflow_jobs
     from tf_dist.client.connection import connect
-    from tf_dist.client.launch.step_cleanup import delete_workflow_jobs
-    from tf_dist.core.api.pod_events import counted
+    from tf_dist.core.model.pod_events import counted
     from tf_dist.errors import InvalidJob, Problem
 
     if not workflow_uid:

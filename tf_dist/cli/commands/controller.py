@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options
-from tf_dist.core.api.gang_scheduler import GangScheduler
+from tf_dist.core.model.gang_scheduler import GangScheduler
 
 if TYPE_CHECKING:
     from tf_dist.cluster.client.client_config import KubeContext
@@ -89,7 +89,7 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
 
     from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT
     from tf_dist.controller.manager import Manager, limit_shutdown_time, tune_garbage_collector
-    from tf_dist.controller.observability.prometheus import PrometheusRecorder
+    from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
     from tf_dist.controller.observability.signals import Signals
 
     tune_garbage_collector()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tf_dist.client.job_files import JobFiles, LoadedJob
     from tf_dist.client.yaml_files import FileProblem, YamlDocument
-    from tf_dist.core.api.job import Dialect, Job, ReplicaId
+    from tf_dist.core.model.job import Dialect, Job, ReplicaId
     from tf_dist.errors import Problem
 
 _MOST_SHOWN: Final = 20  # replicas of a type that a table and JSON show one by one
@@ -111,9 +111,9 @@ def plan(
     With -o yaml, a stream of objects that kubectl can apply. They have no owner: only a submitted job can be one.
     Of a type with more than 20 replicas, the table and JSON show 3, and YAML all: each TF_CONFIG names every replica.
     """
-    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.cli.findings import require_valid_files
     from tf_dist.client.job_files import load_job_files, one_job
-    from tf_dist.core.api.overrides import parse_overrides
+    from tf_dist.core.model.overrides import parse_overrides
 
     overrides = parse_overrides(changes or (), json=set_json or (), strings=set_string or ())
     bundle = require_valid_files(load_job_files([file], overrides, strict=strict))
@@ -145,8 +145,8 @@ def _placeholder(job: Job) -> Job:
 def planned(job: Job, replicas: Sequence[ReplicaId]) -> list[dict[str, Any]]:
     """Every object of the first attempt but those of other ``replicas``, without the owner that is not there yet."""
     from tf_dist.client.stored_jobs import replica_of
-    from tf_dist.core.api.status import Attempts
     from tf_dist.core.integrations import dispatch
+    from tf_dist.core.model.status import Attempts
     from tf_dist.core.podbuilder import replica_pod, services
     from tf_dist.core.podbuilder.tf_config import cluster_hosts
 
@@ -166,7 +166,7 @@ def unsupported_security(job: Job) -> list[str]:
     from tf_dist.cluster.kubelet.node.machine import find_user, node_features
     from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
     from tf_dist.cluster.kubelet.pod.security_context import plan_security
-    from tf_dist.core.api.status import Attempts
+    from tf_dist.core.model.status import Attempts
     from tf_dist.core.podbuilder import replica_pod
 
     here = node_features(isolated=sys.platform == "linux", enforced=("memory", "cpu"))  # the best that may be
@@ -214,7 +214,7 @@ def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 def gang_text(job: Job) -> str:
     """How many of its pods have to start together, in words."""
-    from tf_dist.core.api.pod_events import are
+    from tf_dist.core.model.pod_events import are
 
     least, total = job.scheduling.min_available, len(job.replicas)
     return "1 pod" if total == 1 else f"at least {least} of {total} pods {are(least, 'starts', 'start together')}"
@@ -222,8 +222,8 @@ def gang_text(job: Job) -> str:
 
 def requests_text(job: Job) -> dict[str, str]:
     """What the whole gang asks of the cluster."""
-    from tf_dist.core.api.quantity import format_quantity
     from tf_dist.core.gang.resources.pod_requests import add_resources, pod_sets
+    from tf_dist.core.model.quantity import format_quantity
 
     total = add_resources({r: v * one.count for r, v in one.requests.items()} for one in pod_sets(job))
     return {resource: format_quantity(value, resource) for resource, value in sorted(total.items())}
@@ -291,7 +291,7 @@ def convert(
 
     Queues of Volcano become queues of tf-dist with any --to.
     """
-    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.cli.findings import require_valid_files
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.dialects import convert as converted
@@ -347,9 +347,9 @@ def _show_losses(lost: list[FileProblem]) -> None:
 
 def _target(text: str) -> Dialect | None:
     """The format of jobs; None: they stay as they are."""
-    from tf_dist.core.api.fieldpath import suggestion
-    from tf_dist.core.api.job import Dialect
     from tf_dist.core.gang.resources.queue_resource import API_VERSION
+    from tf_dist.core.model.fieldpath import suggestion
+    from tf_dist.core.model.job import Dialect
     from tf_dist.errors import InvalidJob, Problem
 
     known = [dialect.value for dialect in Dialect]

@@ -13,7 +13,7 @@ from tf_dist.cli.output import STATE_STYLES
 if TYPE_CHECKING:
     from tf_dist.client.client import Client
     from tf_dist.client.stored_jobs import ClusterEvent, StoredJob
-    from tf_dist.core.api.pods import PodView
+    from tf_dist.core.model.pods import PodView
 
 
 def get(
@@ -30,7 +30,7 @@ def get(
     plain: options.Plain = False,
 ) -> None:
     """List submitted jobs, or show one."""
-    from tf_dist.cli.job_output import show_leaders
+    from tf_dist.cli.findings import show_leaders
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
@@ -110,10 +110,10 @@ def describe(
     """Show a job: what it asks for, how it stands, its replicas, its events, and what is to be said about them."""
     from dataclasses import asdict
 
-    from tf_dist.cli.job_output import show_findings
+    from tf_dist.cli.findings import show_findings
     from tf_dist.client.client import Client
     from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, leader_problems, summary
-    from tf_dist.core.api.pods import pod_views
+    from tf_dist.core.model.pods import pod_views
     from tf_dist.errors import InvalidJob
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
@@ -153,8 +153,8 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 def _spec(job: StoredJob) -> None:
     from tf_dist.cli.commands.file_checks import gang_text, requests_text
-    from tf_dist.core.api.assignment import granted_job, replica_difference_text
-    from tf_dist.core.api.pods import disruption_limit
+    from tf_dist.core.model.assignment import granted_job, replica_difference_text
+    from tf_dist.core.model.pods import disruption_limit
 
     spec, policy = job.job, job.job.run_policy
     output.line(output.styled(f"{spec.dialect.kind} {spec.key}", "bold") + f" ({job.stored['apiVersion']})")
@@ -175,10 +175,10 @@ def _spec(job: StoredJob) -> None:
 
 
 def _status(job: StoredJob, leader: str) -> None:
-    from tf_dist.core.api.pods import disruption_counts
-    from tf_dist.core.api.status import display_phase
-    from tf_dist.core.api.timestamps import format_time
     from tf_dist.core.diagnostics.display_text import format_duration
+    from tf_dist.core.model.pods import disruption_counts
+    from tf_dist.core.model.status import display_phase
+    from tf_dist.core.model.timestamps import format_time
 
     status = job.status
     _title("Status")
@@ -203,7 +203,7 @@ def _status(job: StoredJob, leader: str) -> None:
 
 
 def _conditions(job: StoredJob) -> None:
-    from tf_dist.core.api.status_codec import stored_status
+    from tf_dist.core.model.status_codec import stored_status
 
     conditions = stored_status(job.stored).get("conditions") or []
     rows = [
@@ -260,7 +260,7 @@ def explain(
     """Say in sentences why a job waits, or why it failed, and what to do about it."""
     from dataclasses import asdict
 
-    from tf_dist.cli.job_output import show_findings
+    from tf_dist.cli.findings import show_findings
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)

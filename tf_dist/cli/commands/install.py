@@ -9,7 +9,7 @@ import typer
 
 from tf_dist.cli import options, output
 from tf_dist.client import exit_codes
-from tf_dist.core.api.names import SYSTEM_NAMESPACE
+from tf_dist.core.model.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from tf_dist.cli.install.cluster_check import DefinitionDifference

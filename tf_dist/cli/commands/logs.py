@@ -28,7 +28,7 @@ def logs(
     plain: options.Plain = False,
 ) -> None:
     """Print the logs of all replicas together, each line with the name of the replica that wrote it."""
-    from tf_dist.cli.job_output import LinePrefixes
+    from tf_dist.cli.findings import LinePrefixes
     from tf_dist.client.client import Client
 
     since_seconds = options.parse_seconds(since, "--since")

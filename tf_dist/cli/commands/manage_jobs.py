@@ -34,12 +34,12 @@ def submit(
 
     On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """
-    from tf_dist.cli.job_output import require_valid_files, show_leaders
+    from tf_dist.cli.findings import require_valid_files, show_leaders
     from tf_dist.client.client import Client
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.submission import TargetNamespaces
     from tf_dist.client.wait import wait_for
-    from tf_dist.core.api.overrides import parse_overrides
+    from tf_dist.core.model.overrides import parse_overrides
 
     policies = options.policy_changes(fallback or (), on_eviction, on_preemption, admission_timeout)
     overrides = parse_overrides(changes or (), json=set_json or (), strings=[*(set_string or ()), *policies])
@@ -134,7 +134,7 @@ def scale(
 ) -> None:
     """Give a job another number of workers. Fewer: the last ones stop. More: they start when there is room."""
     from tf_dist.client.client import Client
-    from tf_dist.core.api.pod_events import counted
+    from tf_dist.core.model.pod_events import counted
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     job = client.get(name)
@@ -152,9 +152,9 @@ def scale(
 
 def _scaling_notes(job: StoredJob, before: int, workers: int) -> None:
     """What follows from it, where one would not expect it."""
-    from tf_dist.core.api.assignment import replica_bounds, replica_counts, resize_restarts
-    from tf_dist.core.api.job import Role
-    from tf_dist.core.api.pod_events import counted
+    from tf_dist.core.model.assignment import replica_bounds, replica_counts, resize_restarts
+    from tf_dist.core.model.job import Role
+    from tf_dist.core.model.pod_events import counted
 
     after, place = replica_counts(job.job), job.status.admission
     worker = next(spec for spec in job.job.replica_specs if spec.role is Role.WORKER)

@@ -73,7 +73,7 @@ def _of_volcano(cluster: Cluster, taken: set[str]) -> dict[str, tuple[Object, Ob
 
 
 def _missing(name: str, found: Sequence[Object]) -> NotFound:
-    from tf_dist.core.api.fieldpath import suggestion
+    from tf_dist.core.model.fieldpath import suggestion
     from tf_dist.errors import NotFound
 
     known = [one["metadata"]["name"] for one in found]
@@ -129,8 +129,8 @@ _MORE = ("WEIGHT", "ORDER", "PREEMPTION", "NAMESPACES", "BORROWED")
 
 def _row(depth: int, queue: Object, wide: bool) -> list[str]:
     from tf_dist.client.stored_jobs import now
-    from tf_dist.core.api.timestamps import parse_time
     from tf_dist.core.diagnostics.display_text import format_age
+    from tf_dist.core.model.timestamps import parse_time
 
     status = queue.get("status") or {}
     stands = [str(status.get(key, "-")) or "-" for key in ("pending", "admitted", "usage", "share")]
@@ -140,8 +140,8 @@ def _row(depth: int, queue: Object, wide: bool) -> list[str]:
 
 
 def _rules(queue: Object) -> list[str]:
-    from tf_dist.core.api.names import selector_text
     from tf_dist.core.gang.resources.queue_resource import read_queue
+    from tf_dist.core.model.names import selector_text
     from tf_dist.errors import InvalidQueue
 
     borrowed = (queue.get("status") or {}).get("borrowed") or {}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tf_dist.cli import options
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.steps.adoption import DriverChoice
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.pipeline.adoption import DriverChoice
 
 if TYPE_CHECKING:
     from tf_dist.client.job_files import LoadedJob
@@ -66,16 +66,16 @@ def run(
     75 when it was evicted or got no place in time.
     """
     from tf_dist.cli import output
-    from tf_dist.cli.job_output import require_valid_files
+    from tf_dist.cli.findings import require_valid_files
     from tf_dist.cli.run_output import view_of
     from tf_dist.client.connection import connect
     from tf_dist.client.job_files import load_job_files, one_job
     from tf_dist.client.run_session import RunRequest, run_here, run_on
     from tf_dist.client.submission import TargetNamespaces
     from tf_dist.controller.observability.signals import Signals
-    from tf_dist.core.api.overrides import parse_overrides
-    from tf_dist.core.api.timestamps import duration_text
     from tf_dist.core.dialects.common_annotations import with_startup_timeout
+    from tf_dist.core.model.overrides import parse_overrides
+    from tf_dist.core.model.timestamps import duration_text
 
     limit = options.parse_seconds(timeout)
     startup = options.parse_seconds(startup_timeout, "--startup-timeout")
@@ -132,7 +132,7 @@ def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) ->
 
 def _asked(gang: GangScheduler | None, *, here: bool) -> list[str]:
     """The change of the job that has it ask for a gang scheduler. InvalidJob where there is none but tf-dist's own."""
-    from tf_dist.core.api.names import GANG_SCHEDULER
+    from tf_dist.core.model.names import GANG_SCHEDULER
     from tf_dist.errors import InvalidJob, Problem
 
     if gang is None:

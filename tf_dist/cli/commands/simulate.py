@@ -75,7 +75,7 @@ def simulate(
 
 
 def _policies(wanted: list[str] | None) -> list[str]:
-    from tf_dist.core.api.fieldpath import suggestion
+    from tf_dist.core.model.fieldpath import suggestion
     from tf_dist.simulate.policies import POLICIES
 
     for name in wanted or ():
@@ -125,7 +125,7 @@ def _compare(make: Callable[[Scenario], Policy], scenarios: list[Scenario], *, r
 
 
 def _about(scenario: Scenario, seeds: int) -> str:
-    from tf_dist.core.api.pod_events import counted
+    from tf_dist.core.model.pod_events import counted
 
     cluster, jobs = scenario.cluster, counted(len(scenario.jobs), "job")
     gpus = f"{cluster.gpus} GPUs and " if cluster.gpus else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tf_dist import __version__
-from tf_dist.core.api.names import SYSTEM_NAMESPACE
+from tf_dist.core.model.names import SYSTEM_NAMESPACE
 
 Manifest = dict[str, Any]
 

@@ -26,7 +26,7 @@ from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.apiserver.storage.garbage_collector import POLICIES, DeleteOptions
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.object_admission import unmarshal_error
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.openapi.kubernetes_types import UNKNOWN, type_mistakes
 from tf_dist.errors import ClusterError, NotFound, Problem
 

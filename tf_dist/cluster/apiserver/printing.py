@@ -10,9 +10,9 @@ from tf_dist.cluster.api import Object, ObjectList, Resource
 from tf_dist.cluster.apiserver.requests import Request
 from tf_dist.cluster.apiserver.storage.api_resources import Kind
 from tf_dist.cluster.printer_columns import AdditionalPrinterColumn
-from tf_dist.core.api.fieldpath import value_at
-from tf_dist.core.api.timestamps import parse_time
 from tf_dist.core.diagnostics.display_text import format_age
+from tf_dist.core.model.fieldpath import value_at
+from tf_dist.core.model.timestamps import parse_time
 
 _NAME: Final = AdditionalPrinterColumn("Name", "metadata.name")
 _AGE: Final = AdditionalPrinterColumn("Age", "metadata.creationTimestamp", "date")

@@ -17,9 +17,6 @@ from typing import Any, NamedTuple
 from tf_dist.cluster.api import EVENTS, NODES, PODS, Object, PatchType, has_ended, new_event
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.core.api.fieldpath import value_at
-from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.placement import predicates
 from tf_dist.core.gang.placement.anti_affinity import (
     HOSTNAME,
@@ -30,6 +27,9 @@ from tf_dist.core.gang.placement.anti_affinity import (
     pods_exclude_each_other,
 )
 from tf_dist.core.gang.resources.pod_requests import pod_requests
+from tf_dist.core.model.fieldpath import value_at
+from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected
 
 _log = logging.getLogger(__name__)

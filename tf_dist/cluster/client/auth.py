@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from tf_dist.cluster.api_errors import Unauthorized
 from tf_dist.cluster.client.kubeconfig_file import ResolvedContext
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.model.timestamps import parse_time
 from tf_dist.errors import ClusterError
 
 

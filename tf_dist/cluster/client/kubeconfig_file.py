@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import nearest_word
+from tf_dist.core.model.fieldpath import nearest_word
 from tf_dist.errors import ClusterError
 
 _SECTIONS: Final = (("contexts", "context"), ("clusters", "cluster"), ("users", "user"))

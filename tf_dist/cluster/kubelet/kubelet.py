@@ -21,7 +21,7 @@ from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.pod_worker import PodWorker
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.model.timestamps import parse_time
 from tf_dist.errors import ClusterError, NotFound, Rejected
 
 

@@ -37,18 +37,18 @@ from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.informers.integration_informers import IntegrationInformers
-from tf_dist.controller.observability.metrics_recorder import InformerStats
+from tf_dist.controller.observability.metrics_interface import InformerStats
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api import names
-from tf_dist.core.api.context import Integration, ServedApis
-from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.pods import PodView, UnreadyNode, pod_view, unready_node
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
 from tf_dist.core.gang.resources.pod_index import takes_pod
 from tf_dist.core.gang.types import DEFAULT_QUEUE, AdmissionRequest
+from tf_dist.core.model import names
+from tf_dist.core.model.context import Integration, ServedApis
+from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.pods import PodView, UnreadyNode, pod_view, unready_node
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.commands import COMMAND, is_command_to
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 

@@ -12,8 +12,8 @@ from tf_dist.cluster.api import Object, Resource
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.api import names
-from tf_dist.core.api.context import ApiResource, Integration, ServedApis
+from tf_dist.core.model import names
+from tf_dist.core.model.context import ApiResource, Integration, ServedApis
 from tf_dist.errors import ClusterError, Forbidden, NotFound
 
 _LOG = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from sys import intern
 from typing import Any, Final, cast
 
 from tf_dist.cluster.api import VOLCANO_JOBS, Object
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, mappings, shared, text, texts
-from tf_dist.core.api.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, StoredPod, required_node
-from tf_dist.core.api.status import StoredDocument
 from tf_dist.core.gang.placement.anti_affinity import required_anti_affinity
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping, mappings, shared, text, texts
+from tf_dist.core.model.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, StoredPod, required_node
+from tf_dist.core.model.status import StoredDocument
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 _IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")

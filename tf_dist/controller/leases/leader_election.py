@@ -36,10 +36,10 @@ from tf_dist.controller.leases.lease import (
     renewed_lease,
     unique_identity,
 )
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.timestamps import parse_time
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Throttled
 
 _LOG = logging.getLogger(__name__)

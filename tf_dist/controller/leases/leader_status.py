@@ -11,8 +11,8 @@ from typing import Final
 
 from tf_dist.cluster.api import LEASES, Cluster, Object, Resource
 from tf_dist.controller.leases.lease import LeaseRecord, LeaseRef, leader_lease, system_namespace
-from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.timestamps import format_time, parse_time
+from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.timestamps import format_time, parse_time
 from tf_dist.errors import ClusterError, NotFound
 
 # Seconds for which a Lease that is not renewed may be the fault of two clocks.

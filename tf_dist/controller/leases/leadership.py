@@ -17,8 +17,8 @@ from tf_dist.controller.leases.lease import (
     leader_lease,
     unique_identity,
 )
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api import names
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.core.model import names
 from tf_dist.errors import ClusterError
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Object, Resource
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, number, text
-from tf_dist.core.api.timestamps import format_micro_time
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping, number, text
+from tf_dist.core.model.timestamps import format_micro_time
 
 LEASE_DURATION: Final = 15.0
 RENEW_INTERVAL: Final = 5.0

@@ -20,10 +20,10 @@ from tf_dist.cluster.api import EVENTS, Cluster, Object, Resource, new_event
 from tf_dist.cluster.client.retries import fenced_by
 from tf_dist.cluster.client.workqueue import TokenBucket
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
-from tf_dist.controller.observability.metrics_recorder import MetricsRecorder
-from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.names import short_hash
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.core.model.context import EmitEvent
+from tf_dist.core.model.names import short_hash
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import AlreadyExists, ClusterError, NotFound, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)

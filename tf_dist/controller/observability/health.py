@@ -16,7 +16,7 @@ from tf_dist.cluster.http_server import ConnectionLimits, ConnectionTrackingServ
 from tf_dist.errors import ClusterError
 
 if TYPE_CHECKING:
-    from tf_dist.controller.observability.metrics_recorder import ControllerStats
+    from tf_dist.controller.observability.metrics_interface import ControllerStats
 
 
 _TEXT: Final = "text/plain; charset=utf-8"

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from enum import StrEnum
 from typing import Final, TextIO
 
-from tf_dist.core.api.timestamps import format_micro_time
+from tf_dist.core.model.timestamps import format_micro_time
 
 current_job: Final[ContextVar[str]] = ContextVar("current_job", default="")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
-from tf_dist.core.api.status import (
+from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.model.status import (
     DISRUPTED,
     LIVE,
     STOPPED,
@@ -27,7 +28,6 @@ from tf_dist.core.api.status import (
     outcome_kind,
     preemptions,
 )
-from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.errors import (
     AdmissionTimeout,
     ImagePullFailed,

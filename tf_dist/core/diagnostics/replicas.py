@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tf_dist.core.api.assignment import granted_job, startable_replicas
-from tf_dist.core.api.job import Event, Job, ReplicaId, ReplicaSpec, Role
-from tf_dist.core.api.pod_events import classify_pods, exit_text, signal_name
-from tf_dist.core.api.pods import Exit, PodPhase, PodView, stable_reason
-from tf_dist.core.api.status import LIVE, Failure, Phase, Status
+from tf_dist.core.model.assignment import granted_job, startable_replicas
+from tf_dist.core.model.job import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model.pod_events import classify_pods, exit_text, signal_name
+from tf_dist.core.model.pods import Exit, PodPhase, PodView, stable_reason
+from tf_dist.core.model.status import LIVE, Failure, Phase, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

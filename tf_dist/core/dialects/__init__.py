@@ -2,7 +2,7 @@
 
 ``parse`` is for files: strict, all problems at once, warnings for what most likely was not meant. ``read`` is for
 objects of a cluster: tolerant of what it does not know, and fast. Both give the same
-:class:`~tf_dist.core.api.job.Job` for a document that both accept.
+:class:`~tf_dist.core.model.job.Job` for a document that both accept.
 """
 
 from __future__ import annotations

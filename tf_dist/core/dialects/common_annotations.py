@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, suggestion, value_at
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job
-from tf_dist.core.api.names import (
+from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
+from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.model.fieldpath import FieldPath, suggestion, value_at
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job
+from tf_dist.core.model.names import (
     ADMISSION_TIMEOUT,
     EVALUATOR_IN_CLUSTER,
     FALLBACK,
@@ -30,10 +32,8 @@ from tf_dist.core.api.names import (
     RECOVERY_TIMEOUT,
     STARTUP_TIMEOUT,
 )
-from tf_dist.core.api.overrides import Override
-from tf_dist.core.api.timestamps import parse_duration
-from tf_dist.core.dialects.common_schema import INT32_MAX, written_number
-from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
+from tf_dist.core.model.overrides import Override
+from tf_dist.core.model.timestamps import parse_duration
 
 _SHOWN: Final = 40
 

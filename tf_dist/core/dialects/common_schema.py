@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, value_at
-from tf_dist.core.api.job import MAX_REPLICAS, JobKey
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath, list_items, value_at
+from tf_dist.core.model.job import MAX_REPLICAS, JobKey
 
 SUSPEND_ANNOTATION: Final = names.SUSPEND
 SERVICES_ANNOTATION: Final = names.SERVICES

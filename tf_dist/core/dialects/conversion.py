@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Action, Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.dialects import emit
 from tf_dist.core.dialects.common_schema import TF_CONTAINER
 from tf_dist.core.dialects.emit import EXIT_SAMPLES, Key, has_role, job_semantics, role_of
 from tf_dist.core.dialects.parsing import Parsed, parse
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import AFFINITY, PREEMPTABLE, SLA
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Action, Dialect, Document, Job, ReplicaSpec
 from tf_dist.errors import InvalidJob, Problem
 
 

@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tf_dist.core.api.assignment import start_counts
-from tf_dist.core.api.fieldpath import list_items, mapping, value_at
-from tf_dist.core.api.job import (
+from tf_dist.core.dialects.common_schema import (
+    SERVICES_ANNOTATION,
+    SUSPEND_ANNOTATION,
+    TF_CONTAINER,
+    TF_PORT,
+    TF_PORT_NAME,
+    without_none,
+)
+from tf_dist.core.model.assignment import start_counts
+from tf_dist.core.model.fieldpath import list_items, mapping, value_at
+from tf_dist.core.model.job import (
     Action,
     Dialect,
     Document,
@@ -23,15 +31,7 @@ from tf_dist.core.api.job import (
     ServiceStyle,
     TFConfigStyle,
 )
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, QUEUE
-from tf_dist.core.dialects.common_schema import (
-    SERVICES_ANNOTATION,
-    SUSPEND_ANNOTATION,
-    TF_CONTAINER,
-    TF_PORT,
-    TF_PORT_NAME,
-    without_none,
-)
+from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS, QUEUE
 
 UNLIMITED: Final = 1_000_000
 """Restarts that stand for no limit: Volcano cannot say "unlimited"."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath
-from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.dialects.field_errors import FieldErrors
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath
+from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 
 MAX_VARIABLE: Final = 131_071
 """The bytes of ``NAME=value``; the kernel adds a NUL (``MAX_ARG_STRLEN``)."""

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, suggestion, text, value_at
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job, Role
-from tf_dist.core.api.overrides import Override, apply_overrides
-from tf_dist.core.api.timestamps import duration_text
 from tf_dist.core.dialects import parsing
 from tf_dist.core.dialects.common_annotations import annotation_path, check_disruption_policy
 from tf_dist.core.dialects.common_schema import written_number
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
 from tf_dist.core.dialects.registry import current, dialect_of, spec_dialect
 from tf_dist.core.dialects.step_overrides import StepOverrides, apply_step_overrides, replica_paths
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, suggestion, text, value_at
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import MAX_REPLICAS, Dialect, DisruptionPolicy, Document, Job, Role
+from tf_dist.core.model.overrides import Override, apply_overrides
+from tf_dist.core.model.timestamps import duration_text
 from tf_dist.errors import InvalidJob, Problem
 
 MAX_FALLBACKS: Final = 8

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, nearest_word, suggestion
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, nearest_word, suggestion
 from tf_dist.errors import InvalidJob, Problem
 
 MISSING: Final = "is required and missing"

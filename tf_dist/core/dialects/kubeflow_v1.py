@@ -10,27 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, suggestion, value_at
-from tf_dist.core.api.job import (
-    Action,
-    CleanPodPolicy,
-    Dialect,
-    Document,
-    Event,
-    ExitCodes,
-    Job,
-    ReplicaSpec,
-    Role,
-    Rule,
-    RunPolicy,
-    Scheduling,
-    ServiceStyle,
-    SuccessRule,
-    TFConfigStyle,
-)
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
-from tf_dist.core.api.pod_events import counted
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
@@ -53,6 +32,27 @@ from tf_dist.core.dialects.common_schema import (
 )
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.pod_template import read_quantities, require_container
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, suggestion, value_at
+from tf_dist.core.model.job import (
+    Action,
+    CleanPodPolicy,
+    Dialect,
+    Document,
+    Event,
+    ExitCodes,
+    Job,
+    ReplicaSpec,
+    Role,
+    Rule,
+    RunPolicy,
+    Scheduling,
+    ServiceStyle,
+    SuccessRule,
+    TFConfigStyle,
+)
+from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
+from tf_dist.core.model.pod_events import counted
 from tf_dist.errors import Problem
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")

@@ -14,25 +14,6 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, mappings, text, value_at
-from tf_dist.core.api.job import (
-    Action,
-    CleanPodPolicy,
-    Dialect,
-    Document,
-    Event,
-    Job,
-    ReplicaSpec,
-    Role,
-    Rule,
-    RunPolicy,
-    Scheduling,
-    SuccessRule,
-    TFConfigStyle,
-)
-from tf_dist.core.api.names import KEPT_NAME, MAX_WORKERS, MIN_WORKERS, short_hash
-from tf_dist.core.api.pod_events import are, counted
 from tf_dist.core.dialects import common_annotations
 from tf_dist.core.dialects.common_schema import (
     MAX_NAME,
@@ -54,6 +35,25 @@ from tf_dist.core.dialects.common_schema import (
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
 from tf_dist.core.dialects.pod_template import require_container
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, text, value_at
+from tf_dist.core.model.job import (
+    Action,
+    CleanPodPolicy,
+    Dialect,
+    Document,
+    Event,
+    Job,
+    ReplicaSpec,
+    Role,
+    Rule,
+    RunPolicy,
+    Scheduling,
+    SuccessRule,
+    TFConfigStyle,
+)
+from tf_dist.core.model.names import KEPT_NAME, MAX_WORKERS, MIN_WORKERS, short_hash
+from tf_dist.core.model.pod_events import are, counted
 
 TYPES: Final = ("MASTER", "PS", "WORKER")
 DEFAULT_IMAGE: Final = "tensorflow/tensorflow:1.3.0"

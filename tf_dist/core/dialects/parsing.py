@@ -9,9 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, text, value_at
-from tf_dist.core.api.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
-from tf_dist.core.api.names import SYSTEM_CLASSES
 from tf_dist.core.dialects import common_annotations, kubeflow_v1, placeholders, volcano
 from tf_dist.core.dialects.common_schema import SUSPEND_ANNOTATION, RawTemplate, template_containers
 from tf_dist.core.dialects.environment import check_environment
@@ -27,6 +24,9 @@ from tf_dist.core.dialects.registry import (
     dialect_of,
     spec_dialect,
 )
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, text, value_at
+from tf_dist.core.model.job import MAX_REPLICAS, Dialect, Document, Job, TFConfigStyle
+from tf_dist.core.model.names import SYSTEM_CLASSES
 from tf_dist.errors import InvalidJob, Problem
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tf_dist.core.api.fieldpath import FieldPath, parse_field_path
+from tf_dist.core.model.fieldpath import FieldPath, parse_field_path
 from tf_dist.errors import Problem
 
 

@@ -11,9 +11,6 @@ from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, mappings, nearest_word, value_at
-from tf_dist.core.api.names import is_label_key
-from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import MAX_CONTAINERS, MAX_NAME, check_label, container_names
 from tf_dist.core.dialects.field_errors import (
     MISSING,
@@ -26,6 +23,9 @@ from tf_dist.core.dialects.field_errors import (
 )
 from tf_dist.core.dialects.pod_rules.field_rules import PORT_NAME
 from tf_dist.core.dialects.pod_rules.typed_values import check_typed
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, nearest_word, value_at
+from tf_dist.core.model.names import is_label_key
+from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.core.openapi.kubernetes_types import (
     fields_of,
 )

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from tf_dist.core.api.fieldpath import FieldPath, mapping, nearest_word, suggestion, value_at
-from tf_dist.core.api.job import Dialect, Document, Job
-from tf_dist.core.api.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volcano_schema
 from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
 from tf_dist.core.dialects.volcano_extensions.related_kinds import related_kind
+from tf_dist.core.model.fieldpath import FieldPath, mapping, nearest_word, suggestion, value_at
+from tf_dist.core.model.job import Dialect, Document, Job
+from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.errors import InvalidJob, Problem
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role
-from tf_dist.core.api.names import MAX_WORKERS
-from tf_dist.core.api.overrides import Override, apply_overrides
-from tf_dist.core.api.pod_events import are, counted
 from tf_dist.core.dialects.common_annotations import queue_overrides, worker_bound
 from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role
+from tf_dist.core.model.names import MAX_WORKERS
+from tf_dist.core.model.overrides import Override, apply_overrides
+from tf_dist.core.model.pod_events import are, counted
 from tf_dist.errors import InvalidJob, Problem
 
 _SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {

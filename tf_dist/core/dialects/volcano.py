@@ -9,26 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import (
-    Action,
-    CleanPodPolicy,
-    CompletionByCounts,
-    Dependency,
-    Dialect,
-    Document,
-    Event,
-    Job,
-    ReplicaSpec,
-    Role,
-    RunPolicy,
-    Scheduling,
-    ServiceStyle,
-    TFConfigStyle,
-)
-from tf_dist.core.api.names import GANG_SCHEDULER, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.api.pod_events import counted
 from tf_dist.core.dialects import common_annotations, volcano_schema
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
@@ -45,6 +25,26 @@ from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.volcano_extensions import job_plugins, scheduler_annotations
 from tf_dist.core.dialects.volcano_extensions.job_plugins import TensorFlowPlugin
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, VolcanoJob, task_name
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import (
+    Action,
+    CleanPodPolicy,
+    CompletionByCounts,
+    Dependency,
+    Dialect,
+    Document,
+    Event,
+    Job,
+    ReplicaSpec,
+    Role,
+    RunPolicy,
+    Scheduling,
+    ServiceStyle,
+    TFConfigStyle,
+)
+from tf_dist.core.model.names import GANG_SCHEDULER, MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.model.pod_events import counted
 from tf_dist.errors import Problem
 
 DEFAULT_MAX_RETRY: Final = 3

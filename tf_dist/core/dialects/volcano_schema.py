@@ -10,9 +10,6 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from tf_dist.core.api.fieldpath import FieldPath, suggestion
-from tf_dist.core.api.job import Action, Event, ExitCodes, Rule
-from tf_dist.core.api.timestamps import parse_go_duration
 from tf_dist.core.dialects.common_schema import (
     INT32_MAX,
     Count,
@@ -24,6 +21,9 @@ from tf_dist.core.dialects.common_schema import (
     Template,
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
+from tf_dist.core.model.fieldpath import FieldPath, suggestion
+from tf_dist.core.model.job import Action, Event, ExitCodes, Rule
+from tf_dist.core.model.timestamps import parse_go_duration
 
 MAX_TASKS = 256
 """So many tasks a job may have: each is compared with each when an API server checks one."""

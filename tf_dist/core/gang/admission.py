@@ -6,10 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, fallback_job
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import LIVE
 from tf_dist.core.gang.gang_builder import build_gang, gang_with_problem, refused_priority_class
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.quota import QueueUsage
@@ -29,6 +25,10 @@ from tf_dist.core.gang.types import (
     GangDecisionError,
     Resources,
 )
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit, PendingReason, Verdict, fallback_job
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import LIVE
 
 _NO_ORPHANS: Final[Mapping[str, Resources]] = {}
 

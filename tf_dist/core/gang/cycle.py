@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from math import inf
 
-from tf_dist.core.api.assignment import Admit, Resize, Sizes, Verdict
 from tf_dist.core.gang import elastic, messages, preemption, usage
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache
@@ -16,6 +15,7 @@ from tf_dist.core.gang.placement.assumed_pods import AssumedPods, NodeAssignment
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
+from tf_dist.core.model.assignment import Admit, Resize, Sizes, Verdict
 
 _Head = tuple[QueueIterator, Workload, EquivalentGangs]
 

@@ -8,21 +8,6 @@ from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import (
-    PendingReason,
-    Placement,
-    chosen_job,
-    fallback_job,
-    grows_live,
-    replica_nodes,
-    requires_domain,
-    topology_label,
-)
-from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, priority_class
-from tf_dist.core.api.lifecycle_policy import policy_may_restart
-from tf_dist.core.api.status import NO_PODS, Phase, Status
-from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.gang.placement.anti_affinity import ExclusiveResources
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_index import BoundPods
@@ -36,6 +21,21 @@ from tf_dist.core.gang.types import (
     PriorityClass,
     TopologyRequest,
 )
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import (
+    PendingReason,
+    Placement,
+    chosen_job,
+    fallback_job,
+    grows_live,
+    replica_nodes,
+    requires_domain,
+    topology_label,
+)
+from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec, priority_class
+from tf_dist.core.model.lifecycle_policy import policy_may_restart
+from tf_dist.core.model.status import NO_PODS, Phase, Status
+from tf_dist.core.model.timestamps import parse_duration
 
 _MAX_PROBLEM: Final = 500  # characters
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang import usage
 from tf_dist.core.gang.placement.pod_sets import GangRequest, PodsOnNode
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Resources
 from tf_dist.core.gang.usage import Usage
+from tf_dist.core.model.job import JobKey
 
 
 class Rank(NamedTuple):

@@ -10,11 +10,6 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_dist.core.api import timestamps
-from tf_dist.core.api.assignment import PendingReason, Sizes, Wait
-from tf_dist.core.api.job import JobKey
-from tf_dist.core.api.pod_events import MAX_LISTED, are, counted, join_names
-from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.gang_workload import EquivalentGangs, Workload
@@ -23,6 +18,11 @@ from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequ
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources, UnavailableNode
+from tf_dist.core.model import timestamps
+from tf_dist.core.model.assignment import PendingReason, Sizes, Wait
+from tf_dist.core.model.job import JobKey
+from tf_dist.core.model.pod_events import MAX_LISTED, are, counted, join_names
+from tf_dist.core.model.quantity import format_quantity
 
 
 def time_of_day(time: float, now: float) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
-from tf_dist.core.api.assignment import Preempt, Resize, Verdict
 from tf_dist.core.gang import messages, usage
 from tf_dist.core.gang.backfill import placed_pods, releases_underway
 from tf_dist.core.gang.cache import SchedulerCache
@@ -23,6 +22,7 @@ from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest, PodsOnNo
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import AdmissionPolicy, PreemptionPolicy, Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now, retake
+from tf_dist.core.model.assignment import Preempt, Resize, Verdict
 
 _FEW: Final = 16
 """So many steps are tried one by one for whether they are needed."""

@@ -13,9 +13,6 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from tf_dist.core.api.assignment import PendingReason
-from tf_dist.core.api.fieldpath import nearest_word
-from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.cohorts import (
     CohortNode,
     build_cohorts,
@@ -23,6 +20,9 @@ from tf_dist.core.gang.cohorts import (
     resources_in_billionths,
 )
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue, Resources
+from tf_dist.core.model.assignment import PendingReason
+from tf_dist.core.model.fieldpath import nearest_word
+from tf_dist.core.model.quantity import format_quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from tf_dist.core.api.assignment import Admit, PendingReason, Verdict, Wait
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.cycle import SchedulingCycle
@@ -14,6 +13,7 @@ from tf_dist.core.gang.messages import explain_wait, unsatisfiable
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node
+from tf_dist.core.model.assignment import Admit, PendingReason, Verdict, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

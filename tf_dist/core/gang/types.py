@@ -8,13 +8,13 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tf_dist.core.api.assignment import PendingReason
-from tf_dist.core.api.job import Document, Job, JobKey
-from tf_dist.core.api.names import Requirements
+from tf_dist.core.model.assignment import PendingReason
+from tf_dist.core.model.job import Document, Job, JobKey
+from tf_dist.core.model.names import Requirements
 
 if TYPE_CHECKING:
-    from tf_dist.core.api.assignment import Placement, Sizes
-    from tf_dist.core.api.status import Status
+    from tf_dist.core.model.assignment import Placement, Sizes
+    from tf_dist.core.model.status import Status
 
 
 _NONE: Final = Decimal(0)

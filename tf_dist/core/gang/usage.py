@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tf_dist.core.api.assignment import Placement, Sizes
 from tf_dist.core.gang.placement.pod_sets import GangRequest, PodClass, PodSetRequest, PodsOnNode, total_resources
 from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.types import Gang, PodSet, Resources
+from tf_dist.core.model.assignment import Placement, Sizes
 
 
 class UnstartedPods(NamedTuple):

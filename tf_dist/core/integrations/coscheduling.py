@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tf_dist.core.api.assignment import Verdict
-from tf_dist.core.api.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Document, ReplicaId
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
+from tf_dist.core.model.assignment import Verdict
+from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Document, ReplicaId
 
 POD_GROUP: Final = ApiResource(group="scheduling.x-k8s.io", kind="PodGroup", plural="podgroups", versions=("v1alpha1",))
 

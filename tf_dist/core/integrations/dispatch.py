@@ -6,9 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
-from tf_dist.core.api.context import (
+from tf_dist.core.gang.types import DEFAULT_QUEUE
+from tf_dist.core.integrations.coscheduling import COSCHEDULING
+from tf_dist.core.integrations.interface import Body
+from tf_dist.core.integrations.kueue import KUEUE
+from tf_dist.core.integrations.volcano_pod_group import VOLCANO
+from tf_dist.core.integrations.workload_api import WORKLOAD_API
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.context import (
     Action,
     ApiResource,
     Create,
@@ -18,17 +24,11 @@ from tf_dist.core.api.context import (
     ReconcileContext,
     ServedApis,
 )
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId
-from tf_dist.core.api.pod_events import classify_pods
-from tf_dist.core.api.pods import PodView
-from tf_dist.core.api.status import LIVE, Status
-from tf_dist.core.api.timestamps import round_time
-from tf_dist.core.gang.types import DEFAULT_QUEUE
-from tf_dist.core.integrations.coscheduling import COSCHEDULING
-from tf_dist.core.integrations.interface import Body
-from tf_dist.core.integrations.kueue import KUEUE
-from tf_dist.core.integrations.volcano_pod_group import VOLCANO
-from tf_dist.core.integrations.workload_api import WORKLOAD_API
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId
+from tf_dist.core.model.pod_events import classify_pods
+from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.status import LIVE, Status
+from tf_dist.core.model.timestamps import round_time
 
 INTEGRATIONS: Final[Mapping[str, Integration]] = {one.name: one for one in (VOLCANO, COSCHEDULING, KUEUE, WORKLOAD_API)}
 

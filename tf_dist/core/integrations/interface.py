@@ -10,8 +10,10 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import (
+from tf_dist.core.gang.resources.pod_requests import add_resources, pod_priorities, pod_requests
+from tf_dist.core.gang.types import PriorityClass
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import (
     Admit,
     PendingReason,
     Resize,
@@ -20,13 +22,11 @@ from tf_dist.core.api.assignment import (
     replica_counts,
     start_counts,
 )
-from tf_dist.core.api.context import ApiResource, ReconcileContext, ServedApis, Update
-from tf_dist.core.api.fieldpath import mapping, mappings
-from tf_dist.core.api.job import Document, Job
-from tf_dist.core.api.pod_events import are, counted, join_names, minimum_met, placed_counts
-from tf_dist.core.api.quantity import format_quantity
-from tf_dist.core.gang.resources.pod_requests import add_resources, pod_priorities, pod_requests
-from tf_dist.core.gang.types import PriorityClass
+from tf_dist.core.model.context import ApiResource, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.fieldpath import mapping, mappings
+from tf_dist.core.model.job import Document, Job
+from tf_dist.core.model.pod_events import are, counted, join_names, minimum_met, placed_counts
+from tf_dist.core.model.quantity import format_quantity
 
 Body = dict[str, Any]
 

@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Admit, PendingReason, Preempt, Verdict, Wait, replica_bounds
-from tf_dist.core.api.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
-from tf_dist.core.api.fieldpath import mapping, mappings, number, text, texts
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import MAX_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role, priority_class
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Verdict, Wait, replica_bounds
+from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.fieldpath import mapping, mappings, number, text, texts
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import MAX_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role, priority_class
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.podbuilder import replica_pod
 
 PRIORITY: Final = ApiResource(

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tf_dist.core.api.assignment import PendingReason, Verdict, Wait
-from tf_dist.core.api.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
-from tf_dist.core.api.fieldpath import mapping, text
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
+from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.fieldpath import mapping, text
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, priority_class
 
 POD_GROUP: Final = ApiResource(
     group="scheduling.volcano.sh", kind="PodGroup", plural="podgroups", versions=("v1beta1",)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tf_dist.core.api.assignment import Preempt, Verdict
-from tf_dist.core.api.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
-from tf_dist.core.api.gang_scheduler import GangScheduler
-from tf_dist.core.api.job import Document, ReplicaId, priority_class
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
+from tf_dist.core.model.assignment import Preempt, Verdict
+from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
+from tf_dist.core.model.gang_scheduler import GangScheduler
+from tf_dist.core.model.job import Document, ReplicaId, priority_class
 
 _GROUP: Final = "scheduling.k8s.io"
 POD_GROUP: Final = ApiResource(

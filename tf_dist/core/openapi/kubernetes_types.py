@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
-from tf_dist.core.api.fieldpath import FieldPath
-from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.model.fieldpath import FieldPath
+from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.model.timestamps import parse_time
 
 NOT_THERE: Final = "missing"
 UNKNOWN: Final = "unknown"

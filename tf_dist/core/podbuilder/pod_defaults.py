@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import list_items, mapping
-from tf_dist.core.api.job import Dialect, Job, ReplicaSpec
+from tf_dist.core.model.fieldpath import list_items, mapping
+from tf_dist.core.model.job import Dialect, Job, ReplicaSpec
 
 Body = dict[str, Any]
 

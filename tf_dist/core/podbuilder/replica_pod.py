@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items
-from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
-from tf_dist.core.api.pods import REQUIRED_AFFINITY
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import list_items
+from tf_dist.core.model.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle, TFConfigStyle
+from tf_dist.core.model.pods import REQUIRED_AFFINITY
 from tf_dist.core.podbuilder import pod_defaults, tf_config, volcano_plugins
 from tf_dist.core.podbuilder.tf_config import ClusterHosts, build_tf_config, cluster_hosts
 

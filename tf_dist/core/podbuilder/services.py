@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items
-from tf_dist.core.api.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import list_items
+from tf_dist.core.model.job import Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
 from tf_dist.core.podbuilder import volcano_plugins
 from tf_dist.core.podbuilder.replica_pod import PORT_NAME
 

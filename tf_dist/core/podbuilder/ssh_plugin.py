@@ -10,8 +10,8 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId, SSHPlugin
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, ReplicaId, SSHPlugin
 
 Body = dict[str, Any]
 

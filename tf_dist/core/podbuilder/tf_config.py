@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec, Role, TFConfigStyle
 from tf_dist.core.podbuilder.pod_defaults import pull_policy_of_peers
 
 ClusterHosts = Mapping[str, Sequence[str]]

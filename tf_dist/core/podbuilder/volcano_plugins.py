@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId, ReplicaSpec
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec
 from tf_dist.core.podbuilder.ssh_plugin import mount_keys
 
 Body = dict[str, Any]

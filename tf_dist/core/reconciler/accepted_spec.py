@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.context import Plan, WriteStatus
-from tf_dist.core.api.fieldpath import list_items, mapping, updated, value_at
-from tf_dist.core.api.job import Document, Job
-from tf_dist.core.api.status import AcceptedSpec, RefusedSpec, Status, display_phase
-from tf_dist.core.api.status_codec import FIELD, dump_status, stored_status
-from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.dialects import as_written, parse, read, update_problems
 from tf_dist.core.dialects.common_schema import SERVICES_ANNOTATION, SUSPEND_ANNOTATION
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import SLA
+from tf_dist.core.model import names
+from tf_dist.core.model.context import Plan, WriteStatus
+from tf_dist.core.model.fieldpath import list_items, mapping, updated, value_at
+from tf_dist.core.model.job import Document, Job
+from tf_dist.core.model.status import AcceptedSpec, RefusedSpec, Status, display_phase
+from tf_dist.core.model.status_codec import FIELD, dump_status, stored_status
+from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.reconciler.job_context import with_accepted_spec
 from tf_dist.core.reconciler.job_events import spec_events
 from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED, spec_condition

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.context import Action, Delete, EmitEvent, ReconcileContext
-from tf_dist.core.api.fieldpath import mapping, text
-from tf_dist.core.api.job import Action as PolicyAction
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.status import COMMAND_ISSUED, Phase, Status
+from tf_dist.core.model.context import Action, Delete, EmitEvent, ReconcileContext
+from tf_dist.core.model.fieldpath import mapping, text
+from tf_dist.core.model.job import Action as PolicyAction
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.status import COMMAND_ISSUED, Phase, Status
 from tf_dist.core.reconciler import restarts
 
 COMMAND: Final = "Command"

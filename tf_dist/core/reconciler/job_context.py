@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, overload
 
-from tf_dist.core.api.assignment import chosen_job, granted_job
-from tf_dist.core.api.context import Observed, ReconcileContext
-from tf_dist.core.api.fieldpath import mappings, number, updated
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.pod_events import classify_pods
-from tf_dist.core.api.pods import NODE_LOST, Disruption, PodView
-from tf_dist.core.api.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
-from tf_dist.core.api.timestamps import format_time, round_time
 from tf_dist.core.integrations.dispatch import integration_of, with_verdict
+from tf_dist.core.model.assignment import chosen_job, granted_job
+from tf_dist.core.model.context import Observed, ReconcileContext
+from tf_dist.core.model.fieldpath import mappings, number, updated
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pod_events import classify_pods
+from tf_dist.core.model.pods import NODE_LOST, Disruption, PodView
+from tf_dist.core.model.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
+from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.reconciler.requeue import NODE_EXCLUDED_FOR, requeue_backoff
 
 

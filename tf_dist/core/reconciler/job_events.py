@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tf_dist.core.api.assignment import PendingReason, Resize
-from tf_dist.core.api.context import EmitEvent, ReconcileContext
-from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.job import Dialect, Job
-from tf_dist.core.api.pod_events import exit_text, held_text
-from tf_dist.core.api.pods import PodPhase
-from tf_dist.core.api.status import (
+from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
+from tf_dist.core.integrations.dispatch import names_idle_scheduler
+from tf_dist.core.model.assignment import PendingReason, Resize
+from tf_dist.core.model.context import EmitEvent, ReconcileContext
+from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.job import Dialect, Job
+from tf_dist.core.model.pod_events import exit_text, held_text
+from tf_dist.core.model.pods import PodPhase
+from tf_dist.core.model.status import (
     COMMAND_ISSUED,
     INVALID_SPEC,
     LIVE,
@@ -28,8 +30,6 @@ from tf_dist.core.api.status import (
     Phase,
     Status,
 )
-from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
-from tf_dist.core.integrations.dispatch import names_idle_scheduler
 from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED
 from tf_dist.core.reconciler.tfjob_messages import phase_text, resumed_text
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.assignment import (
+from tf_dist.core.model.assignment import (
     PendingReason,
     admitted_with,
     placement_within,
@@ -29,12 +29,12 @@ from tf_dist.core.api.assignment import (
     resize_restarts,
     startable_replicas,
 )
-from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import DisruptionPolicy, Event, ReplicaId
-from tf_dist.core.api.pod_events import gang_is_placed, join_names
-from tf_dist.core.api.pods import PodView, UnreadyNode
-from tf_dist.core.api.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
-from tf_dist.core.api.timestamps import format_time, round_time
+from tf_dist.core.model.context import ReconcileContext
+from tf_dist.core.model.job import DisruptionPolicy, Event, ReplicaId
+from tf_dist.core.model.pod_events import gang_is_placed, join_names
+from tf_dist.core.model.pods import PodView, UnreadyNode
+from tf_dist.core.model.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
+from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.reconciler.requeue import requeue, with_size
 from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until, dependencies_met
 

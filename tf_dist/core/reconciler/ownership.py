@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.api.job import Dialect, Document
-from tf_dist.core.api.names import TRAINING_OPERATOR
-from tf_dist.core.api.status import StoredDocument
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.model.job import Dialect, Document
+from tf_dist.core.model.names import TRAINING_OPERATOR
+from tf_dist.core.model.status import StoredDocument
 
 
 def managed_elsewhere(stored: Document) -> bool:

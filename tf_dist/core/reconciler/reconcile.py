@@ -18,13 +18,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tf_dist.core.api.assignment import Wait
-from tf_dist.core.api.context import Action, Create, DeleteJob, Observed, PatchJob, Plan, ReconcileContext, WriteStatus
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.status import LIVE, NO_PODS, RUNNING, Phase, Status
-from tf_dist.core.api.status_codec import ADOPTED, load_status
-from tf_dist.core.api.timestamps import round_time
 from tf_dist.core.integrations.dispatch import retry_at
+from tf_dist.core.model.assignment import Wait
+from tf_dist.core.model.context import (
+    Action,
+    Create,
+    DeleteJob,
+    Observed,
+    PatchJob,
+    Plan,
+    ReconcileContext,
+    WriteStatus,
+)
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.status import LIVE, NO_PODS, RUNNING, Phase, Status
+from tf_dist.core.model.status_codec import ADOPTED, load_status
+from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
 from tf_dist.core.reconciler.job_events import document_notes, job_events

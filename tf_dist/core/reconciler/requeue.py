@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.assignment import (
+from tf_dist.core.model.assignment import (
     PendingReason,
     Placement,
     Preempt,
@@ -37,14 +37,14 @@ from tf_dist.core.api.assignment import (
     resize_restarts,
     startable_replicas,
 )
-from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.fieldpath import updated
-from tf_dist.core.api.job import Action, Event, Job, ReplicaId
-from tf_dist.core.api.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
-from tf_dist.core.api.names import short_hash
-from tf_dist.core.api.pod_events import PodEvent, describe_events, gang_is_placed, join_names, minimum_met
-from tf_dist.core.api.pods import Disruption, PodPhase, PodView
-from tf_dist.core.api.status import (
+from tf_dist.core.model.context import ReconcileContext
+from tf_dist.core.model.fieldpath import updated
+from tf_dist.core.model.job import Action, Event, Job, ReplicaId
+from tf_dist.core.model.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
+from tf_dist.core.model.names import short_hash
+from tf_dist.core.model.pod_events import PodEvent, describe_events, gang_is_placed, join_names, minimum_met
+from tf_dist.core.model.pods import Disruption, PodPhase, PodView
+from tf_dist.core.model.status import (
     LIVE,
     PREEMPTED,
     RESIZED,
@@ -55,7 +55,7 @@ from tf_dist.core.api.status import (
     Phase,
     Status,
 )
-from tf_dist.core.api.timestamps import format_time, round_time
+from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.reconciler import restarts
 
 

@@ -1,7 +1,7 @@
 """Restarts: budgets for failures and disruptions, and back-off.
 
 A restart is decided by counting the attempt up in the status; that old pods are deleted and new ones created follows
-from that. There are two budgets: one for failures, and one for disruptions (``core.api.pods``).
+from that. There are two budgets: one for failures, and one for disruptions (``core.model.pods``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api import pods
-from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.job import Action, Event, Job, ReplicaId, ReplicaSpec
-from tf_dist.core.api.lifecycle_policy import DecidedEvents
-from tf_dist.core.api.names import MAX_DISRUPTIONS
-from tf_dist.core.api.pod_events import PodEvent, are, derive_events, describe_events, exit_text, times_text
-from tf_dist.core.api.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
-from tf_dist.core.api.timestamps import round_time
+from tf_dist.core.model import pods
+from tf_dist.core.model.context import ReconcileContext
+from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec
+from tf_dist.core.model.lifecycle_policy import DecidedEvents
+from tf_dist.core.model.names import MAX_DISRUPTIONS
+from tf_dist.core.model.pod_events import PodEvent, are, derive_events, describe_events, exit_text, times_text
+from tf_dist.core.model.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.model.timestamps import round_time
 
 # The event of a failure that is none: a success that a restart policy restarted until the budget was spent.
 REPLICA_SUCCEEDED: Final = "ReplicaSucceeded"

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.context import ReconcileContext
-from tf_dist.core.api.fieldpath import mapping, mappings, number
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
-from tf_dist.core.api.status import (
+from tf_dist.core.model import names
+from tf_dist.core.model.context import ReconcileContext
+from tf_dist.core.model.fieldpath import mapping, mappings, number
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.model.status import (
     INVALID_SPEC,
     LIVE,
     NO_PODS,
@@ -33,8 +33,8 @@ from tf_dist.core.api.status import (
     outcome_kind,
     preemptions,
 )
-from tf_dist.core.api.status_codec import FIELD, dump_status
-from tf_dist.core.api.timestamps import format_dragon_time, format_go_duration, format_time
+from tf_dist.core.model.status_codec import FIELD, dump_status
+from tf_dist.core.model.timestamps import format_dragon_time, format_go_duration, format_time
 from tf_dist.core.reconciler import tfjob_messages
 
 Condition = dict[str, Any]

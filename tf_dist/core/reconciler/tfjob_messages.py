@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.api.context import Create, Delete, EmitEvent
-from tf_dist.core.api.job import Action, Dialect, Event, Job, ReplicaSpec
-from tf_dist.core.api.status import NO_PODS, Phase, Status
+from tf_dist.core.model.context import Create, Delete, EmitEvent
+from tf_dist.core.model.job import Action, Dialect, Event, Job, ReplicaSpec
+from tf_dist.core.model.status import NO_PODS, Phase, Status
 
 # In this order the operator looks at the types of a job: the first that has failures is named.
 _ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")

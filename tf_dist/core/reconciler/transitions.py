@@ -2,7 +2,7 @@
 
 ``TRANSITION_RULES``, below the rules themselves, is the list: which rules there are, in which order, in which phases
 each applies and to which it leads. What a rule does is said where it is defined: here those by which a job stops, ends
-and is admitted; in ``pod_phases`` that by which it runs; in ``requeue`` and ``node_loss`` those
+and is admitted; in ``running_rules`` that by which it runs; in ``requeue`` and ``node_loss`` those
 by which an admitted gang is resized or waits again.
 
 ``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import (
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import (
     Admit,
     Resize,
     Wait,
@@ -29,16 +29,16 @@ from tf_dist.core.api.assignment import (
     fallback_text,
     replica_counts,
 )
-from tf_dist.core.api.context import ReconcileContext, matching_replicas
-from tf_dist.core.api.fieldpath import updated
-from tf_dist.core.api.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
-from tf_dist.core.api.lifecycle_policy import (
+from tf_dist.core.model.context import ReconcileContext, matching_replicas
+from tf_dist.core.model.fieldpath import updated
+from tf_dist.core.model.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
+from tf_dist.core.model.lifecycle_policy import (
     END_PHASES,
     DecidedEvents,
     most_severe_action,
     next_policy_timeout,
 )
-from tf_dist.core.api.pod_events import (
+from tf_dist.core.model.pod_events import (
     classify_pods,
     counted,
     derive_events,
@@ -47,10 +47,10 @@ from tf_dist.core.api.pod_events import (
     gang_is_placed,
     training_specs,
 )
-from tf_dist.core.api.pods import PodPhase, PodView
-from tf_dist.core.api.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
-from tf_dist.core.api.status_codec import runs_under_other_controller
-from tf_dist.core.api.timestamps import parse_time, round_time
+from tf_dist.core.model.pods import PodPhase, PodView
+from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
+from tf_dist.core.model.status_codec import runs_under_other_controller
+from tf_dist.core.model.timestamps import parse_time, round_time
 from tf_dist.core.reconciler import restarts, sync
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
 from tf_dist.core.reconciler.job_context import node_loss_times, with_status
@@ -61,12 +61,6 @@ from tf_dist.core.reconciler.node_loss import (
     recovery_due_at,
     track_completeness,
     wait_for_lost_nodes,
-)
-from tf_dist.core.reconciler.pod_phases import (
-    exceed_start_limit,
-    follow_pod_phases,
-    start_limit_at,
-    start_policy_timeouts,
 )
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_objects,
@@ -80,6 +74,12 @@ from tf_dist.core.reconciler.requeue import (
     unpin_due_at,
     unpin_pods,
     unplaced_due_at,
+)
+from tf_dist.core.reconciler.running_rules import (
+    exceed_start_limit,
+    follow_pod_phases,
+    start_limit_at,
+    start_policy_timeouts,
 )
 from tf_dist.errors import TFDistError
 

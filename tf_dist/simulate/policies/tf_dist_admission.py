@@ -8,10 +8,10 @@ from decimal import Decimal
 from math import inf
 from typing import Final
 
-from tf_dist.core.api.assignment import Admit, Placement, Preempt, Verdict, Wait
-from tf_dist.core.api.job import JobKey
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, Node, PodSet
+from tf_dist.core.model.assignment import Admit, Placement, Preempt, Verdict, Wait
+from tf_dist.core.model.job import JobKey
 from tf_dist.simulate.engine import JobRun, World
 from tf_dist.simulate.scenario import Layout, Scenario, SimJob
 

@@ -12,14 +12,14 @@ from math import inf
 from typing import Any, Final
 
 from tf_dist.core import dialects
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import Verdict, Wait
-from tf_dist.core.api.context import Action, Create, Delete, Observed, Update, WriteStatus
-from tf_dist.core.api.pods import PodPhase, PodView, pod_view
-from tf_dist.core.api.status import Status
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
 from tf_dist.core.gang.types import AdmissionConfig, AdmissionPolicy, AdmissionRequest, PriorityClass
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Verdict, Wait
+from tf_dist.core.model.context import Action, Create, Delete, Observed, Update, WriteStatus
+from tf_dist.core.model.pods import PodPhase, PodView, pod_view
+from tf_dist.core.model.status import Status
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.simulate.engine import JobRun, World
 from tf_dist.simulate.scenario import Cluster, Layout, Scenario, SimJob

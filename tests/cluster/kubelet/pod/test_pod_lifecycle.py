@@ -21,8 +21,8 @@ from tf_dist.cluster.kubelet.pod.pod_status import (
     StartContainer,
     StopContainers,
 )
-from tf_dist.core.api import names
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.model import names
+from tf_dist.core.model.timestamps import format_time
 
 NOW = 1_000_000.0
 

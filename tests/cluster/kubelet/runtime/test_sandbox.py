@@ -15,8 +15,8 @@ from tests.cluster.kubelet.bench import Bench, MakeBench, as_other, make_pod, py
 from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcano_job
 from tf_dist.cluster.api import CONFIG_MAPS, NETWORK_POLICIES, SECRETS, SERVICES
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.core.api import names
-from tf_dist.core.api.job import Job, ReplicaId, ServiceStyle
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, ReplicaId, ServiceStyle
 from tf_dist.core.podbuilder import replica_pod, services
 
 SERVE = """

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core.dialects.documents import Doc, changed, errors, only_error, template, volcano, warnings
-from tf_dist.core.api.job import Plugins, Role, SSHPlugin
 from tf_dist.core.dialects import parse, read
+from tf_dist.core.model.job import Plugins, Role, SSHPlugin
 
 
 def with_plugins(**plugins: list[str] | None) -> Doc:

@@ -9,10 +9,10 @@ import pytest
 from tests.core.dialects.documents import Doc, changed, volcano, warnings
 from tests.core.gang.stored import admitter_of
 from tests.core.world import World
-from tf_dist.core.api.context import EmitEvent
-from tf_dist.core.api.job import Job
 from tf_dist.core.dialects import parse, read
 from tf_dist.core.gang.types import AdmissionRequest, Gang, TopologyRequest
+from tf_dist.core.model.context import EmitEvent
+from tf_dist.core.model.job import Job
 from tf_dist.core.reconciler.reconcile import load_status
 
 SLA = "volcano.sh/sla-waiting-time"

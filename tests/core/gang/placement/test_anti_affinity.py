@@ -13,9 +13,6 @@ from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.placement.nodes import PATIENT
 from tests.core.gang.stored import admitter_of, node, seen
 from tests.thorough import thorough
-from tf_dist.core.api.job import Job
-from tf_dist.core.api.pods import REQUIRED_AFFINITY
-from tf_dist.core.api.status import Status
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.placement.anti_affinity import (
     HOSTNAME,
@@ -27,6 +24,9 @@ from tf_dist.core.gang.placement.anti_affinity import (
     host_ports,
 )
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, AdmissionRequest
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pods import REQUIRED_AFFINITY
+from tf_dist.core.model.status import Status
 
 Spec = dict[str, Any]
 

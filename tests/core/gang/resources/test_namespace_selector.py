@@ -12,12 +12,12 @@ import pytest
 from tests.core.builders import v1_job
 from tests.core.gang.gangs import World, gang, message, node, placed, queue, reason, workers
 from tests.core.gang.stored import admitter_of, seen
-from tf_dist.core.api.assignment import Wait
-from tf_dist.core.api.job import JobKey
-from tf_dist.core.api.names import requirements
-from tf_dist.core.api.status import Status
 from tf_dist.core.gang.resources.namespace_selector import NamespaceMatcher, namespace_mismatch
 from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest, Queue, QueueingStrategy
+from tf_dist.core.model.assignment import Wait
+from tf_dist.core.model.job import JobKey
+from tf_dist.core.model.names import requirements
+from tf_dist.core.model.status import Status
 
 NAME = "kubernetes.io/metadata.name"
 SPEECH = {"team": "speech", "tier": "prod"}

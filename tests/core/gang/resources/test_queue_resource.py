@@ -11,11 +11,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tf_dist.core.api.names import Requirement
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.resources.queue_resource import check_together, is_queue, parse_queue, read_queue
 from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
+from tf_dist.core.model.names import Requirement
 from tf_dist.errors import InvalidJob, InvalidQueue
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "queues"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.core.gang.gangs import Snapshot, World, admit, gang, message, node, placed, queue, reason, workers
 from tests.core.gang.placement.nodes import PATIENT
-from tf_dist.core.api.assignment import Admit, Wait
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import (
@@ -23,6 +22,7 @@ from tf_dist.core.gang.types import (
     ResourceQuota,
     Scope,
 )
+from tf_dist.core.model.assignment import Admit, Wait
 
 POD = PodQuotaUsage(amounts=(("pods", Decimal(1)),))
 NODES = [node(f"n{number}", gpu=8, pods=100) for number in range(4)]

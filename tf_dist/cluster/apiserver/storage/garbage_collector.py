@@ -26,7 +26,7 @@ from tf_dist.cluster.apiserver.storage.object_admission import (
     update_quota_status,
 )
 from tf_dist.cluster.apiserver.storage.store import Key, owner_references, with_metadata
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import ClusterError, Conflict, Forbidden
 
 _log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from tf_dist.cluster.apiserver.storage.object_admission import (
 from tf_dist.cluster.apiserver.storage.patch import apply_patch
 from tf_dist.cluster.apiserver.storage.selectors import object_predicate
 from tf_dist.cluster.apiserver.storage.store import Clock, Journal, Key, Store, deep_copy_json, owner_references
-from tf_dist.core.api.names import SYSTEM_NAMESPACE
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.model.names import SYSTEM_NAMESPACE
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 LogSource = Callable[[str, str, LogOptions], Stream[bytes]]

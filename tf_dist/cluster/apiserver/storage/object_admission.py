@@ -17,9 +17,6 @@ from tf_dist.cluster.api import LIMIT_RANGES, PRIORITY_CLASSES, Object, has_ende
 from tf_dist.cluster.api_errors import AdmissionDenied, BadRequest, Invalid
 from tf_dist.cluster.apiserver.storage.api_resources import Kind, ResourceRegistry, kind_from_crd
 from tf_dist.cluster.apiserver.storage.store import Clock, Key, Store, deep_copy_json
-from tf_dist.core.api.fieldpath import format_field_path
-from tf_dist.core.api.names import is_label_key, is_label_value
-from tf_dist.core.api.timestamps import format_time
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_rules.typed_values import check_rules
 from tf_dist.core.dialects.pod_template import check_spec, require_container
@@ -27,6 +24,9 @@ from tf_dist.core.gang.resources.admission_config import container_defaults
 from tf_dist.core.gang.resources.pod_requests import with_container_defaults
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.types import GangQuotaUsage, ResourceQuota
+from tf_dist.core.model.fieldpath import format_field_path
+from tf_dist.core.model.names import is_label_key, is_label_value
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.openapi.kubernetes_types import NOT_THERE, UNKNOWN, TypeMistake, type_mistakes, type_of_kind
 from tf_dist.errors import Forbidden, InvalidJob, Problem
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.api_errors import BadRequest
-from tf_dist.core.api.fieldpath import value_at
+from tf_dist.core.model.fieldpath import value_at
 
 Predicate = Callable[[Object], bool]
 _LabelTest = Callable[[Mapping[str, str]], bool]

@@ -17,7 +17,7 @@ from pathlib import Path
 from tf_dist import __version__
 from tf_dist.cluster.api import KUBERNETES_VERSION, Object
 from tf_dist.cluster.kubelet.runtime import linux
-from tf_dist.core.api import names
+from tf_dist.core.model import names
 
 _PASSED_VARIABLES = (
     "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",

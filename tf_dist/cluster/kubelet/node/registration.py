@@ -10,7 +10,7 @@ from tf_dist.cluster.api import NODES, Cluster, Object, PatchType
 from tf_dist.cluster.client.informer import UidInformer
 from tf_dist.cluster.kubelet.node import machine
 from tf_dist.cluster.kubelet.node.node_settings import NodeSettings
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import AlreadyExists, NotFound
 
 NODE_LABEL: Final = "tf-dist.dev/node"

@@ -26,8 +26,8 @@ from tf_dist.cluster.kubelet.pod.pod_status import (
     generate_pod_status,
     known_runs,
 )
-from tf_dist.core.api import names
-from tf_dist.core.api.timestamps import parse_time
+from tf_dist.core.model import names
+from tf_dist.core.model.timestamps import parse_time
 
 _DEADLINE = "DeadlineExceeded"
 

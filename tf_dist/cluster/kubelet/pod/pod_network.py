@@ -16,8 +16,8 @@ from tf_dist.cluster.kubelet.node.runtime_client import RuntimeClient
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.podspec import pod_hostname
 from tf_dist.cluster.kubelet.pod.security_context import is_dns_label
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping
 
 _FIRST, _LAST = 2 << 8, 255 << 8  # 10.88.2.0 to 10.88.254.255: the rest is for the bridge and rehearsals
 

@@ -38,7 +38,7 @@ from tf_dist.cluster.kubelet.pod.pod_volumes import (
     resolve_mounts,
 )
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container, pod_hostname
-from tf_dist.cluster.kubelet.pod.probes import ReadinessProber
+from tf_dist.cluster.kubelet.pod.readiness_probes import ReadinessProber
 from tf_dist.cluster.kubelet.pod.security_context import fs_group
 from tf_dist.errors import ClusterError, NotFound
 

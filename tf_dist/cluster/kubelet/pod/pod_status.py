@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tf_dist.cluster.api import TERMINAL_PHASES, Object
-from tf_dist.core.api.timestamps import format_time, parse_time
+from tf_dist.core.model.timestamps import format_time, parse_time
 from tf_dist.errors import TFDistError
 
 

@@ -22,7 +22,7 @@ from tf_dist.cluster.kubelet.pod.podspec import (
     resource_field,
 )
 from tf_dist.cluster.kubelet.pod.security_context import check_relative_path
-from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.model.quantity import parse_quantity
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from tf_dist.cluster.kubelet.pod.pod_network import PodNetwork
 from tf_dist.cluster.kubelet.pod.pod_state import PodState
 from tf_dist.cluster.kubelet.pod.pod_status import DeletePod, PodDecision, PodStartError
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan
-from tf_dist.cluster.kubelet.pod.probes import ReadinessProber
-from tf_dist.core.api.timestamps import format_time
+from tf_dist.cluster.kubelet.pod.readiness_probes import ReadinessProber
+from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 

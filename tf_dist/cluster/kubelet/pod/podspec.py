@@ -22,7 +22,7 @@ from tf_dist.cluster.kubelet.pod.security_context import (
     check_relative_path,
     plan_security,
 )
-from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.model.quantity import parse_quantity
 
 WORKDIR_ANNOTATION = "tf-dist.dev/workdir"
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

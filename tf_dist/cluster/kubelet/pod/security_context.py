@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError, config_error
-from tf_dist.core.api.quantity import parse_quantity
+from tf_dist.core.model.quantity import parse_quantity
 
 if TYPE_CHECKING:
     from tf_dist.cluster.kubelet.node.machine import Account, NodeFeatures

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.dialects.common_schema import TF_CONTAINER
 from tf_dist.core.dialects.field_errors import FieldErrors, list_at, mapping_at, text_at
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec
 
 
 @dataclass(frozen=True, slots=True)

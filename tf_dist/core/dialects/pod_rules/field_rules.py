@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, suggestion
-from tf_dist.core.api.names import DNS_LABEL, is_label_key, is_label_value
-from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import INT32_MAX, check_label
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value, unknown_value
+from tf_dist.core.model.fieldpath import FieldPath, suggestion
+from tf_dist.core.model.names import DNS_LABEL, is_label_key, is_label_value
+from tf_dist.core.model.quantity import parse_quantity
 
 FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
 """Checks a field that is there and of its type."""

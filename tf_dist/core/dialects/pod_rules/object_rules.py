@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, mapping, suggestion
-from tf_dist.core.api.names import is_label_key, is_label_value
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_rules.field_rules import (
     FIELD_RULES,
@@ -16,6 +14,8 @@ from tf_dist.core.dialects.pod_rules.field_rules import (
     check_label_key,
     check_subdomain,
 )
+from tf_dist.core.model.fieldpath import FieldPath, mapping, suggestion
+from tf_dist.core.model.names import is_label_key, is_label_value
 
 ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
 """Checks how the fields of an object go together; fields of a wrong type are left out."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from tf_dist.core.api.fieldpath import FieldPath, nearest_word
-from tf_dist.core.api.names import is_dns_label
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint
 from tf_dist.core.dialects.pod_rules.object_rules import REQUIRED, check_object
+from tf_dist.core.model.fieldpath import FieldPath, nearest_word
+from tf_dist.core.model.names import is_dns_label
 from tf_dist.core.openapi.kubernetes_types import (
     NOT_THERE,
     UNKNOWN,

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, text, value_at
-from tf_dist.core.api.job import Plugins, Role, SSHPlugin
 from tf_dist.core.dialects.common_schema import TF_PORT, RawTemplate, template_containers
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.volcano_extensions.go_flags import (
@@ -21,6 +19,8 @@ from tf_dist.core.dialects.volcano_extensions.go_flags import (
     parse_go_flags,
     parse_go_int,
 )
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, text, value_at
+from tf_dist.core.model.job import Plugins, Role, SSHPlugin
 
 PluginArguments = Mapping[str, Sequence[str] | None]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tf_dist.core.api.fieldpath import mapping
-from tf_dist.core.api.job import Document
+from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.job import Document
 
 _TEMPLATE: Final = "make its jobTemplate.spec the spec of a Job of batch.volcano.sh/v1alpha1, and schedule it by an "
 _PIPELINE: Final = (

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import FieldPath, suggestion, texts, value_at
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.timestamps import parse_go_duration
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.volcano_extensions.go_flags import parse_go_bool
+from tf_dist.core.model.fieldpath import FieldPath, suggestion, texts, value_at
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.timestamps import parse_go_duration
 
 SLA: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")  # the first that can be read counts
 PREEMPTABLE: Final = "volcano.sh/preemptable"

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import list_items, mapping, mappings
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.names import OPERATORS, Requirement, requirements
-from tf_dist.core.api.pods import REQUIRED_AFFINITY
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, ExclusiveResource, exclusive_resource
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import list_items, mapping, mappings
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.names import OPERATORS, Requirement, requirements
+from tf_dist.core.model.pods import REQUIRED_AFFINITY
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MAX_EXCLUSIVES: Final = 16

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from tf_dist.core.api.job import Document
 from tf_dist.core.gang.placement.node_table import (
     ALL_NODES,
     Ints,
@@ -22,6 +21,7 @@ from tf_dist.core.gang.placement.node_table import (
 from tf_dist.core.gang.placement.pod_sets import PodClass, PodClassRegistry, Requests, from_units
 from tf_dist.core.gang.placement.predicates import InvalidConstraints, matches_node_affinity, untolerated_taint
 from tf_dist.core.gang.types import Node, PodSet
+from tf_dist.core.model.job import Document
 
 # Counts are kept for so many classes; the one not asked for longest is forgotten.
 _MAX_CAPACITIES: Final = 512

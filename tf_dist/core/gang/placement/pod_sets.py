@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from tf_dist.core.api.job import Document
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.types import (
     EXCLUSIVE_CAPACITY,
@@ -26,6 +25,7 @@ from tf_dist.core.gang.types import (
     Resources,
     TopologyRequest,
 )
+from tf_dist.core.model.job import Document
 
 CPU: Final = 0
 # More than this of anything counts as this much: 281 TB, 281 thousand million CPUs. So sums of some dozen of them are

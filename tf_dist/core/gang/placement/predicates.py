@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tf_dist.core.api.job import Document
+from tf_dist.core.model.job import Document
 
 Labels = Mapping[str, str]
 Taint = Mapping[str, Any]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from tf_dist.core.api.fieldpath import mapping, mappings, number
-from tf_dist.core.api.job import Document
 from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, read_resource_quota
 from tf_dist.core.gang.resources.volcano_queue import served_queues
 from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, ResourceQuota
+from tf_dist.core.model.fieldpath import mapping, mappings, number
+from tf_dist.core.model.job import Document
 from tf_dist.errors import InvalidQueue
 
 

@@ -11,11 +11,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 
-from tf_dist.core.api import names
-from tf_dist.core.api.fieldpath import mapping, mappings, text, texts
-from tf_dist.core.api.job import Document, ReplicaId
-from tf_dist.core.api.pods import required_node
-from tf_dist.core.api.status import Attempts
 from tf_dist.core.gang.placement.anti_affinity import (
     Key,
     PodKind,
@@ -26,6 +21,11 @@ from tf_dist.core.gang.placement.anti_affinity import (
 from tf_dist.core.gang.placement.predicates import InvalidConstraints, untolerated_taint
 from tf_dist.core.gang.resources.pod_requests import parse_resources, pod_requests, subtract_resources
 from tf_dist.core.gang.types import EXCLUSIVE_CAPACITY, Node, Resources, UnavailableNode
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import mapping, mappings, text, texts
+from tf_dist.core.model.job import Document, ReplicaId
+from tf_dist.core.model.pods import required_node
+from tf_dist.core.model.status import Attempts
 
 _PLENTY: Final = Decimal(EXCLUSIVE_CAPACITY**2)
 _MAX_KNOWN: Final = 10_000

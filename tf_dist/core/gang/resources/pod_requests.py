@@ -8,14 +8,14 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.core.api import names
-from tf_dist.core.api.assignment import replica_bounds, start_counts
-from tf_dist.core.api.fieldpath import mapping, mappings, number, shared, text
-from tf_dist.core.api.job import Dialect, Document, Job, ReplicaSpec
-from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import TASK_PRIORITY
 from tf_dist.core.gang.placement.anti_affinity import Exclusions, exclusions
 from tf_dist.core.gang.types import PodSet, PriorityClass, Resources
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import replica_bounds, start_counts
+from tf_dist.core.model.fieldpath import mapping, mappings, number, shared, text
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec
+from tf_dist.core.model.quantity import parse_quantity
 
 if TYPE_CHECKING:
     from tf_dist.core.gang.types import ContainerDefaults, Overheads

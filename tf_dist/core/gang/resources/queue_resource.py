@@ -13,15 +13,15 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from tf_dist.core.api.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.names import is_label_key, is_label_value, requirements
-from tf_dist.core.api.quantity import parse_quantity
-from tf_dist.core.api.timestamps import parse_duration
 from tf_dist.core.dialects.common_schema import INT32_MAX, Envelope, Positive, SchemaModel, check_label
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, report_schema_errors
 from tf_dist.core.gang.cohorts import circular_parents
 from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.names import is_label_key, is_label_value, requirements
+from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.model.timestamps import parse_duration
 from tf_dist.errors import InvalidQueue, Problem
 
 MAX_SELECTOR_RULES: Final = 64

@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
-from tf_dist.core.api.fieldpath import list_items, mapping, mappings
-from tf_dist.core.api.job import Document, Job, ServiceStyle
-from tf_dist.core.api.quantity import format_quantity
 from tf_dist.core.gang.resources.pod_requests import admitted_specs, parse_resources, pod_limits, pod_requests, pod_spec
 from tf_dist.core.gang.types import (
     AdmissionConfig,
@@ -24,6 +21,9 @@ from tf_dist.core.gang.types import (
     Resources,
     Scope,
 )
+from tf_dist.core.model.fieldpath import list_items, mapping, mappings
+from tf_dist.core.model.job import Document, Job, ServiceStyle
+from tf_dist.core.model.quantity import format_quantity
 
 _ONE: Final = Decimal(1)
 # Of these a limit counts, too; and a request under its plain name.

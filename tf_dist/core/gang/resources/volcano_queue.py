@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from tf_dist.core.api.fieldpath import mapping, text, value_at
-from tf_dist.core.api.job import Document
-from tf_dist.core.api.quantity import parse_quantity
 from tf_dist.core.dialects.common_schema import INT32_MAX
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
 from tf_dist.core.gang.resources.queue_resource import API_VERSION, KIND, read_queue
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
+from tf_dist.core.model.fieldpath import mapping, text, value_at
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.errors import InvalidQueue, Problem
 
 GROUP: Final = "scheduling.volcano.sh"

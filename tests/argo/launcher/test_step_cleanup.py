@@ -1,0 +1,147 @@
+"""What a workflow leaves is deleted, and nothing else; whose definitions are; what errors come out as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.controller.harness import World, disturbed, tfjob
+from tf_dist import errors
+from tf_dist.argo.launcher import contract
+from tf_dist.argo.launcher.step_cleanup import delete_workflow_jobs
+from tf_dist.client import connection, exit_codes
+from tf_dist.client.wait import GoalNotReached
+from tf_dist.cluster.api import JOB_KINDS, TFJOBS, Cluster, Object, Resource
+from tf_dist.cluster.apiserver.server import ApiServer
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.client.rest import RestCluster
+
+OURS, OTHERS = "workflow-uid", "another-uid"
+
+
+def made(world: World, name: str, workflow: str = OURS, phase: str = "", **metadata: Any) -> Object:
+    """A job of a workflow."""
+    document = tfjob(name)
+    document["metadata"] |= {"labels": {contract.WORKFLOW_UID: workflow}, **metadata}
+    stored = world.submit(document)
+    if phase:
+        status = {"status": {"tfDist": {"phase": phase}}}
+        stored = world.memory.patch(TFJOBS, "default", name, status, subresource="status")
+    return stored
+
+
+def left(world: World) -> list[str]:
+    return [job["metadata"]["name"] for job in world.memory.list(TFJOBS).items]
+
+
+def cleaned(cluster: Cluster, *, all_jobs: bool = False, timeout: float = 60.0) -> tuple[int, list[str]]:
+    """How many, and what is said."""
+    said: list[str] = []
+    return delete_workflow_jobs(cluster, "default", OURS, said.append, all_jobs=all_jobs, timeout=timeout), said
+
+
+@pytest.mark.parametrize(("all_jobs", "count"), [(False, 2), (True, 4)])
+def test_jobs_of_the_workflow_go_if_they_still_run_or_all_of_them(all_jobs: bool, count: int) -> None:
+    world = World()
+    for name, phase in (("done", "Completed"), ("failed", "Failed"), ("new", ""), ("runs", "Running")):
+        made(world, name, phase=phase)
+    made(world, "other", OTHERS, "Running")
+    found, said = cleaned(world.memory, all_jobs=all_jobs)
+    assert (found, len(said)) == (count, count)
+    assert left(world) == (["other"] if all_jobs else ["done", "failed", "other"])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "another in its place"])
+def test_a_job_that_has_gone_by_then_keeps_none_of_the_others(again: bool) -> None:
+    """The uid of a job fences its deletion: what has come in its place is not the workflow's to delete."""
+    world = World()
+    made(world, "a")
+    made(world, "b")
+
+    def before(verb: str, _: Resource, namespace: str, *rest: Any, **__: Any) -> None:
+        if (verb, *rest[:1]) == ("delete", "a"):
+            world.memory.delete(TFJOBS, namespace, "a")
+            if again:
+                made(world, "a", OTHERS)
+
+    assert cleaned(disturbed(world.memory, before))[0] == 2
+    assert left(world) == (["a"] if again else [])
+
+
+def test_one_that_does_not_go_is_said_and_the_others_go_all_the_same() -> None:
+    world = World()
+    made(world, "a", finalizers=["example.com/keep"])
+    made(world, "b")
+    with pytest.raises(GoalNotReached):
+        cleaned(world.memory, timeout=0.0)
+    (stays,) = world.memory.list(TFJOBS).items
+    assert stays["metadata"]["name"] == "a"
+    assert "deletionTimestamp" in stays["metadata"]
+
+
+def test_where_no_kind_of_job_is_installed_there_is_nothing_to_clean() -> None:
+    server = ApiServer(World(lacks=JOB_KINDS).memory)
+    with server as api, RestCluster(api.app.url, token=api.token) as client:
+        assert cleaned(client)[0] == 0
+
+
+@pytest.mark.parametrize("may", JOB_KINDS, ids=str)
+def test_a_kind_that_may_not_be_listed_has_none_but_who_may_list_none_is_told(may: Resource) -> None:
+    world, seen = World(), {may}
+    made(world, "a")
+
+    def before(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if verb == "list" and resource not in seen:
+            raise errors.Forbidden(f"list {resource.plural}")
+
+    assert cleaned(disturbed(world.memory, before))[0] == (may is TFJOBS)
+    seen.clear()
+    with pytest.raises(errors.Forbidden):
+        cleaned(disturbed(world.memory, before))
+
+
+@pytest.mark.parametrize(
+    ("labels", "refused"),
+    [({connection.PART_OF: connection.TF_DIST}, False), ({connection.PART_OF: "volcano"}, True), (None, True)],
+    ids=["ours", "theirs", "without owner"],
+)
+def test_where_volcano_is_its_jobs_are_not_led(labels: dict[str, str] | None, refused: bool) -> None:
+    memory = World(lacks=JOB_KINDS).memory
+    connection.refuse_beside_volcano(memory, "a")
+    group = {"group": "batch.volcano.sh", "names": {"kind": "Job", "plural": "jobs"}, "scope": "Namespaced"}
+    versions = [{"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {}}}]
+    metadata = {"name": connection.VOLCANO_JOBS_DEFINITION, "labels": labels}
+    memory.create(CRDS, None, {"metadata": metadata, "spec": {**group, "versions": versions}})
+    if refused:
+        with pytest.raises(errors.Rejected, match="Job a is for Volcano's controller"):
+            connection.refuse_beside_volcano(memory, "a")
+    else:
+        connection.refuse_beside_volcano(memory, "a")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidJob([]), 2),
+        (errors.JobFailed("x"), 1),
+        (errors.ImagePullFailed("x"), 1),
+        (errors.JobEvicted("x"), 75),
+        (errors.JobTimeout("x"), 1),
+        (errors.AdmissionTimeout("x"), 75),
+        (errors.Unavailable("x"), 75),
+        (GoalNotReached("x"), 75),
+        (errors.Throttled("x"), 75),
+        (errors.Conflict("x"), 75),
+        (errors.Gone("x"), 75),
+        (errors.NotFound("x"), 2),
+        (errors.AlreadyExists("x"), 2),
+        (errors.Forbidden("x"), 2),
+        (errors.Rejected("x"), 2),
+        (errors.ClusterError("x"), 2),
+        (errors.TFDistError("x"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_the_exit_code_says_what_kind_of_error_it_was(error: errors.TFDistError, code: int) -> None:
+    assert exit_codes.exit_code_of_error(error) == code

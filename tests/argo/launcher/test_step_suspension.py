@@ -1,0 +1,108 @@
+"""Suspension with the workflow, and tries that make jobs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.argo.launcher.launching import SECONDS, Launcher, Site, site
+from tests.controller.harness import tfjob
+from tests.faults.proxy import Fault, Kind, Proxy
+from tests.waiting import until
+from tf_dist.argo.launcher import contract
+from tf_dist.argo.launcher.contract import WORKFLOWS
+from tf_dist.client import exit_codes
+from tf_dist.cluster.api import TFJOBS
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Site]:
+    with site(tmp_path) as found:
+        found.lead()
+        yield found
+
+
+def suspend_workflow(scene: Site, suspend: bool | None) -> None:
+    """``argo suspend``, ``argo resume``."""
+    scene.memory.patch(WORKFLOWS, "default", scene.workflow["metadata"]["name"], {"spec": {"suspend": suspend}})
+
+
+def suspended_by(scene: Site) -> str:
+    stored = scene.stored()
+    assert stored is not None
+    return str((stored["metadata"].get("annotations") or {}).get(contract.STOPPED_BY, ""))
+
+
+def test_a_job_is_suspended_for_as_long_as_its_workflow_is(scene: Site) -> None:
+    with Launcher(scene.options(look_every=0.05)) as launcher:
+        scene.runs()
+        suspend_workflow(scene, True)
+        launcher.said("the workflow is suspended: suspends tfjob/")
+        until(lambda: scene.buried() and scene.phase() == "Aborted" and not scene.pods(), SECONDS)
+        assert suspended_by(scene) == contract.WORKFLOW
+        suspend_workflow(scene, None)
+        launcher.said("resumes tfjob/")
+        scene.runs()
+        assert suspended_by(scene) == ""
+        scene.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert launcher.text.count("suspends tfjob/") == 1
+
+
+def test_what_a_user_does_to_the_job_meanwhile_stays(scene: Site) -> None:
+    with Launcher(scene.options(look_every=0.05)) as launcher:
+        scene.runs()
+        suspend_workflow(scene, True)
+        until(lambda: scene.buried() and scene.phase() == "Aborted" and not scene.pods(), SECONDS)
+        scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": False}}})
+        scene.runs()  # though the workflow is suspended
+        suspend_workflow(scene, None)
+        until(lambda: suspended_by(scene) == "", SECONDS)
+        scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": True}}})
+        until(lambda: scene.buried() and scene.phase() == "Aborted" and not scene.pods(), SECONDS)
+        scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": False}}})
+        scene.runs()
+        scene.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+
+
+def test_with_leave_it_goes_on(scene: Site) -> None:
+    suspend_workflow(scene, True)
+    with Launcher(scene.options(look_every=0.05, on_suspend=False)) as launcher:
+        scene.runs()
+        scene.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert "suspend" not in launcher.text
+
+
+def test_a_workflow_that_may_not_be_read_is_said_once(scene: Site) -> None:
+    host, _, port = scene.server.app.url.removeprefix("http://").partition(":")
+    proxy = scene.stack.enter_context(Proxy((host, int(port)), lambda _: None))
+    proxy.inject(Fault(Kind.REFUSE, resources=frozenset({"workflows"}), times=None, code=403))
+    with Launcher(scene.options(look_every=0.02, kubeconfig=scene.config(proxy.url))) as launcher:
+        launcher.said("the workflow cannot be read")
+        scene.runs()
+        scene.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+    assert launcher.text.count("the workflow cannot be read") == 1
+
+
+def test_without_reattach_a_try_makes_a_job_of_its_own(scene: Site) -> None:
+    scene.made()
+    scene.runs()
+    before = scene.uid()
+    with Launcher(scene.options(reattach=False, retry=1)) as launcher:
+        until(lambda: scene.buried() and scene.uid() not in ("", before), SECONDS)
+        launcher.said("is not gone on with")
+        scene.runs()
+        scene.ends()
+        assert launcher.end() == exit_codes.SUCCEEDED
+
+
+def test_without_reattach_nothing_waits_for_the_next_try(scene: Site) -> None:
+    options = scene.options(tfjob(workers=50), admission_timeout=0.2, retry=0, retries=1, reattach=False)
+    with Launcher(options) as launcher:
+        assert launcher.end(scene.bury) == exit_codes.RETRYABLE
+    assert scene.stored() is None

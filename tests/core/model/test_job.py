@@ -1,0 +1,37 @@
+"""The model of a job: what holds of it by itself."""
+
+from __future__ import annotations
+
+import itertools
+
+from tests.core.builders import replicas, template, v1_job, volcano_job
+from tf_dist.core.model.job import MAX_REPLICAS, RunPolicy, priority_class
+
+
+def test_priority_class_of_tfjob_does_not_depend_on_order_of_mapping() -> None:
+    """Kueue's OrderedReplicaTypes: Chief, Master, PS, Worker, Evaluator."""
+    types = ("Chief", "PS", "Worker", "Evaluator")
+    specs = {type_: replicas(type_, 1, template=template(priorityClassName=type_.lower())) for type_ in types}
+    for count in range(1, 5):
+        named = types[-count:]
+        for order in itertools.permutations(named):
+            assert priority_class(v1_job(*(specs[type_] for type_ in order))) == named[0].lower()
+
+
+def test_priority_class_of_volcano_job_is_that_of_its_first_task() -> None:
+    tasks = [replicas(name, 1, template=template(priorityClassName=name)) for name in ("worker", "chief")]
+    assert priority_class(volcano_job(*tasks)) == "worker"
+
+
+def test_pauses_before_restarts_are_the_kubelets() -> None:
+    backoff = RunPolicy().backoff
+    assert [backoff.delay(count) for count in range(1, 9)] == [0, 10, 20, 40, 80, 160, 300, 300]
+
+
+def test_the_replicas_of_jobs_of_usual_sizes_are_named_once_and_those_of_huge_ones_are_not_kept() -> None:
+    """Each of a few hundred jobs of another huge size would stay in memory with all its replicas, for ever."""
+    usual, huge = replicas("Worker", 8), replicas("Worker", MAX_REPLICAS)
+    assert usual.ids is replicas("Worker", 8).ids
+    assert huge.ids is not huge.ids
+    assert [str(one) for one in usual.ids] == [f"worker-{index}" for index in range(8)]
+    assert len(huge.ids) == MAX_REPLICAS

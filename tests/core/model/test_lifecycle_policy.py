@@ -1,0 +1,180 @@
+"""The policy table: every event, role, exit class and restart policy, and what is decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.builders import (
+    CHIEF,
+    EXIT_CODE,
+    FAILED,
+    NEVER,
+    ON_FAILURE,
+    REPLACED,
+    START,
+    replicas,
+    v1_job,
+    v1alpha1_job,
+    volcano_job,
+)
+from tf_dist.core.model.job import ANY_EXIT, Action, Event, ExitCodes, Job, ReplicaId, ReplicaSpec, Rule
+from tf_dist.core.model.lifecycle_policy import SEVERITY, PolicyDecision, decide_action
+from tf_dist.core.model.pod_events import PodEvent
+from tf_dist.core.model.pods import Exit
+
+EXITS = {
+    "1": Exit(1),
+    "127": Exit(127),
+    "128": Exit(128),
+    "137": Exit(137),
+    "255": Exit(255),
+    "-9": Exit(-9),
+    "oom": Exit(137, "OOMKilled"),
+    "oom-1": Exit(1, "OOMKilled"),
+    "unknown": Exit(None, "Evicted"),
+}
+
+
+def happened(event: Event, spec: ReplicaSpec, exit_: Exit | None = None, **fields: object) -> PodEvent:
+    fields.setdefault("replica", ReplicaId(spec.type, 0))
+    return PodEvent(event=event, spec=spec, exit=exit_, **fields)  # type: ignore[arg-type]
+
+
+def action(job: Job, event: Event, exit_: Exit | None = None, **fields: object) -> Action:
+    return decide_action(job, happened(event, job.replica_specs[0], exit_, **fields), START).action
+
+
+R, F, N = Action.RESTART_POD, Action.FAIL_JOB, Action.IGNORE
+
+
+@pytest.mark.parametrize("role", ["Worker", "PS", "Chief", "Master", "Evaluator"])
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (NEVER, {"1": F, "127": F, "128": F, "137": F, "255": F, "-9": F, "oom": F, "oom-1": F, "unknown": F}),
+        (ON_FAILURE, {"1": R, "127": R, "128": R, "137": R, "255": R, "-9": R, "oom": R, "oom-1": R, "unknown": R}),
+        (EXIT_CODE, {"1": F, "127": F, "128": R, "137": R, "255": R, "-9": R, "oom": R, "oom-1": F, "unknown": R}),
+    ],
+    ids=["Never", "OnFailure/Always", "ExitCode"],
+)
+@pytest.mark.parametrize("exit_", EXITS)
+def test_v1_failures(role: str, rules: tuple[Rule, ...], expected: dict[str, Action], exit_: str) -> None:
+    assert action(v1_job(replicas(role, 1, rules=rules)), Event.POD_FAILED, EXITS[exit_]) is expected[exit_]
+
+
+@pytest.mark.parametrize("rules", [NEVER, ON_FAILURE, EXIT_CODE], ids=["Never", "OnFailure/Always", "ExitCode"])
+@pytest.mark.parametrize("event", [Event.POD_EVICTED, Event.NODE_LOST])
+def test_v1_pods_that_were_taken_away_come_back(rules: tuple[Rule, ...], event: Event) -> None:
+    job = v1_job(replicas("Worker", 1, rules=rules))
+    assert decide_action(job, happened(event, job.replica_specs[0]), START) == PolicyDecision(action=R)
+
+
+@pytest.mark.parametrize(
+    ("exit_", "expected"),
+    [("1", F), ("127", F), ("128", R), ("255", R), ("-9", R), ("oom", F), ("oom-1", F), ("unknown", R)],
+)
+def test_a_v1alpha1_chief_is_judged_by_its_exit_code_and_out_of_memory_is_permanent(
+    exit_: str, expected: Action
+) -> None:
+    assert action(v1alpha1_job(), Event.POD_FAILED, EXITS[exit_]) is expected
+
+
+@pytest.mark.parametrize("exit_", EXITS)
+def test_v1alpha1_replicas_that_do_not_lead_are_always_replaced(exit_: str) -> None:
+    job = v1alpha1_job(replicas("WORKER", 1, rules=REPLACED))
+    assert action(job, Event.POD_FAILED, EXITS[exit_]) is R
+    beside = v1alpha1_job(replicas("MASTER", 2, rules=CHIEF))
+    assert action(beside, Event.POD_FAILED, EXITS[exit_], replica=ReplicaId("master", 1)) is R
+
+
+def test_a_container_that_the_kubelet_restarted_already_needs_no_restart() -> None:
+    job = v1alpha1_job()
+    assert action(job, Event.POD_FAILED, Exit(137), handled=True) is N
+    assert action(job, Event.POD_FAILED, Exit(1), handled=True) is F
+
+
+@pytest.mark.parametrize("event", list(Event))
+def test_without_a_policy_only_what_was_taken_away_comes_back(event: Event) -> None:
+    job = volcano_job(replicas("worker", 1, rules=()), rules=(Rule(events=frozenset(), action=F),))
+    decision = decide_action(job, happened(event, job.replica_specs[0], Exit(1)), START)
+    taken = event in (Event.POD_EVICTED, Event.NODE_LOST)
+    assert decision == PolicyDecision(action=R if taken else N)
+
+
+@pytest.mark.parametrize("event", list(Event))
+@pytest.mark.parametrize("wanted", [a for a in SEVERITY if a is not R])
+def test_a_volcano_policy_answers_its_event_and_no_other(event: Event, wanted: Action) -> None:
+    rule = Rule(events=frozenset({event}), action=wanted, timeout=5 if event is Event.POD_PENDING else 0)
+    job = volcano_job(replicas("worker", 1, rules=(rule,)), rules=(Rule(events=frozenset(), action=F),))
+    for other in Event:
+        found = action(job, other, Exit(1), since=START - 5)
+        related = {Event.POD_EVICTED: {Event.POD_FAILED}, Event.NODE_LOST: {Event.POD_EVICTED}}.get(other, set())
+        if other is event or event in related:
+            assert found is wanted
+        else:
+            assert found in (N, R)
+
+
+def test_the_policies_of_a_task_go_before_those_of_the_job_if_they_match() -> None:
+    one = Rule(events=FAILED, action=Action.ABORT_JOB, codes=ExitCodes(ranges=((3, 3),)))
+    every = Rule(events=FAILED, action=Action.RESTART_JOB)
+    job = volcano_job(replicas("worker", 1, rules=(one,)), rules=(every,))
+    assert action(job, Event.POD_FAILED, Exit(3)) is Action.ABORT_JOB
+    assert action(job, Event.POD_FAILED, Exit(4)) is Action.RESTART_JOB
+
+
+def test_the_first_policy_that_matches_masks_those_after_it() -> None:
+    every = Rule(events=FAILED, action=Action.ABORT_JOB)
+    one = Rule(events=FAILED, action=Action.RESTART_JOB, codes=ExitCodes(ranges=((137, 137),)))
+    job = volcano_job(replicas("worker", 1, rules=(every, one)))
+    assert action(job, Event.POD_FAILED, Exit(137)) is Action.ABORT_JOB
+
+
+def test_a_pod_the_kubelet_evicted_is_an_eviction_first_and_a_failure_second() -> None:
+    evicted = Rule(events=frozenset({Event.POD_EVICTED}), action=Action.RESTART_JOB)
+    failed = Rule(events=FAILED, action=Action.ABORT_JOB)
+    both = volcano_job(replicas("worker", 1, rules=(failed, evicted)))
+    only = volcano_job(replicas("worker", 1, rules=(failed,)), rules=(failed,))
+    assert action(both, Event.POD_EVICTED, Exit(None, "Evicted")) is Action.RESTART_JOB
+    assert action(only, Event.POD_EVICTED, Exit(None, "Evicted")) is Action.ABORT_JOB
+
+
+def test_a_deleted_pod_has_not_failed() -> None:
+    failed = Rule(events=FAILED, action=Action.ABORT_JOB)
+    job = volcano_job(replicas("worker", 1, rules=(failed,)), rules=(failed,))
+    assert action(job, Event.POD_EVICTED) is Action.RESTART_POD
+
+
+def test_a_pending_pod_is_answered_only_by_a_policy_with_a_timeout_and_only_then() -> None:
+    def decided(timeout: float, waited: float) -> PolicyDecision:
+        rule = Rule(events=frozenset({Event.POD_PENDING}), action=Action.ABORT_JOB, timeout=timeout)
+        job = volcano_job(replicas("worker", 1, rules=(rule,)))
+        return decide_action(job, happened(Event.POD_PENDING, job.replica_specs[0], since=START - waited), START)
+
+    assert decided(0, 1000) == PolicyDecision(action=N)
+    assert decided(60, 10) == PolicyDecision(action=N, due=START + 50)
+    assert decided(60, 60).action is Action.ABORT_JOB
+
+
+def test_resume_means_nothing_to_a_job_that_is_not_stopped() -> None:
+    rule = Rule(events=frozenset({Event.POD_EVICTED, Event.POD_FAILED}), action=Action.RESUME_JOB)
+    job = volcano_job(replicas("worker", 1, rules=(rule,)))
+    assert decide_action(job, happened(Event.POD_EVICTED, job.replica_specs[0]), START) == PolicyDecision(action=R)
+    assert action(job, Event.POD_FAILED, Exit(1)) is N
+
+
+def test_to_restart_the_pod_of_a_whole_task_is_to_restart_the_task() -> None:
+    rule = Rule(events=frozenset({Event.TASK_FAILED}), action=Action.RESTART_POD)
+    job = volcano_job(replicas("worker", 1, rules=(rule,)))
+    assert action(job, Event.TASK_FAILED, replica=None) is Action.RESTART_TASK
+
+
+def test_every_action_is_either_ranked_or_changes_nothing() -> None:
+    assert set(Action) - set(SEVERITY) == {Action.IGNORE, Action.RESUME_JOB}
+    assert len(SEVERITY) == len(set(SEVERITY))
+
+
+@pytest.mark.parametrize("code", [None, -(2**31), -1, 0, 1, 128, 255, 2**31 - 1])
+@pytest.mark.parametrize("out_of_memory", [True, False])
+def test_any_exit_is_any_exit(code: int | None, out_of_memory: bool) -> None:
+    assert (code, out_of_memory) in ANY_EXIT

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import replicas, v1_job, v1alpha1_job, volcano_job
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, JobKey, ReplicaId, ServiceStyle
+
+V1 = v1_job(replicas("PS", 1), replicas("Worker", 2))
+V1ALPHA1 = v1alpha1_job()
+VOLCANO = volcano_job()
+
+
+def labels(job: Job, replica: str) -> dict[str, str]:
+    type_, _, index = replica.rpartition("-")
+    spec = job.spec(type_)
+    assert spec is not None
+    return names.replica_labels(job, spec, int(index))
+
+
+def test_v1_pods_are_called_job_type_index() -> None:
+    assert names.replica_name(V1, ReplicaId("worker", 1)) == "mnist-worker-1"
+    assert names.pod_name(V1, ReplicaId("worker", 1), "1.0.0") == "mnist-worker-1"
+    assert names.replica_host(V1, ReplicaId("worker", 1)) == "mnist-worker-1.default.svc"
+
+
+def test_v1alpha1_names_hold_the_first_forty_characters_and_the_runtime_id() -> None:
+    job = v1alpha1_job(key=JobKey("default", "a" * 60))
+    assert names.replica_name(job, ReplicaId("ps", 1)) == "a" * 40 + "-ps-76no-1"
+    assert names.replica_host(V1ALPHA1, ReplicaId("ps", 1)) == "example-ps-76no-1"
+
+
+def test_a_v1alpha1_pod_has_five_characters_that_change_with_every_attempt() -> None:
+    first, again, second = (names.pod_name(V1ALPHA1, ReplicaId("ps", 1), a) for a in ("1.0.0", "1.0.0", "1.0.1"))
+    assert re.fullmatch("example-ps-76no-1-[a-z0-9]{5}", first)
+    assert first == again != second
+
+
+def test_volcano_pods_are_called_job_task_index_and_found_under_the_job() -> None:
+    assert names.pod_name(VOLCANO, ReplicaId("ps", 0), "3.0.0") == "tf-dist-mnist-ps-0"
+    assert names.replica_host(VOLCANO, ReplicaId("ps", 0)) == "tf-dist-mnist-ps-0.tf-dist-mnist"
+
+
+def test_with_one_service_for_the_job_a_v1_host_is_below_it() -> None:
+    job = v1_job(services=ServiceStyle.PER_JOB)
+    assert names.replica_host(job, ReplicaId("worker", 1)) == "mnist-worker-1.mnist.default.svc"
+
+
+def test_v1_labels_are_the_current_and_the_legacy_set() -> None:
+    assert labels(V1, "worker-0") == {
+        "tf-dist.dev/job-uid": "uid-mnist",
+        "tf-dist.dev/job-name": "mnist",
+        "tf-dist.dev/replica-type": "worker",
+        "tf-dist.dev/replica-index": "0",
+        "training.kubeflow.org/operator-name": "tfjob-controller",
+        "training.kubeflow.org/job-name": "mnist",
+        "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": "0",
+        "training.kubeflow.org/job-role": "master",
+        "group-name": "kubeflow.org",
+        "job-name": "mnist",
+        "tf-job-name": "mnist",
+        "replica-type": "worker",
+        "replica-index": "0",
+        "controller-name": "tf-operator",
+        "job-role": "master",
+    }
+
+
+def test_worker_0_is_the_master_only_where_nobody_leads() -> None:
+    led = v1_job(replicas("Chief", 1), replicas("Worker", 1))
+    assert "job-role" not in labels(V1, "worker-1")
+    assert "job-role" not in labels(V1, "ps-0")
+    assert "job-role" not in labels(led, "worker-0")
+    assert labels(led, "chief-0")["training.kubeflow.org/job-role"] == "master"
+
+
+def test_v1alpha1_labels_are_the_five_of_the_seed() -> None:
+    found = {key: value for key, value in labels(V1ALPHA1, "ps-1").items() if not key.startswith("tf-dist.dev/")}
+    assert found == {
+        "kubeflow.org": "",
+        "job_type": "PS",
+        "runtime_id": "76no",
+        "tf_job_name": "example",
+        "task_index": "1",
+    }
+
+
+def test_volcano_labels_name_job_task_index_and_queue() -> None:
+    found = {key: value for key, value in labels(VOLCANO, "worker-1").items() if not key.startswith("tf-dist.dev/")}
+    assert found == {
+        "volcano.sh/job-name": "tf-dist-mnist",
+        "volcano.sh/job-namespace": "default",
+        "volcano.sh/task-spec": "worker",
+        "volcano.sh/task-index": "1",
+        "volcano.sh/queue-name": "default",
+    }
+
+
+@given(st.lists(st.text(), min_size=1, max_size=4), st.integers(1, 12))
+def test_a_short_hash_is_made_of_name_characters_and_always_the_same(parts: list[str], length: int) -> None:
+    assert re.fullmatch(f"[0-9a-z]{{{length}}}", names.short_hash(*parts, length=length))
+    assert names.short_hash(*parts, length=length) == names.short_hash(*parts, length=length)
+
+
+def test_a_short_hash_tells_where_one_part_ends() -> None:
+    assert names.short_hash("ab", "c") != names.short_hash("a", "bc")

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.builders import observed, v1_job
+from tf_dist.core.model.context import Observed
+from tf_dist.core.model.job import ReplicaId
+from tf_dist.core.model.pods import PodPhase, PodView, pod_view
+from tf_dist.core.reconciler.reconcile import reconcile
+
+LABELS = {"tf-dist.dev/replica-type": "worker", "tf-dist.dev/replica-index": "1", "tf-dist.dev/attempt": "1.0.0"}
+
+
+def raw(status: Any = None, **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", "labels": LABELS, **metadata}, "status": status}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        None,
+        {},
+        {"tf-dist.dev/replica-type": "worker"},
+        {"tf-dist.dev/replica-index": "1"},
+        {**LABELS, "tf-dist.dev/replica-index": ""},
+        {**LABELS, "tf-dist.dev/replica-index": "one"},
+        {**LABELS, "tf-dist.dev/replica-index": "-1"},
+        {**LABELS, "tf-dist.dev/replica-index": "²"},
+    ],
+)
+def test_a_pod_whose_labels_name_no_replica_is_nobodys(labels: Any) -> None:
+    assert pod_view(raw(labels=labels)) is None
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        {},
+        {"phase": None},
+        {"phase": "Nonsense"},
+        {"phase": "Pending", "containerStatuses": None, "conditions": None},
+        {"phase": "Pending", "containerStatuses": [{}], "conditions": [{}]},
+        {"phase": "Pending", "containerStatuses": [{"state": None, "lastState": None, "restartCount": None}]},
+    ],
+)
+def test_a_pod_that_says_nothing_is_pending(status: Any) -> None:
+    view = pod_view({**raw(status), "spec": None}, "tensorflow")
+    assert view is not None
+    assert (view.phase, view.exit, view.restarts, view.ready, view.node) == (PodPhase.PENDING, None, 0, False, "")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "ready", "inits", "pulling"),
+    [
+        ("ContainerCreating", "True", [], True),
+        ("ContainerCreating", "False", [], False),  # volumes, network
+        ("ContainerCreating", None, [], False),  # a kubelet that does not say
+        ("ErrImagePull", "True", [], False),
+        ("PodInitializing", "True", [{"terminated": {"exitCode": 0}}], True),
+        ("PodInitializing", "True", [{"running": {}}], False),
+    ],
+)
+def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | None, inits: Any, pulling: bool) -> None:
+    conditions = [{"type": "PodReadyToStartContainers", "status": ready}] if ready else []
+    status = {
+        "phase": "Pending",
+        "conditions": conditions,
+        "containerStatuses": [{"name": "tensorflow", "state": {"waiting": {"reason": waiting}}}],
+        "initContainerStatuses": [{"name": "prepare", "state": state} for state in inits],
+    }
+    view = pod_view(raw(status), "tensorflow")
+    assert view is not None
+    assert view.pulling is pulling
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({}, "CrashLoopBackOff"),
+        ({"waiting": ("ContainerCreating", "")}, ""),
+        ({"waiting": None}, ""),
+        ({"deleting": True}, ""),
+        ({"phase": PodPhase.FAILED}, ""),
+    ],
+)
+def test_what_keeps_a_container_from_running_unless_its_pod_ends(fields: dict[str, Any], word: str) -> None:
+    view = PodView(name="w", uid="u", replica=ReplicaId("worker", 0), attempt="", phase=PodPhase.RUNNING)
+    assert replace(view, **{"waiting": ("CrashLoopBackOff", "back-off"), **fields}).held_by == word
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ErrImageEntrypoint"),
+        *("ErrImageNeverPull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "ErrImagePull"),
+    ],
+)
+def test_what_does_not_pass_by_waiting_is_said_of_the_container_that_it_keeps(reason: str) -> None:
+    waiting = [("istio", "PodInitializing"), ("tensorflow", "ContainerCreating"), ("proxy", reason)]
+    statuses = [{"name": name, "state": {"waiting": {"reason": why, "message": "m"}}} for name, why in waiting]
+    found = pod_view(raw({"phase": "Pending", "containerStatuses": statuses}), "tensorflow")
+    assert found is not None
+    assert found.waiting is not None
+    assert found.held_by == {"ErrImagePull": "ImagePullBackOff"}.get(reason, reason)
+    assert "proxy" in found.waiting[1]
+
+
+def test_a_huge_index_is_a_replica_the_job_does_not_have() -> None:
+    view = pod_view(raw(labels={**LABELS, "tf-dist.dev/replica-index": "9" * 60}))
+    assert view is not None
+    plan = reconcile(v1_job(), Observed(now=1.0, pods=(view,)))
+    assert plan.status.observed_replicas == frozenset()
+
+
+def test_the_container_that_trains_is_the_one_that_counts_wherever_it_stands() -> None:
+    statuses = [
+        {"name": "sidecar", "state": {"terminated": {"exitCode": 0}}, "restartCount": 2},
+        {"name": "tensorflow", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, "restartCount": 1},
+    ]
+    view = pod_view(raw({"phase": "Failed", "containerStatuses": statuses}), "tensorflow")
+    assert view is not None
+    assert view.exit is not None
+    assert (view.exit.code, view.exit.out_of_memory, view.restarts) == (137, True, 3)
+
+
+def test_where_no_container_has_that_name_the_first_one_counts() -> None:
+    statuses = [{"name": "main", "state": {"terminated": {"exitCode": 3}}}]
+    view = pod_view(raw({"phase": "Failed", "containerStatuses": statuses}), "tensorflow")
+    assert view is not None
+    assert view.exit is not None
+    assert view.exit.code == 3
+
+
+def test_a_failed_pod_without_containers_says_why_itself() -> None:
+    view = pod_view(raw({"phase": "Failed", "reason": "Evicted", "message": "out of disk"}))
+    assert view is not None
+    assert view.exit is not None
+    assert (view.evicted, view.exit.code, view.exit.reason, view.exit.message) == (True, None, "Evicted", "out of disk")
+
+
+@pytest.mark.parametrize(("stamp", "deleting"), [("2027-01-15T08:00:00Z", True), (None, False)])
+def test_a_pod_with_a_time_of_deletion_is_being_deleted(stamp: Any, deleting: bool) -> None:
+    view = pod_view(raw(deletionTimestamp=stamp))
+    assert view is not None
+    assert view.deleting is deleting
+
+
+@pytest.mark.parametrize(
+    ("status", "evicted", "lost"),
+    [
+        ({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True, False),
+        ({"phase": "Failed", "reason": "Preempting"}, True, False),
+        ({"phase": "Failed", "reason": "NodeShutdown"}, True, False),
+        ({"phase": "Running", "reason": "NodeLost"}, False, True),
+        ({"phase": "Unknown"}, False, True),
+        ({"phase": "Failed"}, False, False),
+    ],
+)
+def test_what_a_cluster_did_to_a_pod_is_told_from_what_the_pod_did(status: Any, evicted: bool, lost: bool) -> None:
+    view = pod_view(raw(status))
+    assert view is not None
+    assert (view.evicted, view.node_lost) == (evicted, lost)
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("EvictionByEvictionAPI", "was evicted from node n1 through the Eviction API"),
+        ("PreemptionByScheduler", "was preempted from node n1 by the cluster's scheduler"),
+        ("DeletionByTaintManager", "was evicted from node n1, whose taints it does not tolerate (any more)"),
+        (
+            "DeletionByPodGC",
+            "was removed from node n1 by the garbage collector of pods: the node is gone, or out of service",
+        ),
+        ("TerminationByKubelet", "was ended from node n1 by the kubelet"),
+        ("Rebalancing", "was disrupted from node n1"),
+    ],
+)
+def test_what_took_a_pod_away_is_said_in_words(reason: str, text: str) -> None:
+    conditions = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
+    found = pod_view({**raw({"phase": "Failed", "conditions": conditions}), "spec": {"nodeName": "n1"}})
+    assert found is not None
+    assert str(found.disruption) == text
+
+
+def test_the_replica_and_attempt_are_what_the_labels_say() -> None:
+    view = pod_view(raw())
+    assert view is not None
+    assert (view.replica, view.attempt) == (ReplicaId("worker", 1), "1.0.0")
+
+
+JSON_STATUS = st.fixed_dictionaries(
+    {},
+    optional={
+        "phase": st.sampled_from((None, "Pending", "Running", "Succeeded", "Failed", "Unknown", "Odd")),
+        "reason": st.sampled_from((None, "", "Evicted", "NodeLost")),
+        "startTime": st.sampled_from((None, "", "yesterday", "2027-01-15T08:00:00Z", "2027-01-15T08:00:00")),
+        "conditions": st.sampled_from((None, [], [{"type": "Ready", "status": "True"}], [{"type": "PodScheduled"}])),
+        "containerStatuses": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "name": st.sampled_from(("tensorflow", "other")),
+                    "restartCount": st.sampled_from((None, 0, 7)),
+                    "state": st.sampled_from((None, {}, {"running": {}}, {"waiting": {}}, {"terminated": {}})),
+                    "lastState": st.sampled_from((None, {"terminated": {"exitCode": 1}}, {"terminated": {}})),
+                },
+            ),
+            max_size=2,
+        ),
+    },
+)
+
+
+@given(st.lists(JSON_STATUS, min_size=3, max_size=3))
+def test_no_pod_is_too_odd_to_decide_on(statuses: list[Any]) -> None:
+    pods = [
+        {"metadata": {"name": name, "labels": {**LABELS, "tf-dist.dev/replica-type": type_}}, "status": status}
+        for name, type_, status in zip("abc", ("worker", "ps", "missing"), statuses, strict=True)
+    ]
+    assert reconcile(v1_job(), observed(v1_job(), *pods)).actions

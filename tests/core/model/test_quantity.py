@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import contextlib
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_dist.core.model.quantity import format_quantity, parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", "0"),
+        ("2", "2"),
+        (2, "2"),
+        (0.5, "0.5"),
+        (1e-7, "0.0000001"),
+        ("+1", "1"),
+        ("-1", "-1"),
+        (".5", "0.5"),
+        ("5.", "5"),
+        ("500m", "0.5"),
+        ("3u", "0.000003"),
+        ("3n", "0.000000003"),
+        ("1k", "1000"),
+        ("1M", "1000000"),
+        ("1G", "1000000000"),
+        ("1E", "1000000000000000000"),
+        ("1E3", "1000"),
+        ("1e-3", "0.001"),
+        ("1Ki", "1024"),
+        ("64Gi", "68719476736"),
+        ("1.5Gi", "1610612736"),
+        ("8Ei", "9223372036854775808"),
+    ],
+)
+def test_what_the_api_takes_is_read_exactly(text: str | int | float, value: str) -> None:
+    assert parse_quantity(text) == Decimal(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "NaN",
+        "inf",
+        "Infinity",
+        "1_000",
+        "1,5",
+        "١٢",
+        "1K",
+        "1 Gi",
+        " 1",
+        "1\n",
+        "1g",
+        "0x10",
+        "1e",
+        "1e1.5",
+        "1e9999999",
+        "--1",
+        ".",
+        "Gi",
+        "1GiB",
+        float("nan"),
+        float("inf"),
+        True,
+        None,
+        [],
+    ],
+)
+def test_what_the_api_refuses_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a quantity"):
+        parse_quantity(text)  # type: ignore[arg-type]
+
+
+@given(st.text())
+def test_no_text_does_worse_than_a_value_error(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert parse_quantity(text).is_finite()
+
+
+@pytest.mark.parametrize(
+    ("text", "resource", "shown"),
+    [
+        ("500m", "cpu", "500m"),
+        ("0.0001", "cpu", "1m"),
+        ("4", "nvidia.com/gpu", "4"),
+        ("64Gi", "memory", "64Gi"),
+        ("1.5Gi", "memory", "1.5Gi"),
+        ("1000", "memory", "1000"),
+        ("24684092Ki", "memory", "23.5Gi"),
+        ("0", "memory", "0"),
+        ("-1Gi", "memory", "-1073741824"),
+        ("1Ti", "ephemeral-storage", "1Ti"),
+        ("2Mi", "hugepages-2Mi", "2Mi"),
+    ],
+)
+def test_people_read_values_as_they_write_them(text: str, resource: str, shown: str) -> None:
+    assert format_quantity(parse_quantity(text), resource) == shown
+
+
+@given(st.integers(0, 10**15), st.sampled_from(("cpu", "nvidia.com/gpu")))
+def test_what_is_shown_of_a_whole_number_is_that_number(value: int, resource: str) -> None:
+    assert parse_quantity(format_quantity(Decimal(value), resource)) == value
+
+
+@given(st.integers(0, 10**15))
+def test_memory_is_shown_to_a_tenth_of_its_unit_and_never_as_more_than_there_is(value: int) -> None:
+    shown = parse_quantity(format_quantity(Decimal(value), "memory"))
+    assert value * Decimal("0.9") <= shown <= value

@@ -1,0 +1,96 @@
+"""A step that is tried again, and the job of its last try.
+
+A task that is tried again.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tf_dist.core.diagnostics.outcome import is_suspended
+from tf_dist.core.model.status import Failure, Phase, Status
+from tf_dist.core.pipeline.adoption import (
+    AdoptionAction,
+    AdoptionCandidate,
+    AdoptionDecision,
+    ExistingJobAction,
+    decide_adoption,
+    decide_existing_job,
+)
+
+FAILED = Status(phase=Phase.FAILED, reason="PodFailed", failure=Failure(event="PodFailed", replica="worker-0", code=1))
+EVICTED = Status(phase=Phase.FAILED, reason="PodEvicted", failure=Failure(event="PodEvicted", replica="worker-0"))
+ABORTED = Status(phase=Phase.ABORTED, reason="AbortJob")
+SUSPENDED = Status(phase=Phase.ABORTED, reason="Suspended")
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("reported", [False, True])
+def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
+    assert decide_existing_job(Status(phase=phase), reported=reported) in ExistingJobAction
+
+
+@pytest.mark.parametrize(
+    ("status", "reported", "expected"),
+    [
+        (Status(), False, ExistingJobAction.JOIN),
+        (Status(phase=Phase.RUNNING), True, ExistingJobAction.JOIN),
+        (Status(phase=Phase.COMPLETED), False, ExistingJobAction.JOIN),
+        (Status(phase=Phase.COMPLETED), True, ExistingJobAction.JOIN),
+        (FAILED, False, ExistingJobAction.JOIN),
+        (FAILED, True, ExistingJobAction.REPLACE),
+        (EVICTED, False, ExistingJobAction.REPLACE),
+        (EVICTED, True, ExistingJobAction.REPLACE),
+        (ABORTED, False, ExistingJobAction.JOIN),
+        (ABORTED, True, ExistingJobAction.REPLACE),
+        (SUSPENDED, True, ExistingJobAction.JOIN),
+    ],
+)
+def test_what_becomes_of_it(status: Status, reported: bool, expected: ExistingJobAction) -> None:
+    assert decide_existing_job(status, reported=reported) is expected
+    succeeded = status.phase is Phase.COMPLETED
+    anew = ExistingJobAction.JOIN if succeeded else ExistingJobAction.REPLACE
+    assert decide_existing_job(status, reported=reported, reattach=False) is anew
+    assert is_suspended(SUSPENDED)
+    assert not is_suspended(ABORTED)
+
+
+NONE = AdoptionDecision(AdoptionAction.CREATE)
+
+
+def test_the_first_try_makes_a_job() -> None:
+    assert decide_adoption([]) == NONE
+
+
+def test_a_living_job_is_adopted_the_newest_of_several_and_one_stays() -> None:
+    old, new = AdoptionCandidate(uid="old", created=1.0), AdoptionCandidate(uid="new", created=2.0)
+    assert decide_adoption([old]) == AdoptionDecision(AdoptionAction.ADOPT, "old")
+    assert decide_adoption([old, new]) == AdoptionDecision(AdoptionAction.ADOPT, "new", surplus=("old",))
+
+
+def test_a_job_that_is_on_its_way_out_is_none() -> None:
+    assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, marked_for_deletion=True)]) == NONE
+    ended = AdoptionCandidate(uid="a", created=1.0, marked_for_deletion=True, done=True, succeeded=True)
+    assert decide_adoption([ended]) == NONE
+
+
+def test_a_result_is_taken_once() -> None:
+    job = AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True)
+    assert decide_adoption([job]) == AdoptionDecision(AdoptionAction.REUSE_RESULT, "a")
+    used = AdoptionCandidate(uid="a", created=1.0, done=True, succeeded=True, result_used=True)
+    assert decide_adoption([used]) == NONE
+
+
+def test_a_job_that_failed_is_what_is_tried_again() -> None:
+    assert decide_adoption([AdoptionCandidate(uid="a", created=1.0, done=True)]) == NONE
+
+
+def test_a_living_job_counts_more_than_an_older_result() -> None:
+    done = AdoptionCandidate(uid="done", created=2.0, done=True, succeeded=True)
+    assert decide_adoption([done, AdoptionCandidate(uid="alive", created=1.0)]).uid == "alive"
+
+
+def test_who_is_not_durable_begins_anew_and_leaves_nothing_alive() -> None:
+    done = AdoptionCandidate(uid="done", created=2.0, done=True, succeeded=True)
+    found = decide_adoption([done, AdoptionCandidate(uid="alive", created=1.0)], durable=False)
+    assert found == AdoptionDecision(AdoptionAction.CREATE, surplus=("alive",))

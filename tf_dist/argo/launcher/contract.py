@@ -1,0 +1,70 @@
+"""What workflows rely on: the names and defaults of outputs, the labels, the exit codes. Added to, never renamed.
+
+Exit codes: 0 the job succeeded; 1 it failed by itself, or was deleted; 2 the step is set up wrongly; 75 worth another
+try (evicted, preempted, no place in time, the cluster could not be reached); 143 (130) the launcher was stopped by
+SIGTERM (SIGINT). 64 and 65 are the words of Argo's own executor and are never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tf_dist.cluster.api import Resource
+from tf_dist.core.model import names
+
+WORKFLOWS: Final = Resource("argoproj.io", "v1alpha1", "Workflow", "workflows")
+
+OUT: Final = "/tf-dist/out"
+"""Where outputs are written: a volume of the pod, so that Argo finds them whenever it looks."""
+
+OUTPUTS: Final[Mapping[str, str]] = {
+    "job": "",  # the job's name
+    "outcome": "unknown",  # how it ended: an outcome
+    "status": "Unknown",  # its last state in one word
+    "reason": "",  # the reason of that
+    "message": "the launcher did not report",  # a sentence about it
+    "replica": "",  # the replica that failed
+    "exit-code": "",  # its exit code
+    "restarts": "0",  # restarts after failures
+    "disruptions": "0",  # how often pods were taken away
+    "preemptions": "0",  # how often it was preempted
+    "fallback": "0",  # which of its fallbacks it ran as, from 1 (0: as its document says)
+    "checkpoint": "",  # the last checkpoint that a replica printed
+    "metrics": "{}",  # the last value of each metric, as a JSON object
+    "gpu-seconds": "0",  # seconds that it ran, times its GPUs
+    "duration": "0",  # seconds that it ran
+}
+"""The files in the folder, one value each, and what a step says that has none of them."""
+
+CHECKPOINT: Final = "checkpoint-files"
+"""The folder of the last checkpoint's files, for the artifact."""
+
+GRACE: Final = "terminationGracePeriodSeconds"
+"""The field of a pod for the time between SIGTERM and SIGKILL."""
+
+METRIC: Final = "metric-"
+"""Before the name of a metric, the name of a file with its last value."""
+
+
+def metric_file(metric: str) -> str:
+    """The file of a metric: ``metric-val.loss`` for ``val/loss``. Names of metrics have no dots."""
+    return METRIC + metric.replace("/", ".")
+
+
+MODEL_DIR: Final = "TF_DIST_MODEL_DIR"
+"""The variable in which replicas find the folder for their model."""
+
+WORKFLOW_LABEL: Final = "workflows.argoproj.io/workflow"
+"""``argo logs`` selects pods by it (Argo Workflows 4.1)."""
+
+WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # Label of a step's job: the uid of the workflow
+NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # Annotation of a step's job: the node of the workflow
+REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # Annotation of a step's job: its end was reported
+STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"
+"""Annotation of a step's job: the launcher that has suspended it, and resumes it at the next try."""
+LAUNCHER: Final = "argo-launch"
+WORKFLOW: Final = "workflow"  # the same annotation: it is suspended for as long as the workflow is
+
+STARTUP_TIMEOUT: Final = "10m"
+"""How long an admitted job may take to run, unless a step says otherwise; Airflow's operator has the same."""

@@ -1,0 +1,202 @@
+"""The job of a step: its document and deterministic name; created, or adopted from an earlier try of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from tf_dist.argo.launcher import contract
+from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
+from tf_dist.argo.launcher.step_suspension import stop_patch
+from tf_dist.client.connection import Backoff, until_taken
+from tf_dist.client.job_files import JobFiles, LoadedJob, load_documents, load_job_files, one_job
+from tf_dist.client.monitor import ObjectsListed, SignalReceived, WatchingJobInformer
+from tf_dist.client.stored_jobs import StoredJob
+from tf_dist.client.submission import create_job, job_resource
+from tf_dist.client.yaml_files import YamlDocument
+from tf_dist.cluster.api import PODS, Cluster
+from tf_dist.controller.observability.signals import Signals
+from tf_dist.core.dialects import apply_step_overrides, parse
+from tf_dist.core.dialects.common_schema import MAX_NAME
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import largest_job
+from tf_dist.core.model.job import Dialect, Job
+from tf_dist.core.model.overrides import Override, named_overrides
+from tf_dist.core.pipeline.adoption import ExistingJobAction, decide_existing_job
+from tf_dist.core.pipeline.inputs import input_overrides, listed_values, read_inputs
+from tf_dist.errors import AlreadyExists, Conflict, NotFound
+
+_JOB: Final = "the job"
+_HASH: Final = 8
+_MAX_V1ALPHA1: Final = 40  # characters of a v1alpha1 job's name in the names of its pods
+
+
+def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFiles]:
+    """The job to create, and all that its document holds. InvalidFiles with every problem.
+
+    ``home``: the namespace of the workflow, where the job goes that names no other. Elsewhere it has no owner.
+    """
+    overrides = (*named_overrides(options.overrides or {}), *_filled_in(options))
+
+    def change(content: Any) -> Any:
+        return _changed(content, options, home)
+
+    if isinstance(options.job, Mapping | list):
+        given = options.job if isinstance(options.job, list) else [options.job]
+        numbers = [None] if len(given) == 1 else range(1, len(given) + 1)
+        documents = [YamlDocument(_JOB, number, one, None) for number, one in zip(numbers, given, strict=True)]
+        bundle = load_documents(documents, overrides, change=change)
+    else:
+        texts = {} if options.job_file else {_JOB: str(options.job)}
+        bundle = load_job_files([options.job_file or _JOB], overrides, texts=texts, change=change)
+    return one_job(bundle), bundle
+
+
+def _filled_in(options: LauncherOptions) -> tuple[Override, ...]:
+    """What the workflow fills in; InvalidJob."""
+    inputs = read_inputs(options.inputs or [])
+    listed = listed_values(options.parameters, {one.name for one in inputs})
+    return input_overrides(inputs, {**listed, **(options.values or {})})
+
+
+def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
+    job = parse(content, strict=False).job  # all its problems are reported in its own terms before anything is changed
+    named = bool(options.workflow) and len(options.workflow) <= MAX_NAME
+    labels = {contract.WORKFLOW_LABEL: options.workflow} if named else {}
+    env = {contract.MODEL_DIR: options.model_dir} if options.model_dir else {}
+    changes = options.changes(queue=options.queue_name, env=env, labels=labels, tidy=True)
+    document = apply_step_overrides(content, changes)
+    metadata: dict[str, Any] = dict(document["metadata"])
+    policies = options.policies(has_fallbacks=bool(job.fallbacks))
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **policies, contract.NODE: options.node}
+    if options.workflow_uid:
+        metadata["labels"][contract.WORKFLOW_UID] = options.workflow_uid
+        if home == (metadata.get("namespace") or options.namespace or home):
+            metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or ()), _owner(options)]
+    if options.workflow_uid or (options.node and metadata.get("generateName")):
+        metadata.pop("generateName", None)  # else no try would find the job of the one before
+        metadata["name"] = step_job_name(job, options.workflow_uid or options.workflow, options.node)
+    return {**document, "metadata": metadata}
+
+
+def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
+    """The job's name for one step of one workflow. ``node`` is the same for all tries of a step (``{{node.name}}``)."""
+    base = job.key.name.removesuffix("xxxxx").rstrip("-")
+    ending = max(len(names.replica_name(job, replica)) for replica in largest_job(job).replicas)
+    ending -= len(job.key.name[:_MAX_V1ALPHA1] if job.dialect is Dialect.TFJOB_V1ALPHA1 else job.key.name)
+    room = MAX_NAME - max(ending, 0) - _HASH - 1
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        room = min(room, _MAX_V1ALPHA1 - _HASH - 1)
+    return f"{base[: max(room, 1)].rstrip('-')}-{names.short_hash(workflow_uid, node, length=_HASH)}"
+
+
+def _owner(options: LauncherOptions) -> dict[str, Any]:
+    """The workflow, and not the launcher's pod: the job survives this pod, and goes with the workflow.
+
+    It blocks nothing: where OwnerReferencesPermissionEnforcement is on, that would need a right on the workflow.
+    """
+    return {
+        "apiVersion": contract.WORKFLOWS.api_version,
+        "kind": contract.WORKFLOWS.kind,
+        "name": options.workflow,
+        "uid": options.workflow_uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+
+
+_ATTEMPTS: Final = 5
+
+
+class Interrupted(Exception):
+    """A signal came before the job was there; ``number``: which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class StepJobCreator:
+    """``say`` gets what is done and why. ``reattach``: a job of an earlier try is gone on with."""
+
+    cluster: Cluster
+    entry: LoadedJob
+    namespace: str
+    signals: Signals
+    say: Callable[[str], object]
+    reattach: bool = True
+
+    def place(self, workdir: str | None) -> StoredJob:
+        """The job as it is there now. ``workdir``: of one that is created, see ``create_job``.
+
+        AlreadyExists when another job has its name; Interrupted; ClusterError.
+        """
+        for _ in range(_ATTEMPTS):
+            found = self._find()
+            if found is None:
+                return create_job(self.cluster, self.entry, self.namespace, workdir=workdir)
+            self._require_ours(found)
+            if not found.stored["metadata"].get("deletionTimestamp"):
+                reported = contract.REPORTED in _annotations(found)
+                action = decide_existing_job(found.status, reported=reported, reattach=self.reattach)
+                if action is ExistingJobAction.JOIN:
+                    return self._join(found)
+            self._clear_away(found)
+        raise Conflict(
+            f"job {self.entry.job.key.name} comes again each time that it is deleted", hint="see who makes it"
+        )
+
+    def _find(self) -> StoredJob | None:
+        resource = job_resource(self.entry)
+        try:
+            return StoredJob(resource, self.cluster.get(resource, self.namespace, self.entry.job.key.name))
+        except NotFound:
+            return None
+
+    def _require_ours(self, found: StoredJob) -> None:
+        if _step_of(found.stored["metadata"]) != _step_of(self.entry.document["metadata"]):
+            raise AlreadyExists(
+                f"there is a job {found.name} in namespace {self.namespace}, and it is not this step's",
+                hint="give the job another metadata.name; in a workflow: workflow_uid={{workflow.uid}} "
+                "node={{node.name}}, so that each step has its own",
+            )
+
+    def _join(self, found: StoredJob) -> StoredJob:
+        self.say(f"goes on with {found.shown}, which an earlier try of this step has made")
+        if contract.STOPPED_BY not in _annotations(found):
+            return found
+        self.say(f"resumes {found.shown}, which that try had suspended")
+        patch = stop_patch(found, suspend=False)
+        patched = self.cluster.patch(found.resource, found.namespace, found.name, patch)
+        return StoredJob(found.resource, patched)
+
+    def _clear_away(self, found: StoredJob) -> None:
+        """Delete it, and wait until it and its pods are gone: a new one has pods of the same names."""
+        why = "has ended" if found.status.finished else "is not gone on with"
+        self.say(f"{found.shown} of an earlier try {why}: deletes it, and starts anew")
+        request = partial(self.cluster.delete, found.resource, found.namespace, found.name, uid=found.uid)
+        until_taken(request, Backoff())
+        with WatchingJobInformer(self.cluster, found) as watch:
+            self.signals.listen(lambda number: watch.put(SignalReceived(number)))
+            listed = False
+            while watch.job is not None or watch.pods or not listed:
+                for item in watch.take():
+                    listed = listed or (isinstance(item, ObjectsListed) and item.resource is PODS)
+                    if isinstance(item, SignalReceived):
+                        raise Interrupted(item.number)
+
+
+def _step_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Which step a job was made for: the workflow's uid says it, or, without one, what the launcher was told of it."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if uid := labels.get(contract.WORKFLOW_UID):
+        return (uid,)
+    return labels.get(contract.WORKFLOW_UID), labels.get(contract.WORKFLOW_LABEL), annotations.get(contract.NODE)
+
+
+def _annotations(found: StoredJob) -> Mapping[str, str]:
+    return found.stored["metadata"].get("annotations") or {}

@@ -1,0 +1,267 @@
+"""Output parameters of a step: files that Argo's executor reads at any time, each written whole; GPU seconds."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import math
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tf_dist.argo.launcher import contract
+from tf_dist.cluster.api import Object
+from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.model.quantity import parse_quantity
+from tf_dist.core.model.timestamps import parse_time
+from tf_dist.errors import InvalidJob, Problem
+
+_ENDED = ("Succeeded", "Failed")
+
+
+class _GpuSpan(NamedTuple):
+    gpus: float
+    since: float
+    until: float | None
+
+
+class GpuUsage:
+    """GPUs times seconds of every pod that was noticed. Times are epoch seconds."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _GpuSpan] = {}
+
+    def note(self, pods: Mapping[str, Object], now: float) -> None:
+        """These pods are there; one that was and is no more has ended now."""
+        for uid, pod in pods.items():
+            if (held := _held(pod)) is not None:
+                self._held[uid] = held
+        for uid, held in self._held.items():
+            if uid not in pods and held.until is None:
+                self._held[uid] = held._replace(until=now)
+
+    def gpu_seconds(self, now: float) -> float:
+        """Up to now."""
+        return sum(held.gpus * max(0.0, (held.until or now) - held.since) for held in self._held.values())
+
+
+def _held(pod: Object) -> _GpuSpan | None:
+    status = pod.get("status") or {}
+    since = parse_time(status.get("startTime"))
+    if since is None:
+        return None
+    statuses = status.get("containerStatuses") or ()
+    ends = [parse_time(((one.get("state") or {}).get("terminated") or {}).get("finishedAt")) for one in statuses]
+    until = max((end for end in ends if end is not None), default=since) if status.get("phase") in _ENDED else None
+    return _GpuSpan(_gpus((pod.get("spec") or {}).get("containers") or ()), since, until)
+
+
+def _gpus(containers: Iterable[Mapping[str, Any]]) -> float:
+    """GPUs of any vendor: extended resources whose name ends in ``gpu``. Such resources are requested as limited."""
+    total = 0.0
+    for container in containers:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        for name, quantity in asked.items():
+            if name.partition("/")[2].endswith("gpu"):
+                total += float(parse_quantity(quantity))
+    return total
+
+
+_NAME_LIMIT: Final = 100
+_TEXT_LIMIT: Final = 4096  # all outputs of a workflow share one object of 1 MiB
+
+
+class StepOutputs:
+    """A folder of files, each written anew only when its value is another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: dict[str, str] = {}
+        self.problem = ""
+
+    def start(self, job: str) -> None:
+        """Write everything once, with what is known before the job is; InvalidJob when that cannot be done."""
+        first = {**contract.OUTPUTS, "job": job, "status": "Starting", "message": "the launcher has just started"}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for name, value in first.items():
+                self._write(name, value)
+        except OSError as error:
+            hint = f"mount a volume there (emptyDir) that user {os.getuid()} may write to, or name another: out=DIR"
+            raise InvalidJob([Problem("out", f"cannot write outputs to {self._folder}: {error}", hint)]) from error
+
+    def put(self, values: Mapping[str, str]) -> None:
+        """Bring these up to date. A volume that is full or gone meanwhile ends no training: ``problem`` says so."""
+        for name, value in values.items():
+            try:
+                self._write(name, value)
+            except OSError as error:
+                self.problem = f"cannot write the output {name} to {self._folder}: {error}"
+
+    def _write(self, name: str, value: str) -> None:
+        value = value[:_TEXT_LIMIT]
+        if self._written.get(name) == value:
+            return
+        scratch = self._folder / f".{name}.new"
+        try:
+            scratch.write_text(value, encoding="utf-8")
+            scratch.replace(self._folder / name)
+        except OSError:
+            with suppress(OSError):
+                scratch.unlink()
+            raise
+        self._written[name] = value
+
+
+def progress_outputs(progress: Progress) -> dict[str, str]:
+    """What training has reported, as outputs: JSON of all metrics, one file for each, and the checkpoint.
+
+    The JSON has as many of the metrics, the first ones, as fit into an output.
+    """
+    metrics = {name: value for name, value in progress.metrics.items() if len(name) <= _NAME_LIMIT}
+    document: dict[str, float | str] = {}
+    size = len("{}")
+    for name, value in metrics.items():
+        shown = value if math.isfinite(value) else str(value)
+        size += len(json.dumps({name: shown}))  # its braces are as long as the comma and the space after it
+        if size > _TEXT_LIMIT:
+            break
+        document[name] = shown
+    single = {contract.metric_file(name): _number(value) for name, value in metrics.items() if "|" not in name}
+    return {"metrics": json.dumps(document, sort_keys=True), "checkpoint": progress.checkpoint, **single}
+
+
+class _RefusedFile(Exception):
+    """A file that is no part of a checkpoint."""
+
+
+def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str:
+    """Copy the files of a checkpoint into a folder of their own, whole or not at all; what keeps it from that, or "".
+
+    ``checkpoint``: a folder, a file, or what the names of its files begin with, as TensorFlow names one. It is a text
+    that training printed, so only files below ``mounts`` are copied, wherever links lead: not what else the launcher's
+    pod has, as the token of its account.
+    """
+    if "://" in checkpoint:
+        return f"{checkpoint} is on no volume of the launcher: the output checkpoint says where it is"
+    scratch = folder.with_name(f".{folder.name}.new")
+    try:
+        inside = [Path(mount).resolve() for mount in mounts if mount]
+        source = Path(checkpoint)
+        if not _is_below(source.resolve(), inside):
+            known = ", ".join(map(str, inside)) or "none"
+            return f"{checkpoint} is outside the volumes that the step mounts ({known}): {_MOUNT_IT}"
+        if not (found := _files_of(source)):
+            return f"the launcher does not see {checkpoint}: {_MOUNT_IT}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        for one in found:
+            _copy(str(one), scratch if one.is_dir() else scratch / one.name, inside)
+        scratch.replace(folder)
+    except (OSError, ValueError, _RefusedFile) as error:
+        shutil.rmtree(scratch, ignore_errors=True)
+        return f"cannot copy {checkpoint} to {folder}: {error}"
+    return ""
+
+
+def _files_of(source: Path) -> list[Path]:
+    try:
+        source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return sorted(source.parent.glob(f"{glob.escape(source.name)}.*"))
+    return [source]
+
+
+_MOUNT_IT: Final = "give the step the volume that the replicas write to (volumes)"
+_DEPTH_LIMIT: Final = 64
+
+
+def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None, above: tuple[Path, ...] = ()) -> None:
+    """A file, or a folder with all that is in it; OSError, _RefusedFile.
+
+    What counts is where the opened file is: training may exchange a link at any time.
+    ``at``: the folder that the name is in, ``above``: those around it.
+    """
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)  # a pipe would wait for a writer
+    try:
+        place = _place_of(descriptor)
+        mode = os.fstat(descriptor).st_mode
+        if not _is_below(place, mounts):
+            raise _RefusedFile(f"{name} leads to {place}, outside the volumes that the step mounts: remove the link")
+        if stat.S_ISDIR(mode):
+            if place in above or len(above) >= _DEPTH_LIMIT:
+                raise _RefusedFile(f"{place} is in itself by a link, or has more than {_DEPTH_LIMIT} folders around it")
+            target.mkdir(exist_ok=True)
+            for one in os.listdir(descriptor):
+                _copy(one, target / one, mounts, descriptor, (*above, place))
+        elif stat.S_ISREG(mode):
+            with open(descriptor, "rb", closefd=False) as data, target.open("wb") as copied:
+                shutil.copyfileobj(data, copied)
+        else:
+            raise _RefusedFile(f"{place} is neither a file nor a folder")
+    finally:
+        os.close(descriptor)
+
+
+def _place_of(descriptor: int) -> Path:
+    """Where an opened file is, wherever links have led. A launcher that is tried on a Mac has no /proc."""
+    if sys.platform == "darwin":
+        found: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
+        return Path(os.fsdecode(found.rstrip(b"\0")))
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def _is_below(place: Path, mounts: Iterable[Path]) -> bool:
+    return any(place.is_relative_to(mount) for mount in mounts)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+class ProgressFile:
+    """How far it is, as ``N/M`` in the file that Argo's executor reads every few seconds (docs/progress.md there)."""
+
+    def __init__(self, path: Path | None, total: int | None) -> None:
+        self._path = path
+        self._total = total
+        self._shown = ""
+
+    def show(self, progress: Progress, *, done: bool = False) -> None:
+        """Write it, if training reports a step and the number of steps is known; all of it when it is ``done``."""
+        step, total = progress.metrics.get("step"), self._total or _whole(progress.metrics.get("total_steps"))
+        if done:
+            whole = total or 100
+            self._write(f"{whole}/{whole}")
+        elif step is not None and total and math.isfinite(step):
+            self._write(f"{max(0, min(int(step), total))}/{total}")
+
+    def _write(self, text: str) -> None:
+        if self._path is None or text == self._shown:
+            return
+        # In place and at once, padded with empty lines: its folder may be another user's, and a reader that comes in
+        # the middle of a truncation would find nothing.
+        line = f"{text}\n".ljust(len(self._shown) + 1, "\n").encode()
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        except OSError:
+            self._path = None  # not in a pod of Argo's
+            return
+        try:
+            os.pwrite(descriptor, line, 0)
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+        self._shown = text
+
+
+def _whole(value: float | None) -> int | None:
+    return int(value) if value is not None and math.isfinite(value) and value >= 1 else None

@@ -1,0 +1,225 @@
+"""Prometheus metrics of a controller. Their meaning for users: docs/metrics.md.
+
+Names and units follow Prometheus' conventions; no label has a job's name among its values, which would make a series
+per job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tf_dist import __version__
+from tf_dist.controller.observability.metrics_interface import (
+    ControllerStats,
+    InformerStats,
+    MetricsRecorder,
+    WorkQueueStats,
+)
+
+
+class StatsCollector(Collector):
+    """Asks its ``sources`` at each scrape. What a process does not drive has no series there."""
+
+    def __init__(self) -> None:
+        self.sources: list[Callable[[], ControllerStats]] = []
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after another."""
+        read = [source() for source in self.sources]
+        yield from _of_work([one.work for one in read])
+        yield from _of_jobs(read)
+        yield from _of_informers([informer for one in read for informer in one.informers])
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: else registering would ask the sources."""
+        return ()
+
+
+def _of_work(read: Sequence[WorkQueueStats]) -> Iterator[Metric]:
+    running = [seconds for one in read for seconds in one.running.values()]
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    longest = "How long the worker has been busy that began first."
+    together = "How long workers have been busy with what they have not finished, together."
+    yield gauge("tf_dist_workqueue_depth", "Jobs that are due and wait for a worker.", sum(one.depth for one in read))
+    added, again = sum(one.adds for one in read), sum(one.retries for one in read)
+    yield counter("tf_dist_workqueue_adds", "Jobs put into the work queue that were not in it.", added)
+    yield counter("tf_dist_workqueue_retries", "Jobs put back into the work queue to try again.", again)
+    yield gauge("tf_dist_workqueue_unfinished_work_seconds", together, sum(running))
+    yield gauge("tf_dist_workqueue_longest_running_processor_seconds", longest, max(running, default=0.0))
+    yield gauge("tf_dist_active_workers", "Workers that are busy.", len(running))
+    yield gauge("tf_dist_max_concurrent_reconciles", "Workers that there are.", sum(one.workers for one in read))
+
+
+def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("tf_dist_jobs", "Jobs that this process drives, by phase.", labels=["phase"])
+    phases = sorted({phase for one in read for phase in one.jobs})
+    for phase in phases:
+        jobs.add_metric([phase], sum(one.jobs.get(phase, 0) for one in read))
+    yield jobs
+    pending = GaugeMetricFamily(
+        "tf_dist_pending_gangs", "Gangs of this process that wait for their place, by queue.", labels=["queue"]
+    )
+    admitted = GaugeMetricFamily(
+        "tf_dist_admitted_gangs", "Admitted gangs of this process, by queue.", labels=["queue"]
+    )
+    for queue in sorted({queue for one in read for queue in one.gangs}):
+        found = [one.gangs[queue] for one in read if queue in one.gangs]
+        pending.add_metric([queue], sum(gang.pending for gang in found))
+        admitted.add_metric([queue], sum(gang.admitted for gang in found))
+    yield pending
+    yield admitted
+
+
+def _of_informers(read: Sequence[InformerStats]) -> Iterator[Metric]:
+    age = GaugeMetricFamily(
+        "tf_dist_informer_age_seconds", "Since the API server last said anything about a kind.", labels=["resource"]
+    )
+    lists = CounterMetricFamily(
+        "tf_dist_informer_lists", "How often everything of a kind was listed, from the start.", labels=["resource"]
+    )
+    for resource in sorted({one.resource for one in read}):
+        found = [one for one in read if one.resource == resource]
+        age.add_metric([resource], max(one.age for one in found))
+        lists.add_metric([resource], sum(one.lists for one in found))
+    yield age
+    yield lists
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_REQUEST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_ADMISSION_WAIT_BUCKETS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+
+
+class PrometheusRecorder(MetricsRecorder):
+    """Counts into a registry of its own, so that several may live in one process. ``clock``: epoch seconds."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        own = self.registry = CollectorRegistry()
+        self._sampled = StatsCollector()
+        own.register(self._sampled)
+        self._waits = self._histogram(
+            "tf_dist_workqueue_queue_duration_seconds",
+            "How long jobs waited in the work queue until a worker took them.",
+        )
+        self._works = self._histogram(
+            "tf_dist_workqueue_work_duration_seconds", "How long a worker was busy with a job that it took."
+        )
+        self._failures = self._counter(
+            "tf_dist_reconcile_errors", "Looks at jobs that did not come to their end, by reason.", "reason"
+        )
+        self._held: set[str] = set()
+        leading = Gauge(
+            "tf_dist_leading", "1 while this process leads the cluster or a namespace, else 0.", registry=own
+        )
+        leading.set_function(lambda: bool(self._held))
+        self._reconciles = self._histogram(
+            "tf_dist_reconcile_seconds", "Looking at one job, deciding and acting for it.", buckets=_RECONCILE_BUCKETS
+        )
+        self._actions = self._counter(
+            "tf_dist_actions", "Actions taken for jobs, by kind and result.", "kind", "result"
+        )
+        self._admissions = self._histogram(
+            "tf_dist_admission_wait_seconds",
+            "How long gangs waited for their place; the count is that of admissions.",
+            buckets=_ADMISSION_WAIT_BUCKETS,
+        )
+        self._undecidable = self._counter(
+            "tf_dist_undecidable_gangs", "Gangs that could not be counted or decided about."
+        )
+        self._restarts = self._counter("tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", "cause")
+        self._disruptions = self._counter("tf_dist_disruptions", "Pods that were taken away, by reason.", "reason")
+        self._calls = self._counter(
+            "tf_dist_api_calls",
+            "Requests to the API server, by verb, resource and HTTP status (0: no answer).",
+            *("verb", "resource", "code"),
+        )
+        self._call_seconds = self._histogram(
+            "tf_dist_api_call_seconds", "Requests to the API server until their answer, by verb.", "verb"
+        )
+        self._watches = self._counter(
+            "tf_dist_watch_restarts",
+            "Watches that did not end as agreed, by resource and cause.",
+            *("resource", "cause"),
+        )
+        self._heartbeats = self._counter(
+            "tf_dist_heartbeats", "Renewals of this process's lease, by result (ok, failed).", "result"
+        )
+        self._last_heartbeat = Gauge(
+            "tf_dist_last_heartbeat_timestamp_seconds", "When the lease was renewed last.", registry=own
+        )
+        Info("tf_dist_build", "The version that runs.", registry=own).info({"version": __version__})
+        ProcessCollector(registry=own)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = _REQUEST_BUCKETS) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def exposition(self) -> bytes:
+        """Everything counted so far, in Prometheus' text format (``CONTENT_TYPE``)."""
+        return generate_latest(self.registry)
+
+    def attach(self, source: Callable[[], ControllerStats]) -> None:
+        """Ask a controller how it stands whenever this is read."""
+        self._sampled.sources.append(source)
+
+    def worked(self, waited: float, seconds: float) -> None:
+        """Count what a worker did."""
+        self._waits.observe(waited)
+        self._works.observe(seconds)
+
+    def reconcile_failed(self, reason: str) -> None:
+        """Count a failure."""
+        self._failures.labels(reason).inc()
+
+    def reconciled(self, seconds: float) -> None:
+        """Count a pass."""
+        self._reconciles.observe(seconds)
+
+    def acted(self, kind: str, result: str) -> None:
+        """Count an action."""
+        self._actions.labels(kind, result).inc()
+
+    def admitted(self, waited: float) -> None:
+        """Count an admission."""
+        self._admissions.observe(waited)
+
+    def undecidable(self, gangs: int) -> None:
+        """Count gangs that cannot be decided about."""
+        self._undecidable.inc(gangs)
+
+    def restarted(self, cause: str) -> None:
+        """Count a restart."""
+        self._restarts.labels(cause).inc()
+
+    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """Count a request."""
+        self._calls.labels(verb, resource, code).inc()
+        self._call_seconds.labels(verb).observe(seconds)
+
+    def disrupted(self, reason: str) -> None:
+        """Count a disruption."""
+        self._disruptions.labels(reason).inc()
+
+    def watch_restarted(self, resource: str, cause: str) -> None:
+        """Count a restart of a watch."""
+        self._watches.labels(resource, cause).inc()
+
+    def heartbeat(self, ok: bool) -> None:
+        """Count a renewal."""
+        self._heartbeats.labels("ok" if ok else "failed").inc()
+        if ok:
+            self._last_heartbeat.set(self._clock())
+
+    def leading(self, lease: str, leads: bool) -> None:
+        """Remember which Leases are held."""
+        (self._held.add if leads else self._held.discard)(lease)

@@ -1,0 +1,438 @@
+"""What gang admission assigns to a job: its verdict, replica counts, and the node of each replica.
+
+Everything else in the core sees the granted numbers as if the document said them (``granted_job``): TF_CONFIG,
+services, success rules and counts need not know about elasticity.
+
+Replicas take nodes in one order everywhere: first the nodes with parameter servers, then the fullest. So the highest
+indexes, which go first when a job shrinks, are those far from the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from tf_dist.core.model import names
+from tf_dist.core.model.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.model.pod_events import PodClassification, are, share_text
+from tf_dist.core.model.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Admission, Status
+
+# How many replicas of each type, and how many of each type on which node.
+Sizes = Mapping[str, int]
+Placement = Mapping[str, Mapping[str, int]]
+
+_WHOLE = frozenset({Role.PS, Role.CHIEF, Role.MASTER, Role.EVALUATOR})
+
+
+def replica_counts(job: Job) -> dict[str, int]:
+    """The replicas of each type."""
+    return {spec.type: spec.replicas for spec in job.replica_specs}
+
+
+def fallback_job(job: Job, number: int) -> Job:
+    """The job as one of its fallbacks (1, 2, …); ``job`` itself for 0, and for one that it has no more."""
+    if not 0 < number <= len(job.fallbacks):
+        return job
+    return replace(job.fallbacks[number - 1], fallbacks=job.fallbacks)
+
+
+def chosen_job(job: Job, status: Status) -> Job:
+    """The job as its document says, or as the fallback says that it was admitted with; while it waits, the former."""
+    waits = status.admission is None and status.phase in LIVE
+    return job if waits else fallback_job(job, status.fallback)
+
+
+def fallback_text(job: Job, number: int) -> str:
+    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: which one, and how it differs."""
+    other = fallback_job(job, number)
+    pairs = zip(job.replica_specs, other.replica_specs, strict=True)
+    parts = [replica_difference_text(job, other)]
+    if other.scheduling.queue != job.scheduling.queue:
+        parts.append(f"queue {other.scheduling.queue or 'default'}")
+    if any(one.template != two.template for one, two in pairs):
+        parts.append("other pods")
+    return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
+
+
+def granted_job(job: Job, status: Status) -> Job:
+    """The job with as many replicas as it has been granted, or had when it gave its place back; ``job`` itself if all.
+
+    A document that asks for less by now has less at once; a type that came into it since is not held back.
+    """
+    sizes, job = _granted_counts(status), chosen_job(job, status)
+    return with_replica_counts(job, bounded_counts(job, sizes)) if sizes else job
+
+
+def _granted_counts(status: Status) -> Sizes:
+    if status.admission is not None:
+        return status.admission.sizes
+    return {} if status.phase in LIVE else status.last_sizes
+
+
+def bounded_counts(job: Job, counts: Sizes) -> dict[str, int]:
+    """These numbers of replicas, none above what the type may have; of a type without one, what the job says."""
+    return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
+
+
+def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
+    """The job with as many replicas as it will have once the verdict is recorded."""
+    job = fallback_job(job, verdict.fallback) if isinstance(verdict, Admit) else chosen_job(job, status)
+    if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
+        return granted_job(job, status)
+    granted = admitted_with(status.admission or Admission(0.0), job, verdict.sizes)
+    return with_replica_counts(job, bounded_counts(job, {**_granted_counts(status), **granted.sizes}))
+
+
+def largest_job(job: Job) -> Job:
+    """The job with every replica that it may ever have."""
+    most = {spec.type: spec.most for spec in job.replica_specs}
+    for spec in (spec for other in job.fallbacks for spec in other.replica_specs):
+        most[spec.type] = max(most.get(spec.type, 0), spec.most)
+    return with_replica_counts(job, most)
+
+
+def with_replica_counts(job: Job, sizes: Sizes) -> Job:
+    """The job with other numbers of replicas; what has to be there, or to succeed, is never more than there are."""
+    if all(sizes[spec.type] == spec.replicas for spec in job.replica_specs):
+        return job
+    total = sum(sizes[spec.type] for spec in job.replica_specs)
+    specs = tuple(_with_count(spec, sizes[spec.type]) for spec in job.replica_specs)
+    counting = job.counting
+    if counting is not None:
+        most = None if counting.min_success is None else min(counting.min_success, total)
+        counting = replace(counting, min_available=min(counting.min_available, total), min_success=most)
+    scheduling = replace(job.scheduling, min_available=min(job.scheduling.min_available, total))
+    return replace(job, replica_specs=specs, counting=counting, scheduling=scheduling)
+
+
+def _with_count(spec: ReplicaSpec, count: int) -> ReplicaSpec:
+    least = None if spec.min_available is None else min(spec.min_available, count)
+    return replace(spec, replicas=count, min_replicas=min(spec.min_replicas, count), min_available=least)
+
+
+def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
+    """The fewest replicas of each type to which the job may be resized, and the most it may grow to.
+
+    Only workers of a job that says it is elastic can be fewer than the document asks for; worker 0 is always needed.
+    A minimum of the whole gang (``minAvailable``) that says more than those of the types is made up by the workers; one
+    that says less resizes nothing (see ``start_counts``).
+    """
+    least = {spec.type: _least(job, spec) for spec in job.replica_specs}
+    for spec in sorted(job.replica_specs, key=lambda spec: spec.role is not Role.WORKER):
+        missing = job.scheduling.min_available - sum(least.values())
+        least[spec.type] = min(spec.replicas, least[spec.type] + max(0, missing))
+    return {spec.type: (least[spec.type], spec.most) for spec in job.replica_specs}
+
+
+def _least(job: Job, spec: ReplicaSpec) -> int:
+    return spec.replicas if spec.role in _WHOLE else min(spec.replicas, max(_first(job, spec), spec.min_replicas))
+
+
+# Those that the others need start first; evaluators, which only watch, come last.
+_START_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.OTHER, Role.WORKER, Role.EVALUATOR)
+
+
+def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+    """With how many replicas of each type the gang starts at least: its minimum; the others start as room appears.
+
+    The minimums of the tasks as they are written, 0 included, and of the others so many that ``minAvailable`` is met;
+    a ``minAvailable`` below the sum of the tasks' minimums stands above them (``minimum_met``). ``priorities``: by
+    type; replicas of a higher one are counted first, as Volcano's scheduler places them.
+    """
+    most = {type_: low for type_, (low, _) in replica_bounds(job).items()}
+    tasks = {spec.type: min(most[spec.type], spec.min_available or 0) for spec in job.replica_specs}
+    wanted = job.scheduling.min_available
+    counts = dict.fromkeys(most, 0) if wanted < sum(tasks.values()) else tasks
+    order = sorted(job.replica_specs, key=lambda spec: (-priorities.get(spec.type, 0), _START_ORDER.index(spec.role)))
+    for spec in order:
+        counts[spec.type] += min(most[spec.type] - counts[spec.type], max(0, wanted - sum(counts.values())))
+    return counts
+
+
+def admitted_with(admission: Admission, job: Job, granted: Sizes) -> Admission:
+    """The admission with room for so many pods of each type (empty: for all).
+
+    Only an elastic job is resized to what has room; another keeps its size, and the replicas beyond wait for room.
+    """
+    if not granted:
+        return replace(admission, sizes={}, started={})
+    bounds = replica_bounds(job)
+    sizes = {type_: max(count, bounds[type_][0]) if type_ in bounds else count for type_, count in granted.items()}
+    return replace(admission, sizes=sizes, started=dict(granted) if sizes != dict(granted) else {})
+
+
+def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
+    """The replicas that may have pods: those that have succeeded and the first of the others, as many as have room.
+
+    ``job`` has its granted size.
+    """
+    started = status.admission.started if status.admission is not None else {}
+    if not started:
+        return frozenset(job.replicas)
+    found: set[ReplicaId] = set()
+    for spec in job.replica_specs:
+        listed = sorted(spec.ids, key=lambda replica: (replica not in status.succeeded, replica.index))
+        found.update(listed[: started.get(spec.type, spec.replicas)])
+    return frozenset(found)
+
+
+def _first(job: Job, spec: ReplicaSpec) -> int:
+    """So many that the one whose success is the job's is among them."""
+    deciding = [rule.index for rule in job.success if rule.type == spec.type and rule.index is not None]
+    return 1 + max(deciding, default=0)
+
+
+def resize_restarts(job: Job, before: Sizes, after: Sizes) -> bool:
+    """Whether pods that were started among ``before`` replicas cannot go on among ``after``.
+
+    TF_CONFIG stands in the environment of a process and never changes. A sparse one names the parameter servers, so
+    workers may come and go. A dense one names every replica: those who come are unknown to those who are there, and so
+    all start again. Those who leave are missed only where workers talk to each other; with parameter servers they do
+    not (the first operator removed workers from under the others in the same way). Programs that make their own
+    configuration look at the host files, which follow.
+    """
+    if job.tf_config is TFConfigStyle.NONE:
+        return False
+    named = (spec for spec in job.replica_specs if spec.role is not Role.OTHER)
+    changed = [spec for spec in named if before.get(spec.type, 0) != after.get(spec.type, 0)]
+    others = any(spec.role is not Role.WORKER for spec in changed)
+    if others or not changed or job.tf_config is TFConfigStyle.SPARSE:
+        return others
+    servers = any(spec.role is Role.PS and spec.replicas for spec in job.replica_specs)
+    return not servers or any(after.get(spec.type, 0) > before.get(spec.type, 0) for spec in changed)
+
+
+def grows_live(job: Job) -> bool:
+    """Whether workers that come leave those that run undisturbed."""
+    more = {spec.type: spec.replicas + (spec.role not in _WHOLE) for spec in job.replica_specs}
+    return not resize_restarts(job, replica_counts(job), more)
+
+
+def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]:
+    """The nodes of a type's replicas, by index; as many as the placement has."""
+    serving = {node for spec in job.replica_specs if spec.role is Role.PS for node in placement.get(spec.type, ())}
+    counts = placement.get(type_, {})
+    nodes = sorted(counts, key=lambda node: (node not in serving, -counts[node], node))
+    return tuple(node for node in nodes for _ in range(counts[node]))
+
+
+def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -> Placement:
+    """The placement without the nodes of replicas beyond these sizes."""
+    if all(sum(nodes.values()) <= sizes.get(type_, 0) for type_, nodes in placement.items()):
+        return placement
+    return {type_: dict(Counter(replica_nodes(job, placement, type_)[: sizes.get(type_, 0)])) for type_ in placement}
+
+
+def topology_label(job: Job) -> str:
+    """The node label in one of whose domains all of the gang's nodes are to be; "": none."""
+    return job.annotations.get(names.TOPOLOGY, "") or job.scheduling.topology
+
+
+def requires_domain(job: Job) -> bool:
+    """Whether the gang may only be admitted within one topology domain."""
+    return bool(topology_label(job)) and job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
+
+
+def waiting_for_room(job: Job, status: Status) -> int:
+    """How many replicas of an admitted job wait for room, after the others have started."""
+    return len(job.replicas) - len(startable_replicas(job, status))
+
+
+def assign_nodes(
+    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
+) -> dict[ReplicaId, str]:
+    """The nodes of these replicas, which have none yet: that to which its pod is pinned, else its own, else any other
+    one of its type; if that is free.
+
+    ``job`` has its granted size. Other replicas keep their nodes. A replica for which none is free is left out: the
+    scheduler of the cluster finds a node for it.
+    """
+    found: dict[ReplicaId, str] = {}
+    for type_ in {replica.type for replica in wanted} if placement else ():
+        found |= _of_type(job, placement, facts, type_)
+    return {replica: node for replica, node in found.items() if replica in wanted}
+
+
+def waiting_for_leaving_pods(
+    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
+) -> frozenset[ReplicaId]:
+    """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what was granted."""
+    leaving = Counter((pod.replica.type, node) for pod in facts.stale if (node := pod.node or pod.pinned))
+    if not placement or not leaving:
+        return frozenset()
+    free = Counter({(type_, node): count for type_, nodes in placement.items() for node, count in nodes.items()})
+    free.subtract(leaving)
+    free.subtract((replica.type, pod.node) for replica, pod in facts.current.items() if pod.node)
+    seats = assign_nodes(job, placement, facts, job.replicas)
+    free.subtract((replica.type, node) for replica, node in seats.items() if replica in facts.current)
+    found: set[ReplicaId] = set()
+    for replica in sorted(seats.keys() & set(wanted)):
+        seat = replica.type, seats[replica]
+        if free[seat] > 0:
+            free[seat] -= 1
+        else:
+            found.add(replica)
+    return frozenset(found)
+
+
+def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
+    listed = replica_nodes(job, placement, type_)
+    free = Counter(listed)
+    free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
+    waiting = [replica for replica in job.replicas if replica.type == type_ and _lacks_node(replica, facts)]
+    pinned = {replica: pod.pinned for replica in waiting if (pod := facts.current.get(replica)) and pod.pinned}
+    own = {replica: listed[replica.index] for replica in waiting if replica.index < len(listed)}
+    found: dict[ReplicaId, str] = {}
+    for wished in (pinned, own):
+        for replica, node in wished.items():
+            if replica not in found and free[node] > 0:
+                found[replica] = node
+                free[node] -= 1
+    for replica in waiting:
+        if replica not in found and (node := next((node for node in listed if free[node] > 0), "")):
+            found[replica] = node
+            free[node] -= 1
+    return found
+
+
+def _lacks_node(replica: ReplicaId, facts: PodClassification) -> bool:
+    pod = facts.current.get(replica)
+    return replica not in facts.succeeded if pod is None else not pod.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """The gang may start, with ``sizes`` pods per type (empty: as many as it wants), on the nodes of ``placement``.
+
+    ``fallback``: as which of its fallbacks (0: as its document says).
+    """
+
+    placement: Placement = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=dict)
+    fallback: int = 0
+
+
+class PendingReason(StrEnum):
+    """Why a job waits, as the reason of its status; a contract: values are added and never renamed."""
+
+    WAITING_FOR_CAPACITY = "WaitingForCapacity"
+    WAITING_IN_QUEUE = "WaitingInQueue"
+    RESERVED = "Reserved"  # there is room, which is reserved for gangs that have waited longer
+    PREEMPTING = "Preempting"  # others are preempted for it; it counts as ``nominated`` from then on
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"
+    NEVER_FITS = "NeverFits"
+    UNREADABLE = "Unreadable"  # its pods' requests or constraints cannot be read
+    NODES_REFUSED = "NodesRefused"  # large enough are only nodes that the scheduler refused it; tried again later
+    NODES_UNAVAILABLE = "NodesUnavailable"  # it would fit with nodes that are cordoned or not ready
+    QUEUE_NOT_FOUND = "QueueNotFound"
+    NAMESPACE_MISMATCH = "NamespaceMismatch"  # its queue takes no jobs from its namespace
+    PRIORITY_CLASS_REFUSED = "PriorityClassRefused"  # its queue does not take jobs of its priority class
+    SCHEDULER_MISSING = "GangSchedulerMissing"
+    QUEUE_REFUSED = "QueueRefused"  # another gang scheduler does not serve its queue
+    DEACTIVATED = "Deactivated"  # switched off in another gang scheduler
+    BACKOFF = "Backoff"
+    SCHEDULE_TIMEOUT = "ScheduleTimeout"
+    PODS_REJECTED = "PodsRejected"
+    NAME_CONFLICT = "NameConflict"  # an object that is not the job's has the name of one of its own
+    PREEMPTED = PREEMPTED
+    RECOVERY_TIMEOUT = RECOVERY_TIMEOUT
+    EVICTED = "Evicted"  # it lost pods, and on_eviction says that it waits again
+    WAITING_FOR_LOST_NODE = "WaitingForLostNode"
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether no change of load lets the gang start, only a change of the job or of the nodes."""
+        return self in (PendingReason.NEVER_FITS, PendingReason.UNREADABLE)
+
+
+_PENDING_REASONS: Final[Mapping[str, PendingReason]] = {one.value: one for one in PendingReason}
+
+
+def pending_reason(status: Status) -> PendingReason | None:
+    """Why a job without a place waits; None if its status says no such reason."""
+    return _PENDING_REASONS.get(status.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The gang waits. ``position``: its place in its queue, from 1 (0: it has none). ``rank``: about how many gangs of
+    all queues have their turn until it has its own (0: not known), so how soon its message matters.
+    """
+
+    reason: PendingReason
+    message: str
+    position: int = 0
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """An admitted gang is to have other ``sizes`` from now on; ``placement`` says where all of its pods then are."""
+
+    sizes: Sizes
+    placement: Placement
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """An admitted gang is preempted for the gang ``by`` (None: not known for which), which waits in ``queue``."""
+
+    by: JobKey | None
+    message: str
+    queue: str = ""
+
+
+Verdict = Admit | Wait | Resize | Preempt
+
+
+def replica_change_text(job: Job, before: Sizes, after: Sizes) -> str:
+    """``goes from 2 to 4 worker``, for every type of which the number changes."""
+    parts = [
+        f"from {before.get(spec.type, 0)} to {after[spec.type]} {spec.type}"
+        for spec in job.replica_specs
+        if before.get(spec.type, 0) != after[spec.type]
+    ]
+    return f"goes {' and '.join(parts)}"
+
+
+def replica_difference_text(asked: Job, sized: Job) -> str:
+    """``3 worker instead of 5``, for every type that has another number of replicas than asked for; "" if none has."""
+    pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
+    return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)
+
+
+def room_text(job: Job, status: Status) -> str:
+    """``; 2 more wait for room``, if any replicas do. ``job`` has its granted size."""
+    waiting = waiting_for_room(job, status)
+    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for room" if waiting else ""
+
+
+BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
+
+
+def admitted_text(job: Job, status: Status) -> str:
+    """With how many replicas of those it asks for a job has just been admitted; by what, where nodes are not seen."""
+    return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
+
+
+def _admitted_unseen(place: Admission | None) -> bool:
+    """Whether a controller that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
+    return place is not None and not place.placement and not place.by and place.complete is None
+
+
+def _places_text(job: Job, status: Status) -> str:
+    sized = granted_job(job, status)
+    smaller = replica_difference_text(job, sized)
+    waiting = waiting_for_room(sized, status)
+    if not waiting:
+        count = len(sized.replicas)
+        whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
+        return f"begins with {smaller}" if smaller else whole
+    text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
+    return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")

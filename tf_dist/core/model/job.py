@@ -1,0 +1,480 @@
+"""The internal job: what every dialect is parsed into and all decisions are made on.
+
+Words are those of the field: a job has replica specs (TFJob) = tasks (Volcano); each has a *type* (``worker``) and
+replicas with an index; ``worker-1`` is a replica. What differs between the dialects is data here, never a branch in the
+code that decides: restart behaviour is a list of rules, success a list of conditions, running a threshold.
+Times are seconds (epoch when absolute).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum, auto
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.model.fieldpath import PackedJson, mapping, shared
+from tf_dist.core.model.gang_scheduler import GangScheduler
+
+
+class Event(StrEnum):
+    """What may happen to a job, derived from what is there, never from a watch event."""
+
+    POD_FAILED = "PodFailed"
+    POD_EVICTED = "PodEvicted"
+    POD_PENDING = "PodPending"
+    NODE_LOST = "NodeLost"
+    TASK_COMPLETED = "TaskCompleted"
+    TASK_FAILED = "TaskFailed"
+    UNKNOWN = "Unknown"
+
+
+class Action(StrEnum):
+    """What a policy may answer to an event."""
+
+    RESTART_POD = "RestartPod"
+    RESTART_TASK = "RestartTask"
+    RESTART_JOB = "RestartJob"
+    ABORT_JOB = "AbortJob"
+    RESUME_JOB = "ResumeJob"
+    COMPLETE_JOB = "CompleteJob"
+    TERMINATE_JOB = "TerminateJob"
+    FAIL_JOB = "FailJob"
+    # These two are tf-dist's own: the answers of ``on_eviction`` and ``on_preemption``.
+    REQUEUE_JOB = "RequeueJob"
+    FALL_BACK = "FallBack"
+    IGNORE = "Ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCodes:
+    """A set of exit codes: inclusive ranges, whether "no exit code known" belongs to it, and what OOMKilled means.
+
+    ``oom``: True: an out-of-memory kill always belongs, False: never, None: its code (137) decides. ``start_failures``:
+    whether a container that could not be started may belong, by its code.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    unknown: bool = False
+    oom: bool | None = None
+    start_failures: bool = True
+
+    def __contains__(self, exit_: tuple[int | None, bool]) -> bool:
+        """Whether (exit code or None, killed for memory) is in the set."""
+        code, out_of_memory = exit_
+        if out_of_memory and self.oom is not None:
+            return self.oom
+        if code is None:
+            return self.unknown
+        return any(low <= code <= high for low, high in self.ranges)
+
+
+ANY_EXIT = ExitCodes(ranges=((-(2**31), 2**31),), unknown=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of the policy table: when one of ``events`` happens (with such an exit code), do ``action``.
+
+    ``timeout``: the event must have lasted so many seconds (PodPending needs one to mean anything). ``index``: only for
+    that replica of the group (None: for all).
+    """
+
+    events: frozenset[Event]
+    action: Action
+    codes: ExitCodes = ANY_EXIT
+    timeout: float = 0.0
+    index: int | None = None
+
+
+Document = Mapping[str, Any]
+
+MAX_REPLICAS: Final = 100_000
+"""So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
+_DIGITS: Final = len(str(MAX_REPLICAS))
+
+
+class Dialect(StrEnum):
+    """The document formats understood; the value is the ``apiVersion`` (with the kind where that is ambiguous)."""
+
+    TFJOB_V1 = "kubeflow.org/v1"
+    TFJOB_V1ALPHA1 = "kubeflow.org/v1alpha1"
+    VOLCANO = "batch.volcano.sh/v1alpha1"
+
+    @property
+    def kind(self) -> str:
+        """The document's ``kind``."""
+        return "Job" if self is Dialect.VOLCANO else "TFJob"
+
+
+class Role(StrEnum):
+    """What a replica is to TensorFlow; the value is its task type in TF_CONFIG."""
+
+    CHIEF = "chief"
+    MASTER = "master"
+    PS = "ps"
+    WORKER = "worker"
+    EVALUATOR = "evaluator"
+    OTHER = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether a replica of this role decides the job's success where there is one (chief, master)."""
+        return self in (Role.CHIEF, Role.MASTER)
+
+
+class DisruptionPolicy(StrEnum):
+    """What becomes of a job that loses pods through no fault of its own; a contract of every face.
+
+    ``RESTART``: as its format's own policies say. ``REQUEUE``: it gives its place back and waits again, with its old
+    age. ``FAIL``: it ends. ``FALLBACK``: it waits again, and the next of its fallbacks comes first.
+    """
+
+    RESTART = "restart"
+    REQUEUE = "requeue"
+    FAIL = "fail"
+    FALLBACK = "fallback"
+
+
+class CleanPodPolicy(StrEnum):
+    """Which pods go when a job has finished."""
+
+    ALL = "All"
+    RUNNING = "Running"
+    NONE = "None"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaId:
+    """One replica of a job: ``worker-1``."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+
+@lru_cache(maxsize=65_536)
+def replica_id(type_: str, index: int) -> ReplicaId:
+    """One object for a name: the replicas of thousands of jobs, each named in several places, have a few names."""
+    return ReplicaId(type_, index)
+
+
+_FEW: Final = 512  # replicas of a type; more of them are too much to keep for each number that a job may name
+
+
+def _replica_ids(type_: str, count: int) -> tuple[ReplicaId, ...]:
+    return tuple(replica_id(type_, index) for index in range(count))
+
+
+_kept_replica_ids: Final = lru_cache(maxsize=256)(_replica_ids)  # a pass over a job asks for them several times
+
+
+def stored_index(written: str) -> int:
+    """The number of a replica; ValueError."""
+    if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
+        raise ValueError(f"{written[:_DIGITS]!r} is no index of a replica")
+    return int(written)
+
+
+def parse_ranges(written: str) -> Iterator[int]:
+    """The numbers of ``0-2,5``, which only rise, each below the most that a job may have; ValueError."""
+    least = 0
+    for part in written.split(","):
+        low, dash, high = part.partition("-")
+        first, last = stored_index(low), stored_index(high if dash else low)
+        if not least <= first <= last:
+            raise ValueError(f"{part!r} does not come after what is before it")
+        yield from range(first, last + 1)
+        least = last + 1
+
+
+def format_ranges(indexes: Iterable[int]) -> str:
+    """Sorted numbers as ``0-2,5``."""
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in runs)
+
+
+class JobKey(NamedTuple):
+    """A job's place in a cluster."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessRule:
+    """The job has succeeded when the replica ``index`` of ``type`` (None: every replica of it) has."""
+
+    type: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionByCounts:
+    """Volcano's way to end a job: by counting pods once they have all finished.
+
+    ``min_available``: so many must have succeeded; ``min_success``: so many successes complete the job at once.
+    """
+
+    min_available: int
+    min_success: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    """Pods of a task wait until the named tasks have come up (Volcano ``dependsOn``); ``any`` of them or all."""
+
+    on: tuple[str, ...]
+    any: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """One group of equal replicas.
+
+    ``name`` is the document's own key (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
+    labels. ``min_replicas``: an elastic job may be resized to so few (== replicas: it is not elastic);
+    ``max_replicas``: it may grow to so many (None: not beyond ``replicas``). ``min_available``: so many of them are
+    part of the gang's minimum (Volcano's tasks; None: nothing is said). ``template`` is the pod template
+    (v1: with the port that its defaulter adds); ``container`` the one that trains: it gets TF_CONFIG and its exit code
+    counts. ``last_exit_counts``: how its container ended before the kubelet restarted it is judged too (v1alpha1).
+    ``container_restarts``: so many restarts by the kubelet, over all replicas, are the event TaskFailed (Volcano; None:
+    never). ``server_image``: the pod runs the standard gRPC server, from this image, instead of a program of the user's
+    ("": it does not). ``batches``: those of all replicas together (0: their templates say each one's).
+    """
+
+    name: str
+    type: str
+    role: Role
+    replicas: int
+    min_replicas: int
+    max_replicas: int | None = None
+    min_available: int | None = None
+    template: Document
+    container: str
+    port: int
+    pod_restart_policy: str = "Never"
+    rules: tuple[Rule, ...] = ()
+    depends: Dependency | None = None
+    server_image: str = ""
+    last_exit_counts: bool = False
+    container_restarts: int | None = None
+    batches: int = 0
+
+    @property
+    def most(self) -> int:
+        """How many there may ever be at once."""
+        return self.replicas if self.max_replicas is None else max(self.replicas, self.max_replicas)
+
+    @property
+    def pod_spec(self) -> Document:
+        """The spec of its pod template; empty where the template is."""
+        return mapping(self.template.get("spec"))
+
+    @property
+    def ids(self) -> tuple[ReplicaId, ...]:
+        """The replicas, by index."""
+        make = _kept_replica_ids if self.replicas <= _FEW else _replica_ids
+        return make(self.type, self.replicas)
+
+
+class TFConfigStyle(StrEnum):
+    """How TF_CONFIG is made; NONE where the job makes its own."""
+
+    V1ALPHA1 = auto()
+    V1 = auto()
+    SPARSE = auto()
+    VOLCANO = auto()
+    NONE = auto()
+
+
+class ServiceStyle(StrEnum):
+    """Which services give replicas their names: one each, one (headless) for the job, or none."""
+
+    PER_REPLICA = auto()
+    PER_JOB = "per-job"  # as the annotation has it
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SSHPlugin:
+    """Volcano's ssh plugin: where the keys are mounted, the port of the servers, and the keys of the user's own."""
+
+    path: str = "/root/.ssh"
+    port: int = 22
+    private_key: str = field(default="", repr=False)
+    public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugins:
+    """Volcano's job plugins that tf-dist plays: index variables, host files, what the svc plugin publishes, and the
+    keys by which pods reach each other over SSH (None: none).
+    """
+
+    env: bool = False
+    svc: bool = False
+    publish_not_ready: bool = False
+    network_policy: bool = True
+    hosts_env: bool = True
+    ssh: SSHPlugin | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The plugins that are there, by Volcano's names."""
+        known = (("env", self.env), ("svc", self.svc), ("ssh", self.ssh is not None))
+        return tuple(name for name, there in known if there)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
+
+    ``min_available``: so many pods must have room before any starts (``minimum_met``); a minimum is not a size.
+    ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
+    ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
+    ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
+    agree, unless an annotation names another ("": no matter). ``gang``: who decides about the gang (None: the job names
+    none, and its controller's default holds). ``admission_timeout``: seconds after which its fallbacks are tried, too
+    (None: only after a disruption).
+    """
+
+    min_available: int
+    queue: str = ""
+    priority_class: str = ""
+    scheduler_name: str = ""
+    timeout: float | None = None
+    recovery_timeout: float | None = None
+    patience: float | None = None
+    preemptable: bool = True
+    topology: str = ""
+    gang: GangScheduler | None = None
+    admission_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Pause before the n-th restart of a replica: none at first, then ``base`` doubling up to ``cap`` seconds.
+
+    A replica that ran ``healthy`` seconds starts counting afresh (the kubelet's own rule and figures).
+    """
+
+    base: float = 10.0
+    cap: float = 300.0
+    healthy: float = 600.0
+
+    def delay(self, restarts: int) -> float:
+        """Seconds to wait before restart number ``restarts`` (1, 2, …)."""
+        return 0.0 if restarts <= 1 else min(self.cap, self.base * 2.0 ** min(restarts - 2, 30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """Limits and housekeeping of a run.
+
+    ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
+    ``container_restarts_count`` says so. ``failures_count_together``: what fails at the same moment costs one restart,
+    however many replicas or tasks that restarts (Volcano). ``max_disruptions``: see ``core.disruptions`` (None: the
+    default). ``active_deadline``, ``startup_timeout`` (from its place until it runs) and ``ttl`` are seconds.
+    ``resume_keeps_succeeded``: replicas that have succeeded stay so when a suspended job is resumed; else all run
+    again, because those that go on need their peers. ``on_eviction``, ``on_preemption``: what follows when pods are
+    taken away, or the gang is preempted.
+    """
+
+    clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
+    max_restarts: int | None = None
+    max_disruptions: int | None = None
+    container_restarts_count: bool = True
+    failures_count_together: bool = False
+    active_deadline: float | None = None
+    startup_timeout: float | None = None
+    ttl: float | None = None
+    suspend: bool = False
+    resume_keeps_succeeded: bool = False
+    on_eviction: DisruptionPolicy = DisruptionPolicy.RESTART
+    on_preemption: DisruptionPolicy = DisruptionPolicy.RESTART
+    backoff: Backoff = Backoff()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as decided on: identity, replica specs in document order, and policies.
+
+    ``running_types``: the job counts as running when a replica of one of these runs (empty: when ``min_available``
+    pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart. ``spec_defaults``:
+    fields that are missing in the stored spec, and that the original's controller writes into it. ``cluster_domain``:
+    what addresses of a v1 TFJob end in where it runs (``cluster.local``; "": in nothing). ``disruption_budget``: its
+    pods have a PodDisruptionBudget. ``fallbacks``: the same job with fewer replicas, in another queue or on other
+    nodes, in the order in which admission tries them (``assignment.chosen_job``).
+    """
+
+    dialect: Dialect
+    key: JobKey
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    replica_specs: tuple[ReplicaSpec, ...]
+    rules: tuple[Rule, ...] = ()
+    success: tuple[SuccessRule, ...] = ()
+    counting: CompletionByCounts | None = None
+    running_types: tuple[str, ...] = ()
+    run_policy: RunPolicy = RunPolicy()
+    scheduling: Scheduling
+    tf_config: TFConfigStyle = TFConfigStyle.V1
+    services: ServiceStyle = ServiceStyle.PER_REPLICA
+    plugins: Plugins = Plugins()
+    volumes: tuple[Document, ...] = ()
+    runtime_id: str = ""
+    cluster_domain: str = ""
+    disruption_budget: bool = False
+    spec_defaults: Mapping[str, Any] = field(default_factory=dict)
+    managed_elsewhere: bool = False
+    fallbacks: tuple[Job, ...] = ()
+
+    def spec(self, type_: str) -> ReplicaSpec | None:
+        """The replica spec of a type, None if the job has none."""
+        return next((spec for spec in self.replica_specs if spec.type == type_), None)
+
+    @property
+    def replicas(self) -> tuple[ReplicaId, ...]:
+        """Every replica the job wants, in document order."""
+        return tuple(replica for spec in self.replica_specs for replica in spec.ids)
+
+
+# Kueue's ``OrderedReplicaTypes`` of a TFJob; the specs of v1 are a mapping, which has no order.
+_PRIORITY_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.WORKER, Role.EVALUATOR, Role.OTHER)
+
+
+def priority_class(job: Job) -> str:
+    """The PriorityClass that the job names, or else the first of its pod templates that names one; "" for none."""
+    specs = job.replica_specs
+    if job.dialect is Dialect.TFJOB_V1:
+        specs = tuple(sorted(specs, key=lambda spec: _PRIORITY_ORDER.index(spec.role)))
+    named = (spec.pod_spec.get("priorityClassName") for spec in specs)
+    return job.scheduling.priority_class or next((str(name) for name in named if name), "")
+
+
+def compact_job(job: Job) -> Job:
+    """The same job as thousands of them are kept: templates packed, and one object for policies that are equal."""
+    specs = (replace(spec, template=PackedJson(spec.template), rules=shared(spec.rules)) for spec in job.replica_specs)
+    return replace(
+        job,
+        replica_specs=tuple(specs),
+        rules=shared(job.rules),
+        success=shared(job.success),
+        running_types=shared(job.running_types),
+        run_policy=shared(job.run_policy),
+        scheduling=shared(job.scheduling),
+        fallbacks=tuple(map(compact_job, job.fallbacks)),
+    )

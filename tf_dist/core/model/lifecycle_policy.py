@@ -1,0 +1,176 @@
+"""Lookups in the lifecycle policy table: what to do about an event. The rows come from the job.
+
+A task's own rows go before the job's, and the first that matches decides. Without a matching row a replica that was
+taken away is restarted, and nothing else is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tf_dist.core.model.job import Action, DisruptionPolicy, Event, Job, ReplicaSpec, Rule
+from tf_dist.core.model.pod_events import PodClassification, PodEvent, derive_events, event_key
+from tf_dist.core.model.status import SCHEDULER_PREEMPTION, Phase, Status
+from tf_dist.core.model.timestamps import round_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDecision:
+    """What to do about an event. ``due``: not yet, but then. ``by_policy``: a policy of the job says so."""
+
+    action: Action
+    due: float | None = None
+    by_policy: bool = field(default=False, compare=False)
+
+
+DecidedEvents = list[tuple[PodEvent, PolicyDecision]]
+
+NO_ACTION: Final = PolicyDecision(action=Action.IGNORE)
+
+_DEFAULTS: Final[Mapping[Event, PolicyDecision]] = {
+    Event.POD_EVICTED: PolicyDecision(action=Action.RESTART_POD),
+    Event.NODE_LOST: PolicyDecision(action=Action.RESTART_POD),
+}
+
+_DISRUPTION_ACTIONS: Final[Mapping[DisruptionPolicy, Action]] = {
+    DisruptionPolicy.FAIL: Action.FAIL_JOB,
+    DisruptionPolicy.REQUEUE: Action.REQUEUE_JOB,
+    DisruptionPolicy.FALLBACK: Action.FALL_BACK,
+}
+
+# The most severe first: where several events happened at once, it alone is done, and leaves nothing for the others.
+# What is not listed (Ignore; ResumeJob, which means something to a stopped job only) changes nothing.
+SEVERITY: Final = (
+    Action.FAIL_JOB,
+    Action.TERMINATE_JOB,
+    Action.ABORT_JOB,
+    Action.COMPLETE_JOB,
+    Action.FALL_BACK,
+    Action.REQUEUE_JOB,
+    Action.RESTART_JOB,
+    Action.RESTART_TASK,
+    Action.RESTART_POD,
+)
+
+# The phases to which the actions lead that end a job.
+END_PHASES: Final[Mapping[Action, Phase]] = {
+    Action.FAIL_JOB: Phase.FAILED,
+    Action.TERMINATE_JOB: Phase.TERMINATING,
+    Action.ABORT_JOB: Phase.ABORTING,
+    Action.COMPLETE_JOB: Phase.COMPLETING,
+}
+
+_TARGETED: Final = frozenset({Action.RESTART_TASK, Action.RESTART_POD})
+_RESTARTS: Final = _TARGETED | {Action.RESTART_JOB}
+
+# An eviction that leaves the pod behind as Failed is an eviction first; rows for failures still see it.
+_ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
+    Event.POD_EVICTED: (Event.POD_EVICTED, Event.POD_FAILED),
+    Event.NODE_LOST: (Event.NODE_LOST, Event.POD_EVICTED),
+}
+
+
+def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
+    """The decision about an event at this time. What the pipeline says of disruptions stands above the job's rows.
+
+    A pod of which no container can be made is not restarted, whatever the rows say: the next one would fail likewise.
+    """
+    if occurrence.event in (Event.POD_EVICTED, Event.NODE_LOST):
+        taken, policy = occurrence.disruption, job.run_policy
+        preempted = taken is not None and taken.reason == SCHEDULER_PREEMPTION
+        answer = _DISRUPTION_ACTIONS.get(policy.on_preemption if preempted else policy.on_eviction)
+        if answer is not None:
+            return PolicyDecision(action=answer, by_policy=True)
+    for event in _ALSO.get(occurrence.event, (occurrence.event,)):
+        if event is Event.POD_FAILED and occurrence.exit is None:
+            continue
+        for rule in _rules(job, occurrence):
+            if _matches(rule, event, occurrence):
+                decision = _answer(rule, occurrence, now)
+                never = event is Event.POD_FAILED and occurrence.exit is not None and occurrence.exit.never_runs
+                return replace(decision, action=Action.FAIL_JOB) if never and decision.action in _RESTARTS else decision
+    return _default(occurrence)
+
+
+def most_severe_action(job: Job, events: Iterable[PodEvent], now: float) -> tuple[Action, DecidedEvents] | None:
+    """The most severe action that the table has for any of these events, with those it has it for; None if none."""
+    decided: dict[Action, DecidedEvents] = {}
+    for event in events:
+        decision = decide_action(job, event, now)
+        decided.setdefault(decision.action, []).append((event, decision))
+    return next(((action, decided[action]) for action in SEVERITY if action in decided), None)
+
+
+def _default(occurrence: PodEvent) -> PolicyDecision:
+    return _DEFAULTS.get(occurrence.event, NO_ACTION)
+
+
+def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether a policy that waits for its timeout may yet restart a replica that has failed and was not restarted."""
+    waiting = (rule for rule in (*spec.rules, *job.rules) if rule.timeout > 0 and rule.action in _RESTARTS)
+    return any(not rule.events.isdisjoint(_ALSO[Event.POD_EVICTED]) for rule in waiting)
+
+
+def next_policy_timeout(job: Job, status: Status, facts: PodClassification, now: float) -> float | None:
+    """When the first timeout of a policy expires; None if none waits for its timeout."""
+    dues = (decide_action(job, occurrence, now).due for occurrence in derive_events(job, status, facts))
+    return min((due for due in dues if due is not None), default=None)
+
+
+def _every_rule(job: Job) -> Iterator[tuple[Rule, ...]]:
+    yield job.rules
+    yield from (spec.rules for spec in job.replica_specs)
+
+
+def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: float) -> dict[str, float]:
+    """Since when the events last that a policy answers after its timeout, where nothing else says since when.
+
+    A pod that was taken away is created anew meanwhile; what was due is off once that one runs (``derive_events``).
+    """
+    known, found = status.policy_timeouts, {}
+    if not known and not any(rule.timeout > 0 for rules in _every_rule(job) for rule in rules):
+        return {}
+    for one in derive_events(job, status, facts):
+        key = event_key(one, status.attempts)
+        if key in known:
+            found[key] = known[key]
+        elif one.since is None and decide_action(job, one, now).due is not None:
+            found[key] = now
+    return found
+
+
+def _rules(job: Job, occurrence: PodEvent) -> Iterator[Rule]:
+    yield from occurrence.spec.rules
+    yield from job.rules
+
+
+def _matches(rule: Rule, event: Event, occurrence: PodEvent) -> bool:
+    if event not in rule.events:
+        return False
+    if rule.index is not None and (occurrence.replica is None or occurrence.replica.index != rule.index):
+        return False
+    if event is Event.POD_PENDING:
+        return rule.timeout > 0
+    if event is Event.POD_FAILED and occurrence.exit is not None:
+        exit_ = occurrence.exit
+        if exit_.start_failed and not rule.codes.start_failures:
+            return False
+        return (exit_.code, exit_.out_of_memory) in rule.codes
+    return True
+
+
+def _answer(rule: Rule, occurrence: PodEvent, now: float) -> PolicyDecision:
+    # A kubelet's clock may be ahead, so without a timeout there is no waiting.
+    began = now if occurrence.since is None else occurrence.since
+    due = round_time(began + rule.timeout) if rule.timeout > 0 else None
+    if due is not None and now < due:
+        return PolicyDecision(action=Action.IGNORE, due=due, by_policy=True)
+    if rule.action is Action.RESUME_JOB:
+        return _default(occurrence)
+    if occurrence.handled and rule.action in _TARGETED:
+        return NO_ACTION
+    if rule.action is Action.RESTART_POD and occurrence.replica is None:
+        return PolicyDecision(action=Action.RESTART_TASK, by_policy=True)
+    return PolicyDecision(action=rule.action, by_policy=True)

@@ -1,0 +1,344 @@
+"""Names, labels and annotations of jobs, pods and services, and label selectors.
+
+Every object carries tf-dist's own labels; the dialect's own sets (those of the systems it replaces, old and new)
+come on top, so that users' selectors go on working.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.model.fieldpath import list_items, mapping, mappings
+from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, Role, ServiceStyle
+
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+
+LABEL_NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
+_PREFIX: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+LABEL_KEY: Final = f"({_PREFIX}/)?{LABEL_NAME}"
+LONGEST_VALUE: Final = 63
+LONGEST_PREFIX: Final = 253
+LONGEST_KEY: Final = LONGEST_PREFIX + 1 + LONGEST_VALUE
+
+DNS_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")  # DNS-1123: of namespaces, containers, volumes
+_KEY: Final = re.compile(LABEL_KEY)
+_VALUE: Final = re.compile(LABEL_NAME)
+_SHOWN: Final = 3
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether it is a DNS-1123 label: what jobs, pods and namespaces may be called."""
+    return len(text) <= LONGEST_VALUE and DNS_LABEL.fullmatch(text) is not None
+
+
+def is_label_key(text: str) -> bool:
+    """Whether it is a qualified name: of a label or an annotation, with or without a DNS subdomain before it."""
+    return text.find("/") <= LONGEST_PREFIX and len(text) <= LONGEST_KEY and _KEY.fullmatch(text) is not None
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a label may have it."""
+    return not text or _VALUE.fullmatch(text) is not None
+
+
+class Requirement(NamedTuple):
+    """One rule of a label selector."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels fulfil it; a missing label satisfies NotIn."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+        return self.key not in labels
+
+    def __str__(self) -> str:
+        """As kubectl writes it."""
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={next(iter(self.values))}"
+        return f"{self.key} {self.operator.lower()} ({_first(sorted(self.values), ', ')})"
+
+
+Requirements = tuple[Requirement, ...]
+"""All rules of a selector; labels match if every one of them holds."""
+
+
+def requirements(selector: object) -> Requirements:
+    """What a stored selector asks for. One without rules matches everything."""
+    stated = mapping(selector)
+    equal = (Requirement(str(key), "In", frozenset({str(v)})) for key, v in mapping(stated.get("matchLabels")).items())
+    return (*equal, *map(_requirement, mappings(stated.get("matchExpressions"))))
+
+
+def _requirement(rule: Mapping[str, Any]) -> Requirement:
+    values = frozenset(map(str, list_items(rule.get("values"))))
+    return Requirement(str(rule.get("key")), str(rule.get("operator")), values)
+
+
+def selector_text(rules: Requirements) -> str:
+    """A selector as kubectl writes it, no longer than a line has room for."""
+    return _first(list(map(str, rules)), ",")
+
+
+def _first(parts: list[str], between: str) -> str:
+    more = [f"and {len(parts) - _SHOWN} more"] if len(parts) > _SHOWN else []
+    return between.join([*parts[:_SHOWN], *more])
+
+
+JOB_UID: Final = "tf-dist.dev/job-uid"
+"""Label of every pod and service of a job: the uid of the job."""
+JOB_NAME: Final = "tf-dist.dev/job-name"
+"""Label of every pod and service of a job: the name of the job."""
+REPLICA_TYPE: Final = "tf-dist.dev/replica-type"
+"""Label of every pod and service of a job: ``chief``, ``ps``, ``worker``, … or the name of a Volcano task."""
+REPLICA_INDEX: Final = "tf-dist.dev/replica-index"
+"""Label of every pod and service of a job: the index of the replica among those of its type, from 0."""
+ATTEMPT: Final = "tf-dist.dev/attempt"
+"""Label of every pod and service of a job: on pods, the attempt of the job, the task and the replica (``2.0.1``)."""
+EMULATED: Final = "tf-dist.dev/emulated"
+"""Label of a node: the machine of an embedded cluster, which stands for as many hosts as its pods ask for."""
+
+SYSTEM_NAMESPACE: Final = "tf-dist-system"  # where the Lease of the cluster's controller is
+
+ANNOTATION_PREFIX: Final = "tf-dist.dev/"
+SUSPEND: Final = "tf-dist.dev/suspend"
+"""Annotation you may set on a job: ``"true"`` suspends it, in formats that have no field for that."""
+RESUME_ATTEMPT: Final = "tf-dist.dev/resume-attempt"
+"""Annotation that tf-dist writes: on a job, the attempt that ``tf-dist resume`` has resumed."""
+LEADER: Final = "tf-dist.dev/leader"
+"""Label of a Lease: its holder leads tf-dist's jobs in the cluster, or in the Lease's namespace."""
+MIN_WORKERS: Final = "tf-dist.dev/min-workers"
+"""Annotation you may set on a job: the fewest workers it may have, in formats that have no field for that."""
+MAX_WORKERS: Final = "tf-dist.dev/max-workers"
+"""Annotation you may set on a job: the most workers it may have, in formats that have no field for that."""
+WORKDIR: Final = "tf-dist.dev/workdir"
+"""Annotation you may set on a job: the folder in which containers without ``workingDir`` run, on a local node."""
+TOPOLOGY: Final = "tf-dist.dev/topology"
+"""Annotation you may set on a job: a label of nodes (a rack, a zone); all pods go to nodes with one value of it, if
+there is room."""
+TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"
+"""Annotation you may set on a job: ``"true"``: where no value of ``tf-dist.dev/topology`` has room, the job waits."""
+QUEUE: Final = "tf-dist.dev/queue"
+"""Label you may set on a job: the queue it is in. tf-dist sets it on the pods that it admits: a pod that outlives its
+job counts in that queue."""
+GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"
+"""Annotation you may set on a job: the gang scheduler that decides when it starts, ``volcano``, ``coscheduling``,
+``kueue`` or ``workload``."""
+EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"
+"""Annotation you may set on a job: how long it will run (seconds, or ``1h30m``); a job that is known to be short may
+pass one for which room is reserved."""
+RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"
+"""Annotation you may set on a job: how long it may lack lost nodes (seconds, or ``5m``) before it goes on with fewer
+workers or waits for another place."""
+FALLBACK: Final = "tf-dist.dev/fallback"
+"""Annotation you may set on a job: what it may be instead of waiting, as a JSON list of changes."""
+ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"
+"""Annotation you may set on a job: after how long without a place its fallbacks are tried (seconds, or ``10m``)."""
+ON_EVICTION: Final = "tf-dist.dev/on-eviction"
+"""Annotation you may set on a job: what follows when its pods are taken away, ``restart``, ``requeue``, ``fail`` or
+``fallback``."""
+ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"
+"""Annotation you may set on a job: the same, when it is preempted."""
+STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"
+"""Annotation you may set on a job: how long it may hold its place and not run (seconds, or ``10m``) before it fails."""
+MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"
+"""Annotation you may set on a job: how often its pods may be taken away before it fails."""
+EVALUATOR_IN_CLUSTER: Final = "tf-dist.dev/evaluator-in-cluster"
+"""Annotation you may set on a job: ``"true"`` names evaluators in the TF_CONFIG of every replica, as the original
+operators do."""
+
+SERVICES: Final = "tf-dist.dev/services"
+"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` gets one headless service instead of one per replica;
+``headless``: the services of a TFJob's replicas are headless, so that undeclared ports are reached by name, too."""
+
+KEPT_NAME: Final = 40
+"""So many characters of a v1alpha1 job's name are in the names of its pods and services."""
+
+_ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def short_hash(*parts: object, length: int = 5) -> str:
+    """A few characters [0-9a-z] that depend on every part: where the originals roll dice, a name must be derivable."""
+    number = int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16])
+    characters = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_ALPHABET))
+        characters.append(_ALPHABET[digit])
+    return "".join(characters)
+
+
+def replica_name(job: Job, replica: ReplicaId) -> str:
+    """The stable name of a replica, without attempt: that of its service, and of its pod but for v1alpha1."""
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        return f"{job.key.name[:KEPT_NAME]}-{replica.type}-{job.runtime_id}-{replica.index}"
+    return f"{job.key.name}-{replica.type}-{replica.index}"
+
+
+def pod_name(job: Job, replica: ReplicaId, attempt: str) -> str:
+    """The name of a replica's pod. v1alpha1 pods end in five characters, which here depend on the attempt."""
+    name = replica_name(job, replica)
+    if job.dialect is Dialect.TFJOB_V1ALPHA1:
+        return f"{name}-{short_hash(job.uid, replica, attempt)}"
+    return name
+
+
+def replica_host(job: Job, replica: ReplicaId) -> str:
+    """The DNS name under which the replica's peers reach it, in the form of its dialect's TF_CONFIG."""
+    if job.services is ServiceStyle.PER_JOB:
+        short = ".".join(pod_host(job, replica))
+        return short if job.dialect is Dialect.VOLCANO else f"{short}.{_service_domain(job)}"
+    name = replica_name(job, replica)
+    return name if job.dialect is Dialect.TFJOB_V1ALPHA1 else f"{name}.{_service_domain(job)}"
+
+
+def pod_host(job: Job, replica: ReplicaId) -> tuple[str, str]:
+    """Host name and subdomain of a pod behind the job's one service: its template's, else the replica's and the job's.
+
+    The rule of Volcano's svc plugin; its tensorflow plugin writes the same into TF_CONFIG (``MakeDomainName``). Where
+    each replica has a service of its own, as with the Kubeflow operators, that is its address, for any template.
+    """
+    spec = job.spec(replica.type)
+    template = spec.pod_spec if spec else {}
+    host, subdomain = template.get("hostname"), template.get("subdomain")
+    return str(host or replica_name(job, replica)), str(subdomain or job.key.name)
+
+
+def _service_domain(job: Job) -> str:
+    return ".".join(filter(None, (job.key.namespace, "svc", job.cluster_domain)))
+
+
+def endpoint(job: Job, spec: ReplicaSpec, index: int) -> str:
+    """``host:port`` of a replica's TensorFlow server."""
+    return f"{replica_host(job, ReplicaId(spec.type, index))}:{spec.port}"
+
+
+def job_labels(job: Job) -> dict[str, str]:
+    """The labels that all objects of the job share; a selector of its pods."""
+    return {JOB_UID: job.uid, JOB_NAME: job.key.name}
+
+
+def owner_reference(job: Job) -> dict[str, Any]:
+    """The reference by which everything a job made is deleted with it."""
+    return {
+        "apiVersion": job.dialect.value,
+        "kind": job.dialect.kind,
+        "name": job.key.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Metadata of an object that belongs to the job."""
+    return {
+        "name": name,
+        "namespace": job.key.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner_reference(job)],
+    }
+
+
+def owned_by_key(namespace: str, uid: str) -> str:
+    """What the objects of a job are indexed by."""
+    return f"{namespace}/{uid}"
+
+
+def owner_key(stored: Document) -> str:
+    """The ``owned_by_key`` of the job whose object this is, "" for none.
+
+    The label alone says nothing: any user may write it, in any namespace. The object's controller has to be that job,
+    and then it is in the job's namespace, or the garbage collector takes it.
+    """
+    metadata = stored["metadata"]
+    uid = (metadata.get("labels") or {}).get(JOB_UID)
+    owners = metadata.get("ownerReferences") or () if uid else ()
+    controlled = any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+    return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""
+
+
+def orphan_key(stored: Document) -> str:
+    """A key for what is left of a job and has no controller any more, as ``--cascade=orphan`` leaves it; "" for others.
+
+    It is no ``owned_by_key``: the label may name a job that exists.
+    """
+    metadata = stored["metadata"]
+    uid = (metadata.get("labels") or {}).get(JOB_UID)
+    controlled = any(owner.get("controller") for owner in metadata.get("ownerReferences") or ())
+    return f"{metadata.get('namespace') or ''}//{uid}" if uid and not controlled else ""
+
+
+def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    """All labels of a replica but the attempt: tf-dist's own and its dialect's."""
+    own = {**job_labels(job), REPLICA_TYPE: spec.type, REPLICA_INDEX: str(index)}
+    match job.dialect:
+        case Dialect.TFJOB_V1:
+            return own | _v1_labels(job, spec, index)
+        case Dialect.TFJOB_V1ALPHA1:
+            return own | _v1alpha1_labels(job, spec, index)
+        case Dialect.VOLCANO:
+            return own | _volcano_labels(job, spec, index)
+
+
+def _v1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    """The set of training-operator 1.6 and later, and the one before it."""
+    common = {"job-name": job.key.name, "replica-type": spec.type, "replica-index": str(index)}
+    if _is_master(job, spec, index):
+        common["job-role"] = "master"
+    current = {f"training.kubeflow.org/{key}": value for key, value in common.items()}
+    current["training.kubeflow.org/operator-name"] = "tfjob-controller"
+    legacy = {"group-name": "kubeflow.org", "tf-job-name": job.key.name, "controller-name": "tf-operator"}
+    return current | common | legacy
+
+
+def _is_master(job: Job, spec: ReplicaSpec, index: int) -> bool:
+    if any(other.role.leads for other in job.replica_specs):
+        return spec.role.leads
+    return spec.role is Role.WORKER and index == 0
+
+
+def _v1alpha1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    return {
+        "kubeflow.org": "",
+        "job_type": spec.name,
+        "runtime_id": job.runtime_id,
+        "tf_job_name": job.key.name,
+        "task_index": str(index),
+    }
+
+
+def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
+    return {
+        "volcano.sh/job-name": job.key.name,
+        "volcano.sh/job-namespace": job.key.namespace,
+        "volcano.sh/task-spec": spec.name,
+        "volcano.sh/task-index": str(index),
+        "volcano.sh/queue-name": job.scheduling.queue,
+    }
+
+
+TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
+"""The ``managedBy`` of the controller whose jobs tf-dist runs."""
+SYSTEM_CLASSES: Final = "system-"
+"""How the names of the priority classes begin that Kubernetes keeps for components of the cluster."""
+MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+"""The ``managedBy`` of jobs that Kueue runs in another cluster."""
+
+
+BATCHES_FLAG: Final = re.compile(r"(--?num[_-]batches)(?:=.*)?", re.DOTALL)
+"""The argument of tf_cnn_benchmarks and its kin by which a worker is given how many batches it trains."""

@@ -1,0 +1,407 @@
+"""Classification of a job's pods, the events derived from it, and the sentences that describe them."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
+
+from tf_dist.core.model.job import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView
+from tf_dist.core.model.status import NO_PODS, Attempts, Counts, Status
+from tf_dist.core.model.timestamps import end_of_second
+
+
+@dataclass(frozen=True, slots=True)
+class PodClassification:
+    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
+
+    ``departed``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
+    """
+
+    current: Mapping[ReplicaId, PodView]
+    stale: tuple[PodView, ...]
+    counts: Mapping[str, Counts]
+    succeeded: frozenset[ReplicaId]
+    departed: Mapping[ReplicaId, PodView] = field(default_factory=dict)
+
+    def count(self, type_: str) -> Counts:
+        """Pods of a type by what they do."""
+        return self.counts.get(type_, NO_PODS)
+
+    def total(self) -> Counts:
+        """Pods of the whole job by what they do."""
+        return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """An event of the policy table: what, to which task and replica, how it ended, since when.
+
+    ``handled``: the kubelet has restarted the container already, so a restart needs nothing more. ``disruption``: what
+    took the pod away; then it is no failure, and is not charged as one.
+    """
+
+    event: Event
+    spec: ReplicaSpec
+    replica: ReplicaId | None = None
+    exit: Exit | None = None
+    since: float | None = None
+    handled: bool = False
+    disruption: Disruption | None = None
+
+
+def classify_pods(
+    job: Job, status: Status, pods: tuple[PodView, ...], departed: tuple[PodView, ...] = ()
+) -> PodClassification:
+    """Sort the pods of a job into current and stale, and count."""
+    sizes = {spec.type: spec for spec in job.replica_specs}
+    current: dict[ReplicaId, PodView] = {}
+    stale: list[PodView] = []
+    for pod in pods:
+        replica = pod.replica
+        spec = sizes.get(replica.type)
+        outdated = spec is None or replica.index >= spec.replicas or pod.attempt != status.attempts.label(replica)
+        # This controller never creates two pods for one replica; wherever the second comes from, one of them must go.
+        if outdated or replica in current:
+            stale.append(pod)
+        else:
+            current[replica] = pod
+    succeeded = frozenset(replica for replica, pod in current.items() if _succeeded(pod, sizes[replica.type]))
+    kept = frozenset(r for r in status.succeeded if r.type in sizes and r.index < sizes[r.type].replicas)
+    gone = {
+        pod.replica: pod
+        for pod in departed
+        if pod.replica not in current and pod.attempt == status.attempts.label(pod.replica)
+    }
+    return PodClassification(
+        current, tuple(stale), _count(job, current, stale, kept | succeeded), kept | succeeded, gone
+    )
+
+
+def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
+    """Whether the replica has succeeded. Exit code 0 of a pod that is being deleted is no success."""
+    if pod.deleting:
+        return False
+    if pod.phase is PodPhase.SUCCEEDED:
+        return True
+    judged = _container_end(pod, spec)
+    return judged is not None and judged.code == 0
+
+
+def _container_end(pod: PodView, spec: ReplicaSpec) -> Exit | None:
+    """How the training container has ended, in any phase of the pod; None where the pod's own phase decides.
+
+    As in the v1alpha1 operator (``replicaStatusFromPodList``): how it ended before the kubelet restarted it goes first,
+    and other containers may still run.
+    """
+    ends = (exit_ for exit_ in (pod.last_exit, pod.exit) if exit_ is not None and not exit_.container)
+    return next(ends, None) if spec.last_exit_counts else None
+
+
+def _count(
+    job: Job, current: Mapping[ReplicaId, PodView], stale: Iterable[PodView], succeeded: frozenset[ReplicaId]
+) -> dict[str, Counts]:
+    tallies: dict[str, list[int]] = {spec.type: [0, 0, 0, 0, 0, 0, 0] for spec in job.replica_specs}
+    for pod in stale:
+        # It is deleted in this very pass, or was before.
+        if pod.replica.type in tallies:
+            tallies[pod.replica.type][5] += 1
+    for replica, pod in current.items():
+        tally = tallies[replica.type]
+        tally[6] += pod.restarts
+        if replica in succeeded:
+            continue
+        # A pod that is being deleted ends with a signal: that is no failure of the replica.
+        if pod.deleting:
+            tally[5] += 1
+        elif pod.phase is PodPhase.FAILED:
+            tally[4] += 1
+        elif pod.phase is PodPhase.RUNNING:
+            tally[1] += 1
+            tally[2] += pod.ready
+        else:
+            tally[0] += 1
+    for replica in succeeded:
+        tallies[replica.type][3] += 1
+    return {
+        type_: Counts(
+            pending=t[0], running=t[1], ready=t[2], succeeded=t[3], failed=t[4], terminating=t[5], restarts=t[6]
+        )
+        for type_, t in tallies.items()
+    }
+
+
+def event_key(occurrence: PodEvent, attempts: Attempts) -> str:
+    """The key of an event among ``Status.policy_timeouts``: another attempt of what it happened to has another."""
+    who = occurrence.replica or ReplicaId(occurrence.spec.type, 0)
+    label = attempts.label(who)
+    if occurrence.replica is None:
+        return f"{occurrence.event} {occurrence.spec.type} {label.rpartition('.')[0]}"
+    return f"{occurrence.event} {who} {label}"
+
+
+def eviction_key(replica: ReplicaId, attempts: Attempts) -> str:
+    """The key of a replica's eviction, as ``event_key`` has it."""
+    return f"{Event.POD_EVICTED} {replica} {attempts.label(replica)}"
+
+
+def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    """The events of the current attempt that have not been handled yet, in document order.
+
+    Handling one changes the attempt (or ends the job), so an event does not occur again once it is handled.
+    """
+    for occurrence in _present_events(job, status, facts):
+        began = occurrence.since
+        if status.policy_timeouts:
+            began = status.policy_timeouts.get(event_key(occurrence, status.attempts), began)
+        yield occurrence if began == occurrence.since else replace(occurrence, since=began)
+    if status.policy_timeouts:
+        yield from _unreturned(job, status, facts)
+
+
+def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    """Evictions whose policy waits: the pod was created anew, and has not run yet."""
+    for spec in job.replica_specs:
+        for replica in spec.ids:
+            pod = facts.current.get(replica)
+            going = pod is None or pod.deleting
+            back = replica in facts.succeeded or not (going or (pod and pod.phase is PodPhase.PENDING))
+            if back or (going and replica in status.observed_replicas):
+                continue
+            lost = PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=Disruption(POD_DELETED))
+            began = status.policy_timeouts.get(event_key(lost, status.attempts))
+            if began is not None:
+                yield replace(lost, since=began)
+
+
+def _present_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    for spec in job.replica_specs:
+        for replica in spec.ids:
+            if replica not in facts.succeeded:
+                yield from _of_replica(job, spec, replica, facts, seen=replica in status.observed_replicas)
+        yield from _of_task(spec, facts)
+    yield from _of_gang(job, facts)
+
+
+def _of_replica(
+    job: Job, spec: ReplicaSpec, replica: ReplicaId, facts: PodClassification, *, seen: bool
+) -> Iterator[PodEvent]:
+    pod = facts.current.get(replica)
+    if pod is None:
+        if seen:
+            last = facts.departed.get(replica)
+            taken = last.disruption if last is not None else None
+            taken = taken or Disruption(POD_DELETED, node=last.node if last is not None else "")
+            yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)
+    elif pod.phase is PodPhase.FAILED and not (pod.deleting and pod.disruption is not None):
+        outlived = pod.past_deadline and _has_deadline_of_job(job, spec)
+        event = Event.POD_EVICTED if pod.evicted or outlived else Event.POD_FAILED
+        since = end_of_second(pod.exit.finished_at) if pod.exit and event is Event.POD_FAILED else None
+        taken = Disruption(DEADLINE_EXCEEDED, node=pod.node) if outlived else pod.disruption if pod.evicted else None
+        yield PodEvent(event=event, spec=spec, replica=replica, exit=pod.exit, since=since, disruption=taken)
+    elif pod.node_lost:
+        yield PodEvent(event=Event.NODE_LOST, spec=spec, replica=replica, disruption=pod.disruption)
+    elif pod.deleting:
+        # However it ends in its grace period. A timeout counts from the end of that at the latest: then it can return.
+        # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
+        if seen:
+            yield PodEvent(
+                event=Event.POD_EVICTED, spec=spec, replica=replica, since=pod.stops_at, disruption=pod.disruption
+            )
+    elif pod.phase is PodPhase.PENDING:
+        yield PodEvent(event=Event.POD_PENDING, spec=spec, replica=replica, since=end_of_second(pod.created_at))
+    elif (judged := _container_end(pod, spec)) is not None:
+        # Where the kubelet does not restart it, the others of its pod may run for ever.
+        restarted = judged is pod.last_exit or spec.pod_restart_policy != "Never"
+        yield PodEvent(event=Event.POD_FAILED, spec=spec, replica=replica, exit=judged, handled=restarted)
+
+
+def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether its pods end at the job's deadline as it was when they were created: it may have been raised since."""
+    own = spec.pod_spec.get("activeDeadlineSeconds")
+    return job.run_policy.active_deadline is not None and own is None
+
+
+def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:
+    if spec.replicas and facts.count(spec.type).succeeded == spec.replicas:
+        yield PodEvent(event=Event.TASK_COMPLETED, spec=spec)
+    if spec.container_restarts is not None:
+        restarts = sum(pod.restarts for pod in facts.current.values() if pod.replica.type == spec.type)
+        if restarts and restarts >= spec.container_restarts:
+            yield PodEvent(event=Event.TASK_FAILED, spec=spec)
+
+
+def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
+    """Volcano's Unknown: a part of the gang runs that is less than its minimum, and another part cannot be placed."""
+    stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
+    if stuck is None or gang_is_placed(job, facts):
+        return
+    if any(counts.running for counts in facts.counts.values()):
+        spec = job.spec(stuck.replica.type)
+        if spec is not None:
+            yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica)
+
+
+def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
+    """Whether so many pods of each type are the gang's minimum.
+
+    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
+    job's is smaller than their sum: then any pods will do.
+    """
+    tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
+    total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
+    counted = job.scheduling.min_available >= sum(tasks.values())
+    short = any(have.get(type_, 0) < count for type_, count in tasks.items())
+    return total >= job.scheduling.min_available and not (counted and short)
+
+
+def gang_is_placed(job: Job, facts: PodClassification) -> bool:
+    """Whether the gang's minimum has nodes or has succeeded."""
+    return minimum_met(job, placed_counts(facts))
+
+
+def placed_counts(facts: PodClassification) -> Counter[str]:
+    """How many replicas of each type have a node or have succeeded."""
+    placed = Counter(replica.type for replica, pod in facts.current.items() if pod.has_node)
+    placed.update(replica.type for replica in facts.succeeded if not _on_node(facts, replica))
+    return placed
+
+
+def _on_node(facts: PodClassification, replica: ReplicaId) -> bool:
+    pod = facts.current.get(replica)
+    return pod is not None and pod.has_node
+
+
+def training_specs(job: Job) -> tuple[ReplicaSpec, ...]:
+    """The replica specs whose end is the end of the job: all but parameter servers, which run until stopped."""
+    return tuple(spec for spec in job.replica_specs if spec.role is not Role.PS) or job.replica_specs
+
+
+_SIGNAL_BASE: Final = 128
+
+
+def signal_name(code: int | None) -> str:
+    """The signal that an exit code of 128+n (or -n) stands for, "" for none."""
+    number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
+    return signal.Signals(number).name if number in {*signal.Signals} else ""
+
+
+def exit_text(exit_: Exit | None) -> str:
+    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
+
+    Where another container failed than the one that trains, that one is named.
+    """
+    if exit_ is not None and exit_.container:
+        return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
+    if exit_ is not None and exit_.beside is not None:
+        name, other = exit_.beside
+        return f"has failed: its container {name} {exit_text(other)}, its container that trains with code {exit_.code}"
+    if exit_ is None or (exit_.code is None and not exit_.reason):
+        return "failed without an exit code"
+    if exit_.out_of_memory:
+        return f"was killed for its memory (OOMKilled, code {exit_.code})"
+    if exit_.never_runs:
+        return ": ".join(filter(None, ("cannot start", exit_.reason, exit_.message[:_LONGEST_DETAIL])))
+    if exit_.code is None:
+        return f"failed: {exit_.reason}"
+    name = signal_name(exit_.code)
+    special = exit_.reason if exit_.reason not in ("", "Error", "Completed") else ""
+    detail = ", ".join(part for part in (name, special) if part)
+    return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 worker``, ``2 workers``; ``plural``: where that is not the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def are(count: int, singular: str = "is", plural: str = "are") -> str:
+    """The verb for so many."""
+    return singular if count == 1 else plural
+
+
+def share_text(part: int, total: int) -> str:
+    """``1 of 1 replica is``, ``2 of 3 replicas are``."""
+    return f"{part} of {counted(total, 'replica')} {are(1 if total == 1 else part)}"
+
+
+def times_text(count: int) -> str:
+    """``once``, ``2 times``."""
+    return "once" if count == 1 else f"{count} times"
+
+
+MAX_LISTED: Final = 3
+
+
+def join_names(things: Sequence[object], total: int | None = None) -> str:
+    """The first few things by name, and how many more there are; of ``total``, where only the first are known."""
+    more = (len(things) if total is None else total) - MAX_LISTED
+    return ", ".join(map(str, things[:MAX_LISTED])) + (f" and {more} more" if more > 0 else "")
+
+
+def held_pods(facts: PodClassification) -> list[PodView]:
+    """The present pods that something keeps from running, in the order of their replicas."""
+    return sorted((pod for pod in facts.current.values() if pod.held_by), key=lambda pod: pod.replica)
+
+
+def held_text(pods: Sequence[PodView]) -> str:
+    """``ps-0 waits: CrashLoopBackOff``; of several pods, what holds the first, and all that are held by the same."""
+    reason = pods[0].held_by
+    alike = [pod.replica for pod in pods if pod.held_by == reason]
+    what = _what_holds(pods[0])
+    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
+
+
+# Reasons whose messages name an object and stay the same for as long as the container waits.
+_NAMING_REASONS: Final = frozenset(
+    {"CreateContainerConfigError", "ErrImageEntrypoint", "ErrImageNeverPull", "InvalidImageName"}
+)
+_IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
+_LONGEST_DETAIL: Final = 300
+
+
+def _what_holds(pod: PodView) -> str:
+    """The secret, key or image that a held pod lacks, as far as its kubelet names it.
+
+    Of an image only the name: the kubelet's messages alternate, and each would be another status.
+    """
+    message = pod.waiting[1] if pod.waiting else ""
+    if pod.held_by in _NAMING_REASONS:
+        return message[:_LONGEST_DETAIL]
+    found = _IMAGE.search(message) if pod.held_by == "ImagePullBackOff" else None
+    return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""
+
+
+def describe_event(job: Job, occurrence: PodEvent) -> str:
+    """One sentence about an occurrence, without a full stop."""
+    who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name
+    match occurrence.event:
+        case Event.POD_FAILED:
+            return f"{who} {exit_text(occurrence.exit)}"
+        case Event.POD_EVICTED:
+            if occurrence.disruption is not None:
+                return f"{who} {occurrence.disruption}"
+            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if (exit_ := occurrence.exit) else ""
+            return f"{who} was evicted" + (f" ({said})" if said else "")
+        case Event.NODE_LOST:
+            return f"{who} {occurrence.disruption or 'is lost with its node'}"
+        case Event.POD_PENDING:
+            return f"{who} has been pending for longer than its policy allows"
+        case Event.TASK_COMPLETED:
+            count = occurrence.spec.replicas
+            return f"all {count} {who} replicas succeeded" if count > 1 else f"the {who} replica succeeded"
+        case Event.TASK_FAILED:
+            return f"the containers of {who} were restarted too often (maxRetry={occurrence.spec.container_restarts})"
+        case Event.UNKNOWN:
+            return f"{who} cannot be scheduled while other replicas of {job.key.name} run"
+
+
+def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
+    """The first few of several occurrences, and how many more there are."""
+    sentences = [describe_event(job, occurrence) for occurrence in occurrences]
+    more = len(sentences) - MAX_LISTED
+    return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,546 @@
+"""Pods and nodes reduced to what decisions need, and what disrupted a pod.
+
+They spend nothing of ``backoffLimit`` or ``maxRetry``, are counted apart and by cause, and have a bound of their own
+(annotation ``tf-dist.dev/max-disruptions``), so that a controller that deletes every new pod does not do so for ever.
+Reasons are those of the pod condition ``DisruptionTarget`` and of pods that a kubelet has ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from tf_dist.core.model import names
+from tf_dist.core.model.fieldpath import list_items, mapping, mappings, number, text, texts
+from tf_dist.core.model.job import Job, ReplicaId, replica_id
+from tf_dist.core.model.timestamps import parse_time
+
+DISRUPTIONS_EXCEEDED: Final = "MaxDisruptionsExceeded"
+POD_DELETED: Final = "Deleted"
+NODE_LOST: Final = "NodeLost"
+DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+# A controller sets the condition with a reason of its own.
+OTHER_DISRUPTION: Final = "DisruptionTarget"
+REQUIRED_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+# Where a job does not say how many it takes: a drain may take every pod of it, and long jobs see many drains.
+_PER_REPLICA: Final = 10
+_AT_LEAST: Final = 100
+
+CONDITION_REASONS: Final[Mapping[str, str]] = {
+    "EvictionByEvictionAPI": "was evicted{node} through the Eviction API",
+    "PreemptionByScheduler": "was preempted{node} by the cluster's scheduler",
+    "DeletionByTaintManager": "was evicted{node}, whose taints it does not tolerate (any more)",
+    "DeletionByPodGC": "was removed{node} by the garbage collector of pods: the node is gone, or out of service",
+    "TerminationByKubelet": "was ended{node} by the kubelet",
+}
+_TEXTS: Final[Mapping[str, str]] = {
+    **CONDITION_REASONS,
+    POD_DELETED: "was deleted{node}, not by tf-dist",
+    NODE_LOST: "is lost{node}",
+    DEADLINE_EXCEEDED: "was ended{node}: its job had less time when it was created",
+    OTHER_DISRUPTION: "was disrupted{node}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Disruption:
+    """What took a pod away: the reason in a word, what was said about it, and the node it was on ("": unknown)."""
+
+    reason: str
+    message: str = ""
+    node: str = ""
+
+    def __str__(self) -> str:
+        """``was evicted from node n1 through the Eviction API``."""
+        where = f" with node {self.node}" if self.reason == NODE_LOST else f" from node {self.node}"
+        where = where if self.node else ""
+        known = _TEXTS.get(self.reason)
+        # Any other reason is the words of a kubelet, or of who else writes statuses of pods.
+        text = known.format(node=where) if known else f"was evicted{where} ({self.reason})"
+        said = " ".join(self.message.split())
+        return f"{text} ({said})" if said else text
+
+
+def disruption_limit(job: Job) -> int:
+    """How many disruptions the job may go through."""
+    said = job.run_policy.max_disruptions
+    return max(_AT_LEAST, _PER_REPLICA * len(job.replicas)) if said is None else said
+
+
+def disruption_counts(disruptions: Mapping[str, int]) -> str:
+    """``2 × EvictionByEvictionAPI, 1 × Deleted``, the most frequent first."""
+    ranked = sorted(disruptions.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} × {reason}" for reason, count in ranked)
+
+
+class PodPhase(StrEnum):
+    """The phase of a pod as Kubernetes has it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+_PHASES: Final = {phase.value: phase for phase in PodPhase}
+
+FINISHED: Final = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
+
+# Reasons with which a kubelet or a controller ends a pod that did nothing wrong; those of a kubelet that has found out
+# that the pod should not have come to its node (OutOfcpu and its like besides).
+EVICTION_REASONS: Final = frozenset(
+    {
+        "Evicted",
+        "Preempting",
+        "Preempted",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "DeletionByTaintManager",
+        "NodeAffinity",
+        "NodePorts",
+    }
+)
+_OUT_OF: Final = "OutOf"
+# A kubelet calls that an eviction as well; no condition says that the pod was disrupted.
+_OWN_LIMIT: Final = re.compile(
+    r"Pod ephemeral local storage usage exceeds|Container \S+ exceeded its local ephemeral|Usage of EmptyDir volume "
+)
+_SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
+# Seconds by which the clocks of a kubelet and of the API server may differ.
+_SKEW: Final = 5.0
+
+
+# A kubelet's reasons for which a container does not start, or not again, that do not pass by waiting alone.
+_SAME_REASON: Final = {"ErrImagePull": "ImagePullBackOff"}  # it alternates between the two, every few minutes at last
+HOLDING_REASONS: Final = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageEntrypoint",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+# Reasons of a runtime for a container that ended without having run: its command does not exist, or a mount is wrong.
+START_FAILURES: Final = frozenset({"StartError", "ContainerCannotRun"})
+# Reasons of a failed pod of which no container could be made: every pod of the same template fails so.
+_NEVER_RUNS: Final = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageEntrypoint",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+    }
+)
+# A runtime's words (containerd, CRI-O, Docker) for an image without a program, where the container names none either.
+# Kubelets have no reason for it of its own.
+_NO_COMMAND: Final = "no command specified"
+
+_HELD: Final = HOLDING_REASONS | frozenset(_SAME_REASON)
+
+
+def stable_reason(reason: str) -> str:
+    """The reason of a container that waits, the same for states between which a kubelet goes back and forth."""
+    return _SAME_REASON.get(reason, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a container ended: its code (signals as 128+n; None: not known), and the reason and message.
+
+    ``beside``: another container, by name, and how it ended, if that is what the pod has failed by. ``container``:
+    which one ended so, in words, where that is not the one that trains (``init container fetch``).
+    """
+
+    code: int | None
+    reason: str = ""
+    message: str = ""
+    finished_at: float | None = None
+    beside: tuple[str, Exit] | None = None
+    container: str = ""
+
+    @property
+    def start_failed(self) -> bool:
+        """Whether the container could not be started, whatever code that is given (containerd: 128)."""
+        return self.reason in START_FAILURES
+
+    @property
+    def never_runs(self) -> bool:
+        """Whether no container of the pod could be made, and another pod of the same template would fail likewise."""
+        return self.code is None and self.reason in _NEVER_RUNS
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed it for its memory."""
+        return self.reason == "OOMKilled"
+
+
+class StoredPod(dict[str, Any]):
+    """A stored pod that nothing changes: its view is made once for every reader of the same object. A copy is a plain
+    dict.
+    """
+
+    __slots__ = ("viewed_as",)
+    viewed_as: PodView
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        return dict, (dict(self),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
+
+    ``scheduler_name``: of a pod that no scheduler has looked at so far; else "". ``evicted``: it has failed and calls
+    that an eviction; ``past_deadline``: at its ``activeDeadlineSeconds``. ``disruption``: what took it away, or is
+    about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
+    over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
+    ``pinned``: the node that one without a node requires by its name ("": none). ``kept_by``: the finalizers that keep
+    a deleted pod which runs no more ("": none does). ``sidecar_runs``: its container has ended, and another one runs.
+    ``container``: as it was asked for.
+    """
+
+    name: str
+    uid: str
+    replica: ReplicaId
+    attempt: str
+    phase: PodPhase
+    deleting: bool = False
+    stops_at: float | None = None
+    ready: bool = False
+    evicted: bool = False
+    past_deadline: bool = False
+    node_lost: bool = False
+    disruption: Disruption | None = None
+    exit: Exit | None = None
+    last_exit: Exit | None = None
+    restarts: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    node: str = ""
+    pinned: str = ""
+    unschedulable: str = ""
+    waiting: tuple[str, str] | None = None
+    node_silent: bool = False
+    scheduler_name: str = ""
+    pulling: bool = False
+    kept_by: str = ""
+    sidecar_runs: bool = False
+    container: str = field(default="", compare=False, repr=False)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the pod has ended for good."""
+        return self.phase in FINISHED
+
+    @property
+    def held_by(self) -> str:
+        """What keeps its container from running, in a word ("": nothing that would last)."""
+        if self.finished or self.deleting or self.waiting is None:
+            return ""
+        reason = stable_reason(self.waiting[0])
+        return reason if reason in HOLDING_REASONS else ""
+
+    @property
+    def ends(self) -> int:
+        """How often its container has ended, as far as its status tells."""
+        ended_now = self.exit is not None or (self.waiting is not None and self.last_exit is not None)
+        return self.restarts + ended_now
+
+    @property
+    def has_node(self) -> bool:
+        """Whether the pod has been scheduled."""
+        return bool(self.node) or self.phase is not PodPhase.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadyNode:
+    """A node that is not ready, since then (epoch seconds; None: not known), or that is ``gone``."""
+
+    since: float | None = None
+    gone: bool = False
+
+
+def unready_node(node: Mapping[str, Any] | None) -> UnreadyNode | None:
+    """What there is to say about a raw node (None: it is not there) that is not ready; None if it is."""
+    if node is None:
+        return UnreadyNode(gone=True)
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready: Mapping[str, Any] = next((one for one in conditions if one.get("type") == "Ready"), {})
+    return None if ready.get("status", "True") == "True" else UnreadyNode(parse_time(ready.get("lastTransitionTime")))
+
+
+def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
+    """The view of a raw pod; None if its labels name no replica.
+
+    ``container`` is the one whose exit counts; where the pod has none of that name the first one does.
+    """
+    known: PodView | None = getattr(pod, "viewed_as", None)
+    if known is not None and known.container == container:
+        return known
+    found = _view(pod, container)
+    if found is not None and isinstance(pod, StoredPod):
+        pod.viewed_as = found
+    return found
+
+
+def pod_views(job: Job, pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
+    """A job's raw pods as decisions see them."""
+    containers = {spec.type: spec.container for spec in job.replica_specs}
+    types = ((pod, (pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, "")) for pod in pods)
+    views = (pod_view(pod, containers.get(type_, "")) for pod, type_ in types)
+    return tuple(view for view in views if view is not None)
+
+
+def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
+    metadata = pod["metadata"]
+    labels = metadata.get("labels") or {}
+    index = labels.get(names.REPLICA_INDEX, "")
+    if names.REPLICA_TYPE not in labels or not index.isdecimal():
+        return None
+    status = _sound(mapping(pod.get("status")))
+    conditions = {c.get("type"): c for c in status["conditions"]}
+    container_status = _container_status(status.get("containerStatuses") or (), container)
+    state = container_status.get("state") or {}
+    phase = _phase(status.get("phase"))
+    exit_ = _exit(state.get("terminated")) or _pod_exit(status, phase)
+    if exit_ is not None and exit_.code == 0 and phase is PodPhase.FAILED:
+        exit_ = replace(exit_, beside=_failed_beside(status))
+    deleting = bool(metadata.get("deletionTimestamp"))
+    node = text(mapping(pod.get("spec")).get("nodeName"))
+    disruption = _disruption(status, conditions, deleting=deleting, node=node)
+    own = exit_ is not None and phase is PodPhase.FAILED and _own_end(exit_, conditions, deleting=deleting)
+    return PodView(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        replica=replica_id(labels[names.REPLICA_TYPE], int(index)),
+        attempt=labels.get(names.ATTEMPT, ""),
+        phase=phase,
+        deleting=deleting,
+        stops_at=parse_time(metadata.get("deletionTimestamp")),
+        ready=_is(conditions, "Ready", "True"),
+        evicted=not own and (_ended_by_node(status) or _is(conditions, OTHER_DISRUPTION, "True")),
+        past_deadline=phase is PodPhase.FAILED and status.get("reason") == DEADLINE_EXCEEDED,
+        node_lost=_node_lost(status),
+        disruption=None if own else disruption,
+        exit=exit_,
+        last_exit=_exit((container_status.get("lastState") or {}).get("terminated"))
+        or _other_exit(status, "lastState"),
+        restarts=_restarts(status),
+        created_at=parse_time(metadata.get("creationTimestamp")),
+        started_at=parse_time(status.get("startTime")),
+        node=node,
+        pinned="" if node else required_node(mapping(pod.get("spec"))),
+        unschedulable=_unschedulable(conditions),
+        waiting=_waiting(state.get("waiting")) if phase is not PodPhase.PENDING else _what_waits(state, status),
+        node_silent=phase is PodPhase.RUNNING and _node_silent(pod, conditions),
+        scheduler_name=""
+        if node or "PodScheduled" in conditions
+        else text(mapping(pod.get("spec")).get("schedulerName")),
+        pulling=phase is PodPhase.PENDING and _pulling(state, status, conditions),
+        kept_by=", ".join(filter(None, map(text, list_items(metadata.get("finalizers")))))
+        if deleting and (phase in FINISHED or not node)
+        else "",
+        # A kubelet reports that all containers have ended before it reports that the pod has.
+        sidecar_runs=exit_ is not None
+        and phase is PodPhase.RUNNING
+        and any((one.get("state") or {}).get("running") is not None for one in status.get("containerStatuses") or ()),
+        container=container,
+    )
+
+
+def required_node(spec: Mapping[str, Any]) -> str:
+    """The one node to which a pod of this spec may go by its name, as ``podbuilder`` pins it; "": it is not pinned."""
+    if "affinity" not in spec:
+        return ""
+    nodes = mapping(mapping(spec["affinity"]).get("nodeAffinity"))
+    terms = mappings(mapping(nodes.get(REQUIRED_AFFINITY)).get("nodeSelectorTerms"))
+    found = {_named_node(term) for term in terms}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _named_node(term: Mapping[str, Any]) -> str:
+    for rule in mappings(term.get("matchFields")):
+        values = list_items(rule.get("values"))
+        if (rule.get("key"), rule.get("operator"), len(values)) == ("metadata.name", "In", 1):
+            return text(values[0])
+    return ""
+
+
+def _sound(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read of a pod's status, each part of the type that it should have, or absent."""
+    return {
+        **texts({key: status.get(key) for key in ("phase", "reason", "message", "startTime")}),
+        "conditions": [texts(one) for one in mappings(status.get("conditions"))],
+        "containerStatuses": [_sound_container(one) for one in mappings(status.get("containerStatuses"))],
+        "initContainerStatuses": [_sound_container(one) for one in mappings(status.get("initContainerStatuses"))],
+    }
+
+
+def _sound_container(status: Mapping[str, Any]) -> dict[str, Any]:
+    states = {key: mapping(status.get(key)) for key in ("state", "lastState")}
+    return {
+        "name": text(status.get("name")),
+        "restartCount": number(status.get("restartCount")),
+        **{key: {word: _sound_state(one) for word, one in state.items()} for key, state in states.items()},
+    }
+
+
+def _sound_state(state: object) -> dict[str, Any]:
+    return {**texts(state), "exitCode": number(mapping(state).get("exitCode"))} if mapping(state) else {}
+
+
+def _disruption(
+    status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool, node: str
+) -> Disruption | None:
+    """What took the pod away, or is about to, independent of how its containers ended."""
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    if _node_lost(status):
+        return Disruption(NODE_LOST, message, node)
+    if _is(conditions, OTHER_DISRUPTION, "True"):
+        named = str(conditions[OTHER_DISRUPTION].get("reason"))
+        # The words of the API server say less than the reason does.
+        said = "" if named == "EvictionByEvictionAPI" else message or conditions[OTHER_DISRUPTION].get("message") or ""
+        return Disruption(named if named in CONDITION_REASONS else OTHER_DISRUPTION, said, node)
+    if _ended_by_node(status):
+        return None if reason == "Evicted" and _OWN_LIMIT.match(message) else Disruption(reason, message, node)
+    return Disruption(POD_DELETED, node=node) if deleting else None
+
+
+def _node_lost(status: Mapping[str, Any]) -> bool:
+    return status.get("phase") == PodPhase.UNKNOWN or status.get("reason") == NODE_LOST
+
+
+def _ended_by_node(status: Mapping[str, Any]) -> bool:
+    reason = status.get("reason") or ""
+    return reason in EVICTION_REASONS or (reason.startswith(_OUT_OF) and reason != _OUT_OF)
+
+
+def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool) -> bool:
+    """Whether the program ended by itself, though the pod was disrupted: before that, or for its memory."""
+    if exit_.out_of_memory:
+        return not deleting
+    disrupted = parse_time(conditions.get(OTHER_DISRUPTION, {}).get("lastTransitionTime"))
+    if exit_.code in _SIGNALLED or exit_.finished_at is None or disrupted is None:
+        return False
+    return exit_.finished_at < disrupted - _SKEW
+
+
+def _phase(written: str | None) -> PodPhase:
+    return _PHASES.get(written or "", PodPhase.PENDING)
+
+
+def _container_status(statuses: Any, name: str) -> Mapping[str, Any]:
+    for status in statuses:
+        if status.get("name") == name:
+            return status  # type: ignore[no-any-return]
+    return statuses[0] if statuses else {}
+
+
+def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
+    if not terminated:
+        return None
+    return Exit(
+        code=terminated.get("exitCode"),
+        reason=terminated.get("reason") or "",
+        message=terminated.get("message") or "",
+        finished_at=parse_time(terminated.get("finishedAt")),
+    )
+
+
+def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
+    """The end of a pod whose training container has none: that of the container which failed, if any.
+
+    A pod may fail with no container having said a word (eviction, a node gone): its own reason is all there is.
+    """
+    if phase is not PodPhase.FAILED:
+        return None
+    own = Exit(code=None, reason=status.get("reason") or "", message=status.get("message") or "")
+    return own if own.reason else _other_exit(status, "state") or own
+
+
+def _other_exit(status: Mapping[str, Any], when: str) -> Exit | None:
+    """How the first container has failed that has, where the one that trains has not ended; in its state, or before."""
+    found = _failed_beside(status, when)
+    if found is None:
+        return None
+    name, end = found
+    kind = "init container" if any(one["name"] == name for one in status["initContainerStatuses"]) else "container"
+    return replace(end, container=f"{kind} {name}")
+
+
+def _restarts(status: Mapping[str, Any]) -> int:
+    return sum(container.get("restartCount") or 0 for container in _every_container(status))
+
+
+def _is(conditions: Mapping[Any, Mapping[str, Any]], type_: str, status: str) -> bool:
+    return conditions.get(type_, {}).get("status") == status
+
+
+def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    return scheduled.get("message") or "" if scheduled.get("status") == "False" else ""
+
+
+def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Whether an image is what is left: volumes and network are there, init containers are over.
+
+    The kubelet sets the condition since Kubernetes 1.29. A pull without progress becomes ErrImagePull by the runtime
+    (containerd: ``image_pull_progress_timeout``, 5 minutes).
+    """
+    waits = (_waiting(state.get("waiting")) or ("", ""))[0] in ("ContainerCreating", "PodInitializing")
+    begun = all(one["state"].get("terminated") for one in status.get("initContainerStatuses") or ())
+    return waits and begun and _is(conditions, "PodReadyToStartContainers", "True")
+
+
+def _failed_beside(status: Mapping[str, Any], when: str = "state") -> tuple[str, Exit] | None:
+    """The first container that has failed: a sidecar, where the one that trains has not."""
+    ends = ((one["name"], _exit(one[when].get("terminated"))) for one in _every_container(status))
+    return next(((name, end) for name, end in ends if end is not None and end.code != 0), None)
+
+
+def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What the container waits for; where it only waits for another one that is held, or runs, what that waits for."""
+    own = _waiting(state.get("waiting"))
+    every = _every_container(status)
+    for one in every:
+        reason, message = _waiting(one["state"].get("waiting")) or ("", "")
+        if reason == "CreateContainerError" and _NO_COMMAND in message.lower():
+            return "ErrImageEntrypoint", f"container {one['name']} has no command, and its image has none to run"
+    if own is not None and own[0] in _HELD:
+        return own
+    others = ((one["name"], _waiting(one["state"].get("waiting"))) for one in every)
+    held = ((name, said) for name, said in others if said is not None and said[0] in _HELD)
+    return next(((said[0], f"container {name}: {said[1]}".rstrip(": ")) for name, said in held), own)
+
+
+def _every_container(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+
+
+def _node_silent(pod: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Whether its node has stopped reporting, as the pod itself tells.
+
+    The node lifecycle controller then sets Ready, and nothing else: ContainersReady stays as the kubelet wrote it. The
+    only other way to that is a readiness gate.
+    """
+    if mapping(pod.get("spec")).get("readinessGates"):
+        return False
+    return _is(conditions, "Ready", "False") and _is(conditions, "ContainersReady", "True")
+
+
+def _waiting(waiting: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    return (waiting.get("reason") or "", waiting.get("message") or "") if waiting else None

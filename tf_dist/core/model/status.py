@@ -1,0 +1,504 @@
+"""The status of a job: everything that cannot be derived again from what is observed.
+
+It is written before any action that depends on it, so one that dies at any point leaves enough for the next.
+The phases are Volcano's ten, a superset of those of the TFJob dialects; which may follow which is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from tf_dist.core.model.fieldpath import PackedJson
+from tf_dist.core.model.job import Document, ReplicaId
+
+
+class Phase(StrEnum):
+    """The phase of a job."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    ABORTING = "Aborting"
+    ABORTED = "Aborted"
+    COMPLETING = "Completing"
+    COMPLETED = "Completed"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    FAILED = "Failed"
+
+
+_LIVE: Final = frozenset({Phase.PENDING, Phase.RUNNING, Phase.RESTARTING})
+_ENDS: Final = frozenset({Phase.ABORTING, Phase.COMPLETING, Phase.TERMINATING, Phase.FAILED})
+
+ALLOWED_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.PENDING: _LIVE | _ENDS,
+    Phase.RUNNING: _LIVE | _ENDS,
+    Phase.RESTARTING: _LIVE | _ENDS,
+    Phase.ABORTING: frozenset({Phase.ABORTED, Phase.PENDING}),  # pods are stopping; a resume may come meanwhile
+    Phase.ABORTED: frozenset({Phase.PENDING}),
+    Phase.COMPLETING: frozenset({Phase.COMPLETED}),
+    Phase.TERMINATING: frozenset({Phase.TERMINATED}),
+    Phase.COMPLETED: frozenset(),
+    Phase.TERMINATED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+TERMINAL: Final = frozenset(phase for phase, following in ALLOWED_TRANSITIONS.items() if not following)
+LIVE: Final = _LIVE
+SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
+STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
+
+# The reason of a job that its user has stopped, and may resume.
+SUSPENDED: Final = "Suspended"
+# The reason of a job whose present spec is not accepted.
+INVALID_SPEC: Final = "InvalidSpec"
+# The reason of a job that cannot go on.
+STALLED: Final = "ReconcileFailed"
+# The reason of an admitted job while the scheduler refuses nodes to so many pods that the gang lacks its minimum.
+UNSCHEDULABLE: Final = "Unschedulable"
+# The reason of a job that had its place and did not run within its ``tf-dist.dev/startup-timeout``.
+START_TIMEOUT: Final = "StartTimeout"
+# The reason of what a Command of Volcano has done, and the cause of its restarts.
+COMMAND_ISSUED: Final = "CommandIssued"
+# Its message says how many replicas run, and changes with that number.
+RUNNING: Final = "JobRunning"
+# Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
+PREEMPTED: Final = "Preempted"
+RESIZED: Final = "Resized"
+RECOVERY_TIMEOUT: Final = "RecoveryTimeout"
+UNCHARGED_REASONS: Final = frozenset({PREEMPTED, RESIZED, RECOVERY_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Which attempt of the job, of each task and of each replica is the present one.
+
+    A pod is current if its attempt label is exactly ``label(replica)``; every other pod of the job is stale. A restart
+    is decided by counting one of them up; once that is written, that old pods go and new ones come follows from it.
+    """
+
+    job: int = 1
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    pods: Mapping[ReplicaId, int] = field(default_factory=dict)
+
+    def label(self, replica: ReplicaId) -> str:
+        """The value of the attempt label: job.task.pod."""
+        return f"{self.job}.{self.tasks.get(replica.type, 0)}.{self.pods.get(replica, 0)}"
+
+    def next_job(self) -> Attempts:
+        """All pods anew."""
+        return Attempts(self.job + 1)
+
+    def next_task(self, type_: str) -> Attempts:
+        """All pods of a type anew."""
+        pods = {replica: count for replica, count in self.pods.items() if replica.type != type_}
+        return Attempts(self.job, {**self.tasks, type_: self.tasks.get(type_, 0) + 1}, pods)
+
+    def next_pod(self, replica: ReplicaId) -> Attempts:
+        """One pod anew."""
+        return Attempts(self.job, self.tasks, {**self.pods, replica: self.pods.get(replica, 0) + 1})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Pods of one replica type by what they are doing; a pod being deleted is ``terminating`` and nothing else.
+
+    ``restarts``: how often the kubelet has restarted containers in these pods.
+    """
+
+    pending: int = 0
+    running: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int = 0
+    restarts: int = 0
+
+
+NO_PODS: Final = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class RestartBackoff:
+    """A back-off before a restart: how many there have been in a row, and until when (epoch seconds)."""
+
+    count: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The admission of a gang: since when, on which nodes if they were chosen, and how many pods of each type.
+
+    ``sizes``: empty: as many as the job says. ``started``: of those, so many may have pods by now, the others wait for
+    room (empty: none waits). ``resized``: when they changed last; ``complete``: since when every pod
+    has had its node (None: they never all had one); ``incomplete``: since when they do not all have one (None: nothing
+    is missing that should be there). Epoch seconds. ``by``: the gang scheduler that admitted the gang ("": tf-dist
+    itself), and decides about it as long as the admission stands.
+    """
+
+    at: float
+    placement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    resized: float | None = None
+    complete: float | None = None
+    incomplete: float | None = None
+    by: str = ""
+    started: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def granted(self) -> Mapping[str, int]:
+        """How many pods of each type have room; empty: as many as the job says."""
+        return self.started or self.sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last failure: where, how, and its message. ``node``: from where a pod was taken away."""
+
+    event: str
+    replica: str = ""
+    code: int | None = None
+    reason: str = ""
+    message: str = ""
+    at: float | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedSpec:
+    """The last spec that was accepted."""
+
+    generation: int
+    """The job's ``metadata.generation`` when it was accepted."""
+    digest: str
+    """Tells whether another version says the same: annotations that are part of the spec change no generation."""
+    runtime_id: str = ""
+    """v1alpha1: the ``RuntimeId`` in the names of its pods, for a replacement that leaves it out."""
+    document: Document = field(default_factory=dict, repr=False)
+    """The spec with its annotations and labels while the present one is refused, if it is known and not too large."""
+    unknown: str = field(default="", compare=False)
+    """The keys of the spec that nothing reads, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedSpec:
+    """The present spec, which is not accepted, and why; controllers of two releases may word that differently."""
+
+    generation: int
+    digest: str
+    message: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The status of a job; times are epoch seconds.
+
+    - ``observed_replicas``: replicas whose present pod has been observed, so that one which is missing was taken away.
+    - ``succeeded``: replicas that have succeeded for good, even when their pods are gone.
+    - ``survivors``: while the job restarts, replicas whose pods are of before that and were left alone: their failures
+      are part of the restart under way where failures of the same moment count together (Volcano).
+    - ``restarts``: restarts spent, by cause; ``container_restarts``: restarts by the kubelet in pods that are gone.
+    - ``disruptions``: pods that were taken away, by reason (``core.model.pods``).
+    - ``retries``: how often a policy has restarted the job or a part of it (Volcano's ``retryCount``); failures of the
+      same moment count once, and disruptions that a policy answers count, too.
+    - ``commands``: uids of the last Commands that were carried out: none is twice (``core.reconciler.commands``).
+    - ``policy_timeouts``: since when events last that a policy answers after its timeout, and that nothing else dates
+      (see ``event_key``).
+    - ``backoffs``: by replica, task or "" (the job).
+    - ``last_sizes``: the replica counts of its last admission, once it is over or stopped.
+    - ``fallback``: which of its fallbacks it was admitted with last (1, 2, …; 0: none, as its document says);
+      ``fallback_from``: of those admission tries this one first, after a disruption (0: none, its document's size).
+    - ``requeues``: how often in a row its pods found no nodes in time; ``not_before``: until then it is not admitted.
+    - ``refused_nodes``: nodes that the scheduler refused its pods, and until when admission leaves them out.
+    - ``gang``: the gang scheduler of jobs which name none ("": tf-dist itself).
+    - ``last_error``: why its passes fail, several in a row ("": they do not).
+    - ``accepted``: the spec in force; ``refused``: the present one, if that is another and cannot be accepted
+      (see ``core.reconciler.accepted_spec``).
+    - ``unconfirmed``: pods of earlier attempts that may still run, and keep it from asking for admission.
+    - ``reported``: when the status was written last.
+    """
+
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    since: float | None = None
+    created: float | None = None
+    start_time: float | None = None
+    completion_time: float | None = None
+    attempts: Attempts = field(default_factory=Attempts)
+    observed_replicas: frozenset[ReplicaId] = frozenset()
+    succeeded: frozenset[ReplicaId] = frozenset()
+    survivors: frozenset[ReplicaId] = frozenset()
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    disruptions: Mapping[str, int] = field(default_factory=dict)
+    container_restarts: int = 0
+    retries: int = 0
+    commands: tuple[str, ...] = ()
+    policy_timeouts: Mapping[str, float] = field(default_factory=dict)
+    backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
+    admission: Admission | None = None
+    last_sizes: Mapping[str, int] = field(default_factory=dict)
+    fallback: int = 0
+    fallback_from: int = 0
+    requeues: int = 0
+    not_before: float = 0.0
+    refused_nodes: Mapping[str, float] = field(default_factory=dict)
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    failure: Failure | None = None
+    gang: str = ""
+    last_error: str = ""
+    accepted: AcceptedSpec | None = None
+    refused: RefusedSpec | None = None
+    unconfirmed: str = ""
+    reported: float | None = None
+
+    def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
+        """This status in another phase; ValueError if the table of transitions does not allow it."""
+        if phase is self.phase:
+            return replace(self, reason=reason, message=message)
+        if phase not in ALLOWED_TRANSITIONS[self.phase]:
+            raise ValueError(f"a job never goes from {self.phase} to {phase}")
+        ends = phase in _ENDS and phase is not Phase.ABORTING
+        # A job that is over, or stopped by its user, has no admission any more.
+        gives_back = phase in TERMINAL or phase is Phase.ABORTED
+        return replace(
+            self,
+            phase=phase,
+            since=now,
+            reason=reason,
+            message=message,
+            survivors=frozenset(),
+            completion_time=now if ends else self.completion_time,
+            admission=None if gives_back else self.admission,
+            last_sizes=self.admission.sizes if gives_back and self.admission is not None else self.last_sizes,
+        )
+
+    def next_attempt(self, admission: Admission | None) -> Self:
+        """This status with the next attempt of the whole job: every pod is stale, and no backoff of theirs is left.
+
+        Without ``admission`` the job waits again, and its time starts anew. Replicas that have succeeded stay so.
+        """
+        return replace(
+            self,
+            attempts=self.attempts.next_job(),
+            admission=admission,
+            start_time=None if admission is None else self.start_time,
+            observed_replicas=frozenset(),
+            survivors=frozenset(),
+            backoffs={},
+        )
+
+    def with_restart(self, cause: str) -> Self:
+        """This status with one restart more of this cause."""
+        return replace(self, restarts={**self.restarts, cause: self.restarts.get(cause, 0) + 1})
+
+    @property
+    def display_message(self) -> str:
+        """The message to show: what keeps the job from going on if anything does, else the message of its state."""
+        if self.stalled:
+            return f"cannot go on: {self.last_error}"
+        return self.refusal or self.message
+
+    @property
+    def display_reason(self) -> str:
+        """The reason of its state in one word, as a list of jobs shows it."""
+        if self.stalled:
+            return STALLED
+        return INVALID_SPEC if self.refusal else self.reason
+
+    @property
+    def stalled(self) -> bool:
+        """Whether an error keeps it from going on; of a job that is over it can only delay the clean-up."""
+        return bool(self.last_error) and not self.finished
+
+    @property
+    def refusal(self) -> str:
+        """Why its present spec is not accepted, and what that means for it ("": it is, or the job is over)."""
+        if self.refused is None or self.finished:
+            return ""
+        if self.never_accepted:
+            follows = "the job starts once this is mended"
+        elif self.accepted is not None and self.accepted.document:
+            follows = f"generation {self.accepted.generation} stays in force"
+        else:
+            follows = "its pods are left as they are, and nothing is restarted until this is mended"
+        return f"the spec is not accepted: {self.refused.message}; {follows}"
+
+    @property
+    def never_accepted(self) -> bool:
+        """Whether no spec of it was ever accepted, so that there never was anything to run."""
+        return self.refused is not None and self.accepted is None and self.created is None
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the gang has a place: it was admitted, and the cluster's scheduler has refused it no node since.
+
+        A controller that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
+        """
+        return self.admission is not None and self.reason != UNSCHEDULABLE
+
+    @property
+    def placed_at(self) -> float | None:
+        """Since when it is pending with its place: since its gang has its nodes, or since its last restart."""
+        if self.phase is not Phase.PENDING or not self.has_place or self.admission is None:
+            return None
+        return max(self.admission.complete or self.admission.at, self.since or 0.0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over and stays so."""
+        return self.phase in TERMINAL
+
+    @property
+    def charged_restarts(self) -> int:
+        """Restarts charged to the job's budget, those by the kubelet not included."""
+        return sum(count for cause, count in self.restarts.items() if cause not in UNCHARGED_REASONS)
+
+    @property
+    def total_disruptions(self) -> int:
+        """How often pods were taken away."""
+        return sum(self.disruptions.values())
+
+    @property
+    def total_restarts(self) -> int:
+        """Restarts so far, those of containers in their pods included; disruptions are counted apart."""
+        # From the end of a job on ``container_restarts`` counts those of its last pods, too.
+        living = sum(counts.restarts for counts in self.counts.values()) if self.phase in LIVE else 0
+        return sum(self.restarts.values()) + self.container_restarts + living
+
+
+def display_phase(status: Status) -> str:
+    """The state in one word, as a list of jobs shows it."""
+    if status.phase in STOPPED and status.reason == SUSPENDED:
+        return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
+    if status.phase is Phase.COMPLETED:
+        return "Succeeded"
+    if status.phase is Phase.PENDING and not status.has_place and status.reason:
+        return "Waiting"
+    return status.phase.value
+
+
+class OutcomeKind(StrEnum):
+    """How a job ended, or why a client stopped waiting for it. A contract of every face: added to, never renamed.
+
+    ``EVICTED``: pods were taken away through no fault of its own; ``PREEMPTED``: by a job of a higher priority;
+    ``DEADLINE_EXCEEDED``: its own deadline, or that of the client; ``ADMISSION_TIMEOUT``, ``START_TIMEOUT``: it had no
+    place, or did not run, in time; ``SUSPENDED``: its user stopped it, and may resume it; ``UNKNOWN``: the client had
+    to stop waiting, and the job may go on.
+    """
+
+    SUCCEEDED = "succeeded"  # it did what its policies ask of a success
+    FAILED = "failed"  # by itself, or by a policy for a failure
+    EVICTED = "evicted"  # its pods were taken away, and a policy or the bound on disruptions ended it
+    PREEMPTED = "preempted"  # it lost its place to a job of a higher priority, and a policy ended it
+    DEADLINE_EXCEEDED = "deadline_exceeded"  # its own deadline, or the time of the task, step or command
+    BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"  # no restart was left
+    ADMISSION_TIMEOUT = "admission_timeout"  # it had no place in the time that the task or step gave it
+    START_TIMEOUT = "start_timeout"  # it had its place and did not run in time
+    IMAGE_PULL_FAILED = "image_pull_failed"  # an image cannot be had, so it never ran
+    INVALID = "invalid"  # its spec cannot be read, and never could
+    SUSPENDED = "suspended"  # a user stopped it, and may resume it
+    DELETED = "deleted"  # a user deleted it
+    UNKNOWN = "unknown"  # the client had to stop waiting; the job may go on
+
+
+DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})
+# The reason of a pod's condition where the cluster's scheduler preempted it.
+SCHEDULER_PREEMPTION: Final = "PreemptionByScheduler"
+# The kubelet's reasons for an image that no second try can pull.
+UNRECOVERABLE_IMAGE_REASONS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
+_IMAGE_REASONS: Final = UNRECOVERABLE_IMAGE_REASONS | {"ErrImagePull", "ImagePullBackOff", "ImageInspectError"}
+
+# By the reason of a job that has ended or was stopped by a policy. What is not listed has failed.
+_KIND_OF_REASON: Final[Mapping[str, OutcomeKind]] = {
+    SUSPENDED: OutcomeKind.SUSPENDED,
+    PREEMPTED: OutcomeKind.PREEMPTED,
+    "PodEvicted": OutcomeKind.EVICTED,
+    "NodeLost": OutcomeKind.EVICTED,
+    "MaxDisruptionsExceeded": OutcomeKind.EVICTED,
+    "DeadlineExceeded": OutcomeKind.DEADLINE_EXCEEDED,
+    "BackoffLimitExceeded": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
+    "TaskFailed": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
+    "PodPending": OutcomeKind.START_TIMEOUT,
+    START_TIMEOUT: OutcomeKind.START_TIMEOUT,
+    "InvalidTFJobSpec": OutcomeKind.INVALID,
+}
+_SIGTERM: Final = 143
+
+
+def outcome_kind(status: Status) -> OutcomeKind | None:
+    """How the job ended, from its status alone; None while it goes on."""
+    if status.phase in LIVE:
+        return None
+    if status.phase in SUCCESSFUL:
+        return OutcomeKind.SUCCEEDED
+    kind, failure = _KIND_OF_REASON.get(status.reason, OutcomeKind.FAILED), status.failure
+    if failure is None:
+        return kind
+    if kind is OutcomeKind.EVICTED and failure.reason == SCHEDULER_PREEMPTION:
+        return OutcomeKind.PREEMPTED
+    if kind is OutcomeKind.FAILED and failure.reason in UNRECOVERABLE_IMAGE_REASONS:
+        return OutcomeKind.IMAGE_PULL_FAILED
+    if status.reason == START_TIMEOUT and failure.reason in _IMAGE_REASONS:
+        return OutcomeKind.IMAGE_PULL_FAILED
+    # A program ends so when it is asked to stop, and tf-dist did not ask: its pod was about to go.
+    if kind is OutcomeKind.FAILED and failure.code == _SIGTERM:
+        return OutcomeKind.EVICTED
+    return kind
+
+
+# What the last failure of a job says belongs to its end only where it ended for that.
+_ENDED_FOR_FAILURE: Final = DISRUPTED | {
+    OutcomeKind.FAILED,
+    OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
+    OutcomeKind.IMAGE_PULL_FAILED,
+    OutcomeKind.START_TIMEOUT,
+}
+
+
+def ending_failure(status: Status) -> Failure | None:
+    """The failure for which the job ended; None if it goes on, or ended for another reason."""
+    return status.failure if outcome_kind(status) in _ENDED_FOR_FAILURE else None
+
+
+def disruptions(status: Status) -> int:
+    """How often pods were taken away, the last time included where the job ended for it."""
+    ended = status.reason != PREEMPTED and outcome_kind(status) in DISRUPTED
+    return status.total_disruptions + ended
+
+
+def preemptions(status: Status) -> int:
+    """How often the job lost its place, or a pod of it, to one of a higher priority; likewise."""
+    before = status.restarts.get(PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
+    return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
+
+
+class StoredDocument(PackedJson):
+    """A stored job: its metadata, and packed what else it says. Its status, and whether another controller manages it,
+    are read once for every reader of the same object: a controller, and in Airflow the tasks that wait.
+    """
+
+    __slots__ = ("_metadata", "managed_elsewhere", "read_as")
+    read_as: Status
+    managed_elsewhere: bool
+
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        self._metadata = stored["metadata"]  # which tells objects and their versions apart: it is read all the time
+        super().__init__({key: value for key, value in stored.items() if key != "metadata"})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._metadata if key == "metadata" else super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield "metadata"
+        yield from super().__iter__()
+
+    def __len__(self) -> int:
+        return 1 + super().__len__()
+
+    def __bool__(self) -> bool:
+        return True  # and nothing is decoded to say so

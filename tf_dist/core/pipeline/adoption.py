@@ -1,0 +1,88 @@
+"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts; whose controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tf_dist.core.model.status import DISRUPTED, OutcomeKind, Status, outcome_kind
+
+
+class DriverChoice(StrEnum):
+    """Whose controller reconciles the job of a step, task or run."""
+
+    AUTO = "auto"  # the one that leads; where none does, the program that waits leads the namespace meanwhile
+    CONTROLLER = "controller"  # that of another process: the program only waits
+
+
+class AdoptionAction(StrEnum):
+    """First action of a try."""
+
+    CREATE = "create"
+    ADOPT = "adopt"
+    REUSE_RESULT = "harvest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionCandidate:
+    """A job that an earlier try of the same task made.
+
+    ``marked_for_deletion``: it is being deleted, or was given up. ``done``: it has ended; ``succeeded``: successfully.
+    ``result_used``: a try has used its result already. ``created``: epoch seconds.
+    """
+
+    uid: str
+    created: float
+    marked_for_deletion: bool = False
+    done: bool = False
+    succeeded: bool = False
+    result_used: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionDecision:
+    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: further live jobs, which go."""
+
+    answer: AdoptionAction
+    uid: str = ""
+    surplus: tuple[str, ...] = ()
+
+
+def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = True) -> AdoptionDecision:
+    """Decide what to do with the jobs of earlier tries.
+
+    A live job is adopted, the newest of several; else an unused result is used; else there is a new job. Without
+    ``durable`` a try always makes a new one. Of live jobs one stays.
+    """
+    newest = sorted(candidates, key=lambda one: (one.created, one.uid), reverse=True)
+    live = [one.uid for one in newest if not one.done and not one.marked_for_deletion]
+    if not durable:
+        return AdoptionDecision(AdoptionAction.CREATE, surplus=tuple(live))
+    if live:
+        return AdoptionDecision(AdoptionAction.ADOPT, live[0], tuple(live[1:]))
+    unused = (one.uid for one in newest if one.succeeded and not one.result_used and not one.marked_for_deletion)
+    return next(
+        (AdoptionDecision(AdoptionAction.REUSE_RESULT, uid) for uid in unused), AdoptionDecision(AdoptionAction.CREATE)
+    )
+
+
+class ExistingJobAction(StrEnum):
+    """``JOIN``: it is this step's job, continue with it, or use its result. ``REPLACE``: make it anew."""
+
+    JOIN = "join"
+    REPLACE = "replace"
+
+
+def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True) -> ExistingJobAction:
+    """Whether a step that is tried again goes on with the job of its last try.
+
+    ``reported``: that try has reported the end of the job, so a failure is what is tried again. A success stays one
+    however often it is reported. Without ``reattach`` a job that still runs is replaced, too.
+    """
+    kind = outcome_kind(status)
+    if not reattach and kind is not OutcomeKind.SUCCEEDED:
+        return ExistingJobAction.REPLACE
+    if kind in (None, OutcomeKind.SUCCEEDED, OutcomeKind.SUSPENDED):
+        return ExistingJobAction.JOIN
+    return ExistingJobAction.REPLACE if kind in DISRUPTED or reported else ExistingJobAction.JOIN

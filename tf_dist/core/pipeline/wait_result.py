@@ -1,0 +1,181 @@
+"""Result of waiting for a job: when the wait is over, and why.
+
+Nothing here ends a job: the waiting client decides what to do with one that took too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
+from tf_dist.core.diagnostics.outcome import (
+    WAIT_CONDITIONS,
+    Outcome,
+    goal_unreachable,
+    had_place,
+    is_suspended,
+    job_outcome,
+)
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pods import PodPhase, PodView
+from tf_dist.core.model.status import (
+    UNRECOVERABLE_IMAGE_REASONS,
+    OutcomeKind,
+    Phase,
+    Status,
+    display_phase,
+    outcome_kind,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitLimits:
+    """Limits of a wait: ``deadline`` in all (epoch seconds); ``admission``: seconds for the gang's place;
+    ``startup``: seconds from then until it runs, or as long as images are being pulled. None: for ever.
+    ``begun``: since when this client waits (epoch seconds): a retry that takes a waiting job up has the whole time
+    again, while the job keeps its age.
+    """
+
+    deadline: float | None = None
+    admission: float | None = None
+    startup: float | None = None
+    begun: float | None = None
+
+
+def admission_limit(timeout: float | None, *, fallbacks: bool) -> float | None:
+    """Seconds that a client waits for the place: once for the job as it is, and once more for its fallbacks as well."""
+    return timeout if timeout is None or not fallbacks else 2 * timeout
+
+
+NO_LIMITS: Final = WaitLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitResult:
+    """Why a wait is over: in a word, in a sentence, and what helps.
+
+    ``kind``: how the job ended, or which limit of the client was passed; None if the goal was reached and the job goes
+    on. ``reached``: whether it came to what was waited for; ``decided``: whether the job itself ended so: else it
+    continues, unless it is deleted. ``reason``: of a limit, in one word; ``replica``: whose image cannot be had.
+    """
+
+    kind: OutcomeKind | None
+    message: str
+    hint: str = ""
+    reached: bool = False
+    decided: bool = True
+    reason: str = ""
+    replica: str = ""
+
+
+# Limits of the client -> the reason in one word, and the sentence that goes before what the job waits for.
+_LATE: Final = {
+    OutcomeKind.DEADLINE_EXCEEDED: ("Timeout", "it took too long"),
+    OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it got no place in time"),
+    OutcomeKind.START_TIMEOUT: ("StartTimeout", "it has a place, but did not come up in time"),
+}
+# Goals that a job which is over has reached when it had its place.
+_PLACES: Final = frozenset({"admitted", "scheduled"})
+DELETED: Final = WaitResult(
+    kind=OutcomeKind.DELETED,
+    message="it was deleted",
+    hint="see who deletes jobs there: people, or a time to live",
+    reason="Deleted",
+)
+
+
+def evaluate_wait(
+    job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float, *, goal: str = "succeeded"
+) -> WaitResult | None:
+    """Why to stop waiting for ``goal`` (see ``WAIT_CONDITIONS``), None while it may still come.
+
+    A job that is suspended may be resumed: only the deadline ends the wait for it.
+    """
+    kind = outcome_kind(status)
+    if WAIT_CONDITIONS[goal](status) or (goal in _PLACES and had_place(status)):
+        message = status.message or f"the job is {display_phase(status)}"
+        return WaitResult(kind=kind, message=message, reached=True)
+    aborted = kind is not None and status.phase is Phase.ABORTED and not is_suspended(status)
+    if aborted or (status.finished and goal_unreachable(goal, status)):
+        found = diagnose(job, status, (), 0.0)[0]
+        message = ": ".join(filter(None, (found.summary, found.detail))) or str(kind)
+        return WaitResult(kind=kind, message=message, hint=found.resolution)
+    if status.never_accepted:
+        found = diagnose(job, status, (), now)[0]
+        return WaitResult(kind=OutcomeKind.INVALID, message=found.summary, hint=found.resolution, decided=False)
+    return next(_overdue(job, status, pods, limits, now), None)
+
+
+def wait_outcome(status: Status, result: WaitResult, now: float) -> Outcome | None:
+    """The outcome of a job for which a wait is over, None if it reached its goal and the job goes on."""
+    if result.kind is None:
+        return None
+    if result.kind is outcome_kind(status):
+        return job_outcome(status)
+    return Outcome.of(
+        status, result.kind, reason=result.reason, message=result.message, replica=result.replica, now=now
+    )
+
+
+def _overdue(
+    job: Job, status: Status, pods: tuple[PodView, ...], limits: WaitLimits, now: float
+) -> Iterator[WaitResult]:
+    pulling = any(pod.pulling for pod in pods)  # a large image takes its time; one that cannot be had says so
+    for kind, due in _dues(status, limits):
+        if due <= now and not (pulling and kind is OutcomeKind.START_TIMEOUT):
+            yield _late(kind, job, status, pods, now)
+    yield from _without_image(job, status, pods, now)
+
+
+def _late(kind: OutcomeKind, job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> WaitResult:
+    findings = diagnose(job, status, pods, now)
+    image = next((one for one in findings if one.category is Category.IMAGE), None)
+    if kind is OutcomeKind.START_TIMEOUT and image is not None:
+        return _of_image(image, pods)
+    reason, why = _LATE[kind]
+    first = findings[0]
+    return WaitResult(kind=kind, message=f"{why}: {first.summary}", hint=first.resolution, decided=False, reason=reason)
+
+
+def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Iterator[WaitResult]:
+    if any(pod.waiting is not None and pod.waiting[0] in UNRECOVERABLE_IMAGE_REASONS for pod in pods):
+        found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
+        yield from (_of_image(one, pods) for one in found)
+
+
+def _of_image(found: Diagnosis, pods: tuple[PodView, ...]) -> WaitResult:
+    waiting = sorted((str(pod.replica), pod.waiting[0]) for pod in pods if pod.waiting and "Image" in pod.waiting[0])
+    replica, reason = waiting[0] if waiting else ("", "")
+    return WaitResult(
+        kind=OutcomeKind.IMAGE_PULL_FAILED,
+        message=": ".join(filter(None, (found.summary, found.detail))),
+        hint=found.resolution,
+        decided=False,
+        reason=reason,
+        replica=replica,
+    )
+
+
+def next_wait_limit(status: Status, limits: WaitLimits, now: float) -> float | None:
+    """When a limit may end the wait though nothing changes (epoch seconds), None for never."""
+    return min((due for _, due in _dues(status, limits) if due > now), default=None)
+
+
+def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, float]]:
+    """Every limit that counts at present, and when it is due."""
+    if limits.deadline is not None:
+        yield OutcomeKind.DEADLINE_EXCEEDED, limits.deadline
+    if status.phase is not Phase.PENDING or is_suspended(status):
+        return
+    asked, placed = status.since or status.created, status.placed_at
+    if limits.admission is not None and not status.has_place and asked is not None:
+        yield OutcomeKind.ADMISSION_TIMEOUT, max(asked, limits.begun or 0.0) + limits.admission
+    if limits.startup is not None and placed is not None:
+        yield OutcomeKind.START_TIMEOUT, placed + limits.startup
+
+
+def running_pods(pods: tuple[PodView, ...]) -> int:
+    """How many pods have neither ended nor been asked to."""
+    return sum(1 for pod in pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED) and not pod.deleting)

@@ -1,0 +1,75 @@
+"""Shutdown decision: whether a signal stops the workflow, or only the launcher's pod goes; and suspension with it.
+
+Both are the same signal. The Workflow object distinguishes them, where it may be read: ``argo stop`` and ``argo
+terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from tf_dist.core.model.timestamps import parse_time
+
+_FINISHED: Final = frozenset({"Succeeded", "Failed", "Error"})
+_SLACK: Final = 5.0  # seconds by which a deadline and the signal that it causes may seem to be apart
+
+
+class OnTerm(StrEnum):
+    """What happens to the job. ``SUSPEND``: its pods go, it stays; ``LEAVE``: it goes on without the launcher."""
+
+    DELETE = "delete"
+    SUSPEND = "suspend"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True)
+class StopDecision:
+    """What happens to the job, and why, as a message."""
+
+    what: OnTerm
+    why: str
+
+
+def decide_stop(
+    workflow: Mapping[str, Any] | None, *, now: float, deadline: float | None, retried: bool
+) -> StopDecision:
+    """What a signal means for the job of a step. ``workflow``: the Workflow object, None if it is gone.
+
+    ``deadline``: when Argo stops the pod for its time, ``retried``: Argo will start the step again after this (epoch
+    seconds, both from the step's template). Without a next try, no process would return to a job that is left.
+    """
+    if workflow is None:
+        return StopDecision(OnTerm.DELETE, "the workflow is gone")
+    metadata, spec, status = (workflow.get(key) or {} for key in ("metadata", "spec", "status"))
+    if metadata.get("deletionTimestamp"):
+        return StopDecision(OnTerm.DELETE, "the workflow is being deleted")
+    if spec.get("shutdown"):
+        return StopDecision(OnTerm.DELETE, f"the workflow was asked to shut down ({spec['shutdown']})")
+    if status.get("phase") in _FINISHED:
+        return StopDecision(OnTerm.DELETE, f"the workflow is {status['phase']}")
+    ends = [end for end in (deadline, _deadline_of(spec, status)) if end is not None]
+    if ends and now >= min(ends) - _SLACK:
+        return StopDecision(OnTerm.DELETE, "the time that the workflow gives it is over")
+    if not retried:
+        return StopDecision(OnTerm.DELETE, "the step is not tried again")
+    return StopDecision(OnTerm.LEAVE, "the workflow goes on, and the step is tried again: only this pod has to go")
+
+
+def _deadline_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
+    started, seconds = parse_time(status.get("startedAt")), spec.get("activeDeadlineSeconds")
+    return None if started is None or not isinstance(seconds, int) else started + seconds
+
+
+def decide_suspension(workflow: Mapping[str, Any], *, suspended: bool, by_workflow: bool) -> bool | None:
+    """Whether the job of a step is suspended now (True) or resumed (False); None: it stays as it is.
+
+    ``argo suspend`` sets ``spec.suspend`` of the workflow, which begins no further step then; its pods go on by
+    themselves. ``suspended``: the job is; ``by_workflow``: it was suspended for that. A job that a user has suspended
+    stays so, and one that a user has resumed meanwhile goes on.
+    """
+    if (workflow.get("spec") or {}).get("suspend"):
+        return None if suspended or by_workflow else True
+    return False if by_workflow else None
