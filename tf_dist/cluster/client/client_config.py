@@ -52,7 +52,7 @@ class KubeContext:
         *,
         retries: int = 3,
         timeout: float = 30.0,
-        connections: int = 16,
+        connections: int = 64,
         called: Callable[[str, str, int, float], None] | None = None,
         paced: bool = False,
     ) -> RestCluster:

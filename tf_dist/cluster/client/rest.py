@@ -77,7 +77,7 @@ class RestCluster:
         ssl_context: ssl.SSLContext | None = None,
         server_name: str = "",
         proxy: str = "",
-        connections: int = 16,
+        connections: int = 64,
         retries: int = 3,
         stall: float = 90.0,
         timeout: float = READ_TIMEOUT,

@@ -54,7 +54,7 @@ class TransportConfig(NamedTuple):
     tls: ssl.SSLContext | None = None
     server_name: str = ""
     proxy: str = ""
-    connections: int = 16
+    connections: int = 64
 
 
 class Transport:

@@ -144,10 +144,10 @@ class LeaderElector:
     def start(self) -> None:
         """Begin, in threads."""
         refs = (self.ref,) if self._wider is None else (self.ref, self._wider)
-        self._threads = [self._runtime.thread(partial(self._watch, ref), "lease-watch") for ref in refs]
-        self._threads.append(self._runtime.thread(self._run, "leader-elector"))
-        for thread in self._threads:
+        threads = [self._runtime.thread(partial(self._watch, ref), "lease-watch") for ref in refs]
+        for thread in (*threads, self._runtime.thread(self._run, "leader-elector")):
             thread.start()
+            self._threads.append(thread)
 
     def wake(self) -> None:
         """Take the next step now: whether the Lease is wanted, or who holds it, has changed."""
