@@ -292,6 +292,12 @@ EDIT = f"""
     deletecollection tfjobs.kubeflow.org {TEAM}/
     patch tfjobs/scale.kubeflow.org {TEAM}/mnist
 """
+# Who leads the namespace, by the name of its Lease.
+VIEW = f"""
+    get {LEASES} {TEAM}/tf-dist-controller
+    list {LEASES} {TEAM}/tf-dist-controller
+    watch {LEASES} {TEAM}/tf-dist-controller
+"""
 QUEUES = "list queues.tf-dist.dev\n list priorityclasses.scheduling.k8s.io"
 
 ROLES = {
@@ -303,7 +309,7 @@ ROLES = {
         f"{DRIVER}\n get workflows.argoproj.io {TEAM}/\n create workflowtaskresults.argoproj.io {TEAM}/",
     ),
     "edit": Who(Subject("ed"), EDIT, bound=(("ClusterRole", "tf-dist-edit", TEAM),)),
-    "view": Who(Subject("vi"), bound=(("ClusterRole", "tf-dist-view", TEAM),)),
+    "view": Who(Subject("vi"), VIEW, bound=(("ClusterRole", "tf-dist-view", TEAM),)),
     "queues": Who(Subject("quinn"), QUEUES, bound=(("ClusterRole", "tf-dist-queues", ""),)),
     "no role": Who(Subject("stranger")),
 }
