@@ -1,6 +1,8 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install images manifests demo demo-job demo-argo docs test test-slow test-cluster test-containers test-all mutants lint check bench soak fault-mutants clean
+.PHONY: help install images manifests demo demo-job demo-argo docs test test-slow test-stack test-faults test-packages \
+	test-clients test-airflow-lines test-newest-python test-control-plane test-node test-cluster test-containers test-all \
+	mutants lint check bench soak fault-mutants nightly clean
 
 # The first Python of the machine that is new enough.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -51,10 +53,35 @@ PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 test: .venv/installed ## Run the tests; takes minutes
 	$(PYTEST)
 
-SLOW := (slow or thorough or airflow_stack) and not cluster
 test-slow: export TF_DIST_TEST_EXAMPLES := all
-test-slow: .venv/installed ## Run those that take longer: trainings, a whole Airflow, long fault schedules
-	$(PYTEST) -m '$(SLOW)'
+test-slow: .venv/installed ## Run those that take longer: trainings, and long properties
+	$(PYTEST) -m '(slow or thorough) and not airflow_stack and not cluster'
+
+test-stack: .venv/installed ## Run those in a whole Airflow: scheduler, triggerer, API server
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m airflow_stack tests/airflow
+
+test-faults: .venv/installed ## Run 360 generated fault schedules, and 100 from CI_SEED on
+	TF_DIST_FAULT_RUNS=360 $(BIN)/pytest -q tests/faults/test_machine.py
+	$(BIN)/python -m tests.faults --from $(CI_SEED) --count 100
+CI_SEED ?= 1000
+
+test-packages: .venv/installed ## Build sdist and wheel, and try the wheel with extras in empty environments
+	folder=$$(mktemp -d); .ci/packages $$folder login argo; status=$$?; rm -rf $$folder; exit $$status
+
+test-clients: .venv/installed ## Run what depends on the official client with other lines of it
+	.ci/clients 35 37
+
+test-airflow-lines: ## Run what differs between lines of Airflow with the oldest
+	folder=$$(mktemp -d); .ci/airflow-line 3.0 $$folder; status=$$?; rm -rf $$folder; exit $$status
+
+test-newest-python: ## Run the tests on Python 3.13, where it is there
+	.ci/newest-python
+
+test-control-plane: .venv/installed ## Run test-cluster on an API server of ../shared, where it is there
+	.ci/control-plane
+
+test-node: .venv/installed ## Run test-containers on a node of ../shared, where it is built
+	.ci/node
 
 test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker
 	$(BIN)/pytest -m cluster
@@ -62,7 +89,7 @@ test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_
 test-containers: .venv/installed ## Run those that need real containers: TF_DIST_TEST_CONTAINERS (docs/testing.md)
 	$(BIN)/pytest -m containers tests/containers
 
-test-all: test test-slow test-cluster ## Run all that can run here; takes half an hour
+test-all: test test-slow test-stack test-cluster ## Run all that can run here; takes half an hour
 
 lint: .venv/installed ## Style, types and import rules
 	$(BIN)/ruff check .
@@ -91,6 +118,11 @@ soak: .venv/installed ## Run 50,000 generated fault schedules; takes hours
 
 fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at a time: the fault machine has to notice
 	$(BIN)/python -m tests.faults.mutants
+
+nightly: CI_SEED := $(shell date +%s)
+nightly: test-slow test-stack fault-mutants ## What takes hours, with seeds that are new each time
+	$(BIN)/python -m tests.faults --from $(CI_SEED) --count 2000 --keep-going
+	$(BIN)/python -m tests.mutation --seed $(CI_SEED)
 
 clean: ## Remove what was made
 	rm -rf .venv dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants
