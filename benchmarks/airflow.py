@@ -175,7 +175,7 @@ def triggerer() -> dict[str, Measured]:
 )
 def event() -> Measured:
     """The peer sets the same events on the same loop, and hands over nothing."""
-    from tf_dist.airflow.shared.job_informer import SharedJobInformer
+    from tf_dist.airflow.informers.job_informer import SharedJobInformer
     from tf_dist.client.connection import Connection
     from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 
@@ -192,7 +192,7 @@ def event() -> Measured:
 
 async def _handed(informer: Any, count: int) -> tuple[list[float], list[float]]:
     """Microseconds an event and waiter, in rounds."""
-    from tf_dist.airflow.shared.informer_registry import waker_of_running_loop
+    from tf_dist.airflow.informers.wakeup import waker_of_running_loop
 
     loop, events = asyncio.get_running_loop(), [asyncio.Event() for _ in range(count)]
     refs = [JobRef(TFJOBS, "default", f"job-{number}") for number in range(count)]

@@ -96,7 +96,7 @@ async def main() -> None:
     threading.Thread(target=listen, args=(asyncio.get_running_loop(), told), daemon=True).start()
     make(kubeconfig, 0)
     if kind == "ours":
-        import_module("tf_dist.airflow.shared.job_waiter")  # an idle triggerer has imported it once, too
+        import_module("tf_dist.airflow.jobs.job_waiter")  # an idle triggerer has imported it once, too
     collection = full_collection()
     idle, stalls = memory(), Stalls()
     watching = asyncio.ensure_future(stalls.watch())

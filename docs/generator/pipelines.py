@@ -13,7 +13,7 @@ from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
 from tf_dist.core.pipeline.run_options import Face, options_of
 
 OPERATOR = "airflow/operators/tfjob.py"
-ARGUMENTS = "airflow/operators/base.py"
+ARGUMENTS = "airflow/operators/operator_arguments.py"
 SENSORS = "airflow/sensors/tfjob.py"
 DECORATOR = "airflow/decorators/tfjob.py"
 ACTIONS = "airflow/operators/job_actions.py"

@@ -21,7 +21,7 @@ from tests.airflow.site import SECONDS, Site
 from tests.airflow.stack import Stack
 from tests.leaderless import LeaderlessCluster, controller
 from tests.waiting import until
-from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
+from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 from tf_dist.local.embedded import EmbeddedSettings, write_private_json
 

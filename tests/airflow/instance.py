@@ -80,7 +80,7 @@ class Instance:
 def deferred(task: TFJobOperator, instance: Instance) -> TFJobTrigger:
     """The trigger that it goes on with."""
     from tf_dist.airflow import TFJobTrigger
-    from tf_dist.airflow.versions import TaskDeferred
+    from tf_dist.airflow.version_compat import TaskDeferred
 
     task.deferrable = True
     with pytest.raises(TaskDeferred) as caught:

@@ -63,7 +63,7 @@ def test_every_name_it_gives_is_there() -> None:
             "from tf_dist.airflow import *",
             {
                 "numpy",
-                "tf_dist.airflow.shared.job_informer",
+                "tf_dist.airflow.informers.job_informer",
                 "tf_dist.controller.controller",
                 "tf_dist.core.gang.admission",
                 "tf_dist.local",

@@ -22,7 +22,7 @@ from airflow.sdk import DAG, Asset
 from tf_dist.airflow import JobFailed, TFJobOperator, TFJobTrigger
 from tf_dist.airflow.jobs.lineage import job_lineage
 from tf_dist.airflow.masking import masked, sealed, secrets_in, unsealed
-from tf_dist.airflow.versions import AirflowFailException, TaskDeferred
+from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferred
 
 masker = pytest.importorskip("airflow.sdk._shared.secrets_masker", reason="another Airflow keeps its masker elsewhere")
 

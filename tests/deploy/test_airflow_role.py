@@ -13,9 +13,9 @@ from tests.cluster.support import exists
 from tests.deploy.kubelet import Kubelet
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
-from tf_dist.airflow.shared.job_informer import SharedJobInformer
-from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
-from tf_dist.airflow.shared.subscription import Subscription
+from tf_dist.airflow.informers.job_informer import SharedJobInformer
+from tf_dist.airflow.informers.subscription import Subscription
+from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.cluster.client.rest import RestCluster

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tf_dist.airflow.callbacks import TFJobCallbacks
+from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.core.pipeline.run_options import (
     ANY,
     CHOICE,
@@ -93,6 +94,11 @@ class TaskOptions(RunOptions):
     )
     job_url: str | None = option(ANY, "A page about the job, with ``{name}`` and ``{namespace}`` filled in.")
     tensorboard_url: str | None = option(ANY, "The TensorBoard of the job, likewise.")
+
+    @property
+    def drives(self) -> bool:
+        """Whether the process that waits for the job leads its namespace where nobody else does."""
+        return self.driver is not DriverChoice.CONTROLLER
 
 
 OPTIONS: Final = options_of(TaskOptions, Face.OPERATOR)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.sdk import BaseOperator
 from jinja2.nativetypes import NativeEnvironment
 
-from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE
+from tf_dist.airflow.version_compat import TASKS_CHOOSE_NATIVE
 from tf_dist.core.model.fieldpath import format_field_path
 from tf_dist.core.pipeline.run_options import is_template
 from tf_dist.errors import Problem

@@ -15,7 +15,7 @@ from tf_dist.errors import InvalidJob
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow.jobs.airflow_deployment import DEPLOYMENT_FILE, deployment
-from tf_dist.airflow.versions import AirflowFailException
+from tf_dist.airflow.version_compat import AirflowFailException
 
 Env = dict[str, str]
 KEY, OTHER_KEY = "a" * 43 + "=", "b" * 43 + "="

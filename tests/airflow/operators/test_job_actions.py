@@ -25,7 +25,7 @@ from tf_dist.airflow import (
     TFJobHook,
     TFJobSensor,
 )
-from tf_dist.airflow.versions import AirflowFailException, AirflowSkipException
+from tf_dist.airflow.version_compat import AirflowFailException, AirflowSkipException
 
 pytestmark = pytest.mark.usefixtures("controller_leads", "nothing_is_left")
 CHANGES: Any = pytest.mark.parametrize(

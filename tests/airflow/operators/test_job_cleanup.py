@@ -15,7 +15,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 
 from tf_dist.airflow import TFJobOperator
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.operators.task_run import JobCleanup
+from tf_dist.airflow.operators.job_cleanup import JobCleanup
 
 MINE = "me/1"
 

@@ -19,8 +19,9 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 
 from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.operators.task_run import ForegroundWait, JobCleanup
-from tf_dist.airflow.versions import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
+from tf_dist.airflow.operators.foreground_wait import ForegroundWait
+from tf_dist.airflow.operators.job_cleanup import JobCleanup
+from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES
 from tf_dist.core.pipeline.wait_result import NO_LIMITS

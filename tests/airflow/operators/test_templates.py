@@ -17,7 +17,7 @@ from airflow.sdk.definitions._internal.templater import NativeEnvironment
 
 from tf_dist.airflow import ScaleTFJobOperator, TFJobOperator, TFJobSensor
 from tf_dist.airflow.operators.operator_arguments import request_of_operator
-from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowFailException
+from tf_dist.airflow.version_compat import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.errors import InvalidJob
 
 VALUES = {

@@ -23,9 +23,9 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 from airflow.sdk import DAG, Asset
 
 from tf_dist.airflow import AdmissionTimeout, JobFailed, TFJob, TFJobCallbacks, TFJobOperator
-from tf_dist.airflow.operators.base import BaseTFJobOperator
+from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
 from tf_dist.airflow.task_options import OPTIONS
-from tf_dist.airflow.versions import (
+from tf_dist.airflow.version_compat import (
     AirflowFailException,
     AirflowSkipException,
 )

@@ -18,7 +18,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 
 from tests.client.test_tfjob import VOLCANO as VOLCANO_IN_ML
 from tf_dist.airflow import GangAdmittedSensor, JobFailed, TFJobSensor
-from tf_dist.airflow.versions import AirflowException, AirflowSkipException, TaskDeferred
+from tf_dist.airflow.version_compat import AirflowException, AirflowSkipException, TaskDeferred
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.errors import InvalidJob
 

@@ -13,8 +13,8 @@ import pytest
 from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
+from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
 from tf_dist.airflow.jobs.task_identity import OWNER_ANNOTATION
-from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 

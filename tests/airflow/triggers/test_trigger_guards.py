@@ -13,8 +13,8 @@ from tests.airflow.light import LightSite
 from tests.faults.proxy import Fault, Kind, Passed, Proxy
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
+from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
 from tf_dist.airflow.jobs.task_identity import MARKED_FOR_DELETION, OWNER_ANNOTATION
-from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.errors import ClusterError
 

@@ -12,7 +12,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 
 from tf_dist.airflow.decorators.function_source import function_source
 from tf_dist.airflow.operators.tfjob import TFJobOperator
-from tf_dist.airflow.versions import TASKS_CHOOSE_NATIVE, AirflowException, AirflowFailException
+from tf_dist.airflow.version_compat import TASKS_CHOOSE_NATIVE, AirflowException, AirflowFailException
 from tf_dist.client.tfjob import TFJob
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.errors import InvalidJob, Problem

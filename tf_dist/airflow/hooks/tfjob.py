@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
-from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS
+from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION
-from tf_dist.airflow.versions import AirflowNotFoundException, BaseHook, conf
+from tf_dist.airflow.version_compat import AirflowNotFoundException, BaseHook, conf
 
 if TYPE_CHECKING:
-    from tf_dist.airflow.shared.job_informer import SharedJobInformer
+    from tf_dist.airflow.informers.job_informer import SharedJobInformer
     from tf_dist.client.client import Client, JobReference
     from tf_dist.client.connection import Connection
     from tf_dist.client.stored_jobs import StoredJob
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def make_shared_informer(access: ClusterArguments, namespace: str, extras: Mapping[str, Any]) -> SharedJobInformer:
     """A shared informer with its own connection; ClusterError when there is none."""
-    from tf_dist.airflow.shared.job_informer import SharedJobInformer
+    from tf_dist.airflow.informers.job_informer import SharedJobInformer
 
     streams = conf.getint("tf_dist", "log_streams", fallback=128)
     return SharedJobInformer(open_connection(access, extras), namespace, streams=streams)

@@ -1,1 +1,1 @@
-"""Jobs of tasks: identity, request, adoption and deletion, outcome."""
+"""Jobs of tasks: identity, request, adoption, ownership, wait, log and outcome."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tf_dist.airflow.versions import conf
+from tf_dist.airflow.version_compat import conf
 from tf_dist.errors import InvalidJob, Problem
 
 DEPLOYMENT_FILE: Final = "tf-dist-deployment"

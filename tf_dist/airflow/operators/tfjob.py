@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.masking import masked
-from tf_dist.airflow.operators.base import BaseTFJobOperator
+from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
 from tf_dist.airflow.task_options import OPTIONS
-from tf_dist.airflow.versions import (
+from tf_dist.airflow.version_compat import (
     TaskDeferralError,
     TaskDeferralTimeout,
     is_test_run,

@@ -16,7 +16,7 @@ from tf_dist.airflow.masking import masked
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
-from tf_dist.airflow.versions import AirflowException, AirflowFailException, AirflowSkipException, conf
+from tf_dist.airflow.version_compat import AirflowException, AirflowFailException, AirflowSkipException, conf
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error

@@ -21,19 +21,20 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
+from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
+from tf_dist.airflow.informers.wakeup import Wakeup
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, MASK_KEY, annotations_of, task_state
 from tf_dist.airflow.masking import learn, masked, unsealed
-from tf_dist.airflow.shared.informer_registry import SHARED_INFORMERS, Wakeup
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION
-from tf_dist.airflow.versions import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf, is_test_run
+from tf_dist.airflow.version_compat import TRIGGERS_LEARN_OF_KILLS, AirflowNotFoundException, conf, is_test_run
 from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS
 from tf_dist.controller.settings import JobRef
 from tf_dist.errors import NotFound, TFDistError
 
 if TYPE_CHECKING:
-    from tf_dist.airflow.shared.job_informer import SharedJobInformer
-    from tf_dist.airflow.shared.subscription import Subscription
-    from tf_dist.airflow.shared.task_log import TriggerLog
+    from tf_dist.airflow.informers.job_informer import SharedJobInformer
+    from tf_dist.airflow.informers.subscription import Subscription
+    from tf_dist.airflow.jobs.task_log import TriggerLog
     from tf_dist.client.monitor import WaitSteps
     from tf_dist.core.pipeline.wait_result import WaitLimits
 
@@ -167,8 +168,8 @@ class TFJobTrigger(BaseTrigger):
 
     async def _wait(self) -> dict[str, Any]:
         # Not on the event loop: it takes most of a second once.
-        await asyncio.to_thread(import_module, "tf_dist.airflow.shared.job_waiter")
-        from tf_dist.airflow.shared.task_log import TriggerLog
+        await asyncio.to_thread(import_module, "tf_dist.airflow.jobs.job_waiter")
+        from tf_dist.airflow.jobs.task_log import TriggerLog
         from tf_dist.client.wait import run_on_loop
 
         log = TriggerLog()
@@ -205,7 +206,7 @@ class TFJobTrigger(BaseTrigger):
     def _steps(
         self, informer: SharedJobInformer, subscription: Subscription, log: TriggerLog
     ) -> WaitSteps[dict[str, Any]]:
-        from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions
+        from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions
 
         request = self.request
         options = WaitOptions(
@@ -289,7 +290,7 @@ def _ref_of_any_kind(informer: SharedJobInformer, request: WaitRequest) -> JobRe
 
 
 def _delete(request: WaitRequest, extras: Mapping[str, Any]) -> bool:
-    from tf_dist.airflow.jobs.task_jobs import delete_if_owned
+    from tf_dist.airflow.jobs.job_ownership import delete_if_owned
     from tf_dist.client.stored_jobs import StoredJob
 
     connection = open_connection(ClusterArguments.of(request.access), extras)

@@ -17,9 +17,9 @@ from tests.airflow.site import FOREVER, SECONDS, Site, document
 from tests.leaderless import controller, held_lease
 from tests.waiting import until
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
-from tf_dist.airflow.shared.informer_registry import SharedInformerRegistry
-from tf_dist.airflow.shared.job_informer import SharedJobInformer
-from tf_dist.airflow.shared.job_waiter import JobWaiter, WaitOptions, take_in_thread
+from tf_dist.airflow.informers.informer_registry import SharedInformerRegistry
+from tf_dist.airflow.informers.job_informer import SharedJobInformer
+from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.client.monitor import JobEvent
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import PODS, TFJOBS

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from tf_dist.airflow.shared.task_log import TriggerLog
+from tf_dist.airflow.jobs.task_log import TriggerLog
 
 SECONDS = 60.0
 

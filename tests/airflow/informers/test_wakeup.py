@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tf_dist.airflow.shared.informer_registry import Wakeup
+from tf_dist.airflow.informers.wakeup import Wakeup
 
 SECONDS = 10.0
 

@@ -1,47 +1,32 @@
-"""Jobs of a task: adopted from an earlier try or created, marked, deleted; orphans of ended tasks.
-
-Nothing else deletes them then, so the next task of the same Airflow in the same namespace does.
-"""
+"""Job of a try: adopted from an earlier try, or created."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
+from tf_dist.airflow.jobs.job_ownership import OwnershipLost, adopt_job, delete_if_owned
 from tf_dist.airflow.jobs.job_request import JobRequest, request_of_try
 from tf_dist.airflow.jobs.task_identity import (
-    ENDED_STATES,
-    INSTANCE_ANNOTATION,
     MARKED_FOR_DELETION,
     MAX_TRIES,
     OWNER_ANNOTATION,
     RESULT_USED,
     TASK_LABEL,
-    StateQuery,
     TaskInstanceKey,
     annotations_of,
-    task_key,
 )
 from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_companion, create_job
-from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
 from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.status import SUCCESSFUL, Phase
 from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
-
-_WRITE_ATTEMPTS: Final = 20  # a job's controller writes into it, too: each Conflict means that another writer got on
-
-
-class OwnershipLost(ClusterError):
-    """The job has become another try's meanwhile."""
+from tf_dist.errors import AlreadyExists, NotFound
 
 
 def jobs_of_task(cluster: Cluster, resource: Resource, namespace: str, key: TaskInstanceKey) -> list[StoredJob]:
@@ -64,123 +49,6 @@ def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate
         succeeded=job.status.phase in SUCCESSFUL,
         result_used=RESULT_USED in notes and (max_tries is None or notes.get(MAX_TRIES) != str(max_tries)),
     )
-
-
-def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
-    """Make it ``owner``'s; NotFound if it is gone, OwnershipLost if it was given up."""
-
-    def notes(stored: Object) -> Mapping[str, str]:
-        if MARKED_FOR_DELETION in annotations_of(stored):
-            raise OwnershipLost(f"{job.shown} was given up by an earlier try")
-        return {OWNER_ANNOTATION: owner}
-
-    return _annotate(cluster, job, notes)
-
-
-def mark_result_used(cluster: Cluster, job: StoredJob, owner: str, max_tries: int) -> None:
-    """Note that its result has been handed on, so that a task that is cleared begins anew."""
-    _annotate(cluster, job, lambda _: {RESULT_USED: owner, MAX_TRIES: str(max_tries)})
-
-
-def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
-    """Delete it and all that belongs to it, if it is ``owner``'s still; whether it was, and there was anything to do.
-
-    It is marked first, by a write that fails if the job has changed: a try that comes in between finds the mark,
-    or has taken the job, and then it stays.
-    """
-
-    def notes(stored: Object) -> Mapping[str, str]:
-        if annotations_of(stored).get(OWNER_ANNOTATION) != owner:
-            raise OwnershipLost(f"{job.shown} is another try's")
-        return {MARKED_FOR_DELETION: owner}
-
-    try:
-        _annotate(cluster, job, notes)
-        cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
-    except (OwnershipLost, NotFound):
-        return False
-    except Conflict:
-        if _is_there(cluster, job):
-            raise
-        return False  # another job has its name by now
-    return True
-
-
-def _is_there(cluster: Cluster, job: StoredJob) -> bool:
-    with suppress(NotFound):
-        return bool(cluster.get(job.resource, job.namespace, job.name)["metadata"]["uid"] == job.uid)
-    return False
-
-
-def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mapping[str, str]]) -> StoredJob:
-    """Annotate the job, as ``notes`` says of its newest version, at one stroke."""
-    for _ in range(_WRITE_ATTEMPTS):
-        stored = cluster.get(job.resource, job.namespace, job.name)
-        if stored["metadata"]["uid"] != job.uid:
-            raise NotFound(f"{job.shown} is another one by now")
-        version = stored["metadata"]["resourceVersion"]
-        body = {"metadata": {"resourceVersion": version, "annotations": dict(notes(stored))}}
-        with suppress(Conflict):
-            return StoredJob(job.resource, cluster.patch(job.resource, job.namespace, job.name, body))
-    raise Conflict(f"{job.shown} changes faster than it can be written", hint="try again")
-
-
-_LOG = logging.getLogger(__name__)
-
-
-def orphan_annotation(key: TaskInstanceKey) -> dict[str, str]:
-    """The annotation of a job that is to go with its task: which task instance that is, word for word."""
-    return {INSTANCE_ANNOTATION: json.dumps(asdict(key), sort_keys=True)}
-
-
-def delete_orphans(cluster: Cluster, resource: Resource, namespace: str, deployment: str, ask: StateQuery) -> list[str]:
-    """Delete the jobs of ``deployment`` that go on though their task has ended; their names.
-
-    It asks once for each DAG that has jobs. What cannot be found out, or deleted, is left for the next time.
-    """
-    try:
-        found = [StoredJob(resource, stored) for stored in cluster.list(resource, namespace, labels=TASK_LABEL).items]
-        going = [(job, key) for job in found if not job.status.finished and (key := _key_of_job(job)) is not None]
-        mine = [(job, key) for job, key in going if key.deployment == deployment]
-        states = {dag: _states(ask, dag, (key for _, key in mine if key.dag_id == dag)) for dag in _dags(mine)}
-        return [job.name for job, key in mine if _is_over(states[key.dag_id], key) and _delete_orphan(cluster, job)]
-    except Exception as error:
-        # Neither the cluster nor Airflow's API may keep a task from what it is there for.
-        _LOG.info(
-            "failed to look for orphans of other tasks: error=%s", error, exc_info=not isinstance(error, ClusterError)
-        )
-        return []
-
-
-def _key_of_job(job: StoredJob) -> TaskInstanceKey | None:
-    """The task instance that a job belongs to; None if it may outlive that, or is not to be understood."""
-    try:
-        return TaskInstanceKey(**json.loads(annotations_of(job.stored).get(INSTANCE_ANNOTATION, "")))
-    except (ValueError, TypeError):
-        return None
-
-
-def _dags(jobs: Iterable[tuple[StoredJob, TaskInstanceKey]]) -> set[str]:
-    return {key.dag_id for _, key in jobs}
-
-
-def _states(ask: StateQuery, dag_id: str, keys: Iterable[TaskInstanceKey]) -> Mapping[str, Mapping[str, Any]]:
-    keys = list(keys)
-    tasks, runs = sorted({key.task_id for key in keys}), sorted({key.run_id for key in keys})
-    found: Mapping[str, Mapping[str, Any]] = ask(dag_id=dag_id, task_ids=tasks, run_ids=runs)
-    return found
-
-
-def _is_over(states: Mapping[str, Mapping[str, Any]], key: TaskInstanceKey) -> bool:
-    state = (states.get(key.run_id) or {}).get(task_key(key.task_id, key.map_index))
-    return state is not None and str(state) in ENDED_STATES
-
-
-def _delete_orphan(cluster: Cluster, job: StoredJob) -> bool:
-    deleted = delete_if_owned(cluster, job, annotations_of(job.stored).get(OWNER_ANNOTATION, ""))
-    if deleted:
-        _LOG.info("deleted orphan job=%s: its task was ended while no process worked for it", job.shown)
-    return deleted
 
 
 _START_ATTEMPTS: Final = 5
@@ -298,15 +166,3 @@ def _existing_job(
             hint = "delete it first, or give this one another name" if this.exact_name else ""
         raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
     return StoredJob(resource, stored)
-
-
-def finish_job(connection: Connection, job: StoredJob, owner: str, max_tries: int, *, delete: bool) -> bool:
-    """The result has been handed on: delete the job, or note that on it; whether it was deleted.
-
-    A try that has lost the job to another one leaves it alone.
-    """
-    if delete:
-        return delete_if_owned(connection.cluster, job, owner)
-    with suppress(NotFound):
-        mark_result_used(connection.cluster, job, owner, max_tries)
-    return False

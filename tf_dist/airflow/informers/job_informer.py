@@ -10,14 +10,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tf_dist.airflow.shared.job_store import ControllerJobStore, InformerJobStore, JobStore
-from tf_dist.airflow.shared.subscription import (
-    BoundedThreads,
-    LogRequestLimiter,
-    SeenJob,
-    Subscription,
-    SubscriptionLogFollower,
-)
+from tf_dist.airflow.informers.job_store import ControllerJobStore, InformerJobStore, JobStore
+from tf_dist.airflow.informers.log_limits import BoundedThreads, LogRequestLimiter
+from tf_dist.airflow.informers.subscription import SeenJob, Subscription, SubscriptionLogFollower
 from tf_dist.client.connection import Connection
 from tf_dist.client.controller_host import ControllerHost, job_kinds
 from tf_dist.client.log_follower import ContainerInstance, InstanceState, LogOpener, instance_state, log_opener

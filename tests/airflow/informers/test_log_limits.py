@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tests.waiting import until
-from tf_dist.airflow.shared.subscription import BoundedThreads, LogRequestLimiter
+from tf_dist.airflow.informers.log_limits import BoundedThreads, LogRequestLimiter
 from tf_dist.cluster.api import PODS, Object
 
 SECONDS = 60

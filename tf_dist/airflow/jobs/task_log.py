@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 import structlog
 
+from tf_dist.airflow.informers.log_limits import BoundedThreads
 from tf_dist.airflow.masking import masked
-from tf_dist.airflow.shared.subscription import BoundedThreads
 from tf_dist.client.job_display import OWN_NAME
 
 _MOST: Final = 256 * 1024  # characters of one trigger that wait: some seconds' worth

@@ -1,4 +1,4 @@
-"""Subscription to one job: its changes and logs; limits on the logs that are read and opened at a time."""
+"""Limits on the logs that a process reads at a time, and on the requests that open them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from tf_dist.client.log_follower import LogFollower, LogOpener, LogSink
-from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed
-from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import ALL_LINES, PODS, Cluster, LogOptions, Object, Resource, Stream
-from tf_dist.controller.settings import JobRef
-from tf_dist.core.model.job import Job
+from tf_dist.cluster.api import ALL_LINES, Cluster, LogOptions, Object, Resource, Stream
 
 _AT_ONCE: Final = 8
+
 _ON_THE_WIRE: Final = 0.1  # seconds after which a request takes no processor time before its answer comes
 
 
@@ -128,102 +124,3 @@ class BoundedThreads:
                 return self._waiting.popitem(last=False)[0]
             self._busy -= 1
             return None
-
-
-_MOST_LINES: Final = 2_000  # of one job that may wait to be logged; then its logs are not read on
-_BATCH: Final = 1_000
-
-SeenJob = tuple[StoredJob | None, list[Object]]
-"""A job (None: it is not there) and its pods, as they are at one moment."""
-
-
-class Subscription(JobInformer):
-    """Subscription to one job; ``last``: the job as it was seen last, also when it is gone.
-
-    Only that something has changed is noted; what it is, is looked up when it is taken (``lookup``; None while the
-    informers have not synced). So however often a job changes, ``on_change`` is called once, from any thread, until
-    something is taken.
-    """
-
-    def __init__(
-        self,
-        ref: JobRef,
-        stored: Object,
-        on_change: Callable[[], None],
-        lookup: Callable[[Subscription], SeenJob | None],
-        *,
-        roomy: threading.Condition | None = None,
-    ) -> None:
-        self.last = StoredJob(ref.resource, stored)
-        super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH, roomy=roomy)
-        self.ref = ref
-        self._on_change, self._lookup = on_change, lookup
-        self._notified = self._changed = False
-
-    def notify(self) -> None:
-        """The job or one of its pods has changed."""
-        self._changed = True
-        self._notify()
-
-    def mark_changed(self) -> None:
-        """Look the job and its pods up when something is taken next, though nothing has changed."""
-        self._changed = True
-
-    def put(self, item: JobEvent) -> None:
-        """Add something else, as a line; see ``JobInformer``."""
-        super().put(item)
-        self._notify()
-
-    def _notify(self) -> None:
-        if not self._notified:
-            self._notified = True
-            self._on_change()
-
-    def learn(self, item: JobEvent) -> None:
-        """Bring the state up to date, and keep the job as it was before it went."""
-        super().learn(item)
-        self.last = self.job or self.last
-
-    def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """What has come; the rest, if that was too much for once, notifies again."""
-        self._notified = False  # before anything is read: what comes from now on notifies anew
-        seen = self._changes() if self._changed else []
-        if seen and self._items.empty():
-            return seen
-        found = super().take(0 if seen else timeout)
-        if not self._items.empty():
-            self._notify()
-        return [*seen, *found]
-
-    def _changes(self) -> list[JobEvent]:
-        """Look the job and its pods up, and take that in."""
-        self._changed = False
-        seen = self._lookup(self)
-        if seen is None:
-            return []
-        job, pods = seen
-        self.job = job if job is not None and job.uid == self.uid else None
-        self.pods = {pod["metadata"]["uid"]: pod for pod in pods}
-        self.last = self.job or self.last
-        return [ObjectsListed(PODS, pods)]
-
-
-class SubscriptionLogFollower(LogFollower):
-    """Reads logs from when it has ``begun``; containers that start before are passed over until noticed again."""
-
-    def __init__(
-        self,
-        job: Job,
-        open_log: LogOpener,
-        sink: LogSink,
-        *,
-        start: Callable[[Callable[[], None], bool], None],
-        begun: bool,
-        stamped: bool,
-    ) -> None:
-        super().__init__(job, open_log, sink, start=start, stamped=stamped)
-        self.begun = begun
-
-    def notice(self, pod: Object) -> bool:
-        """See ``LogFollower``."""
-        return self.begun and super().notice(pod)

@@ -12,10 +12,10 @@ from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Any, Final
 
+from tf_dist.airflow.informers.job_informer import SharedJobInformer
+from tf_dist.airflow.informers.subscription import Subscription
 from tf_dist.airflow.jobs.event_payload import event_payload, exception_first
-from tf_dist.airflow.shared.job_informer import SharedJobInformer
-from tf_dist.airflow.shared.subscription import Subscription
-from tf_dist.airflow.shared.task_log import LineFormat, LinesWriter, LineWriter
+from tf_dist.airflow.jobs.task_log import LineFormat, LinesWriter, LineWriter
 from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.site import Site, document
 from tests.waiting import until
-from tf_dist.airflow.shared.job_store import InformerJobStore
-from tf_dist.airflow.shared.job_waiter import TaskLogView
+from tf_dist.airflow.informers.job_store import InformerJobStore
+from tf_dist.airflow.jobs.job_waiter import TaskLogView
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.client.stored_jobs import StoredJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.airflow.site import document
-from tf_dist.airflow.shared.subscription import SeenJob, Subscription
+from tf_dist.airflow.informers.subscription import SeenJob, Subscription
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import ObjectsListed
 from tf_dist.client.stored_jobs import StoredJob
