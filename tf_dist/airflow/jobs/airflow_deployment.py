@@ -1,19 +1,13 @@
-"""Identity of the Airflow deployment: a name that all of its processes agree on, and no other Airflow has.
+"""Which Airflow this is: the setting ``[tf_dist] deployment``, by default Airflow's address (``[api] base_url``).
 
-It distinguishes jobs (``task_identity``). The first of these that is set:
-
-1. ``[tf_dist] deployment``.
-2. ``[api] base_url``, if its host is one in a whole network: no address of this machine, no name without a dot.
-3. The file ``tf-dist-deployment`` in the folder of Airflow, if the API server is on this machine: a single host.
-4. A fingerprint of ``[core] fernet_key`` from the environment, where a deployment gives the same to all its processes.
-
-Where there is none of them a task is refused: it would take up, and delete, what belongs to another Airflow.
+It distinguishes jobs (``task_identity``): all processes of one Airflow compute the same name, and no other Airflow
+does. On a single machine, whose address is empty or ``localhost``, a name that is kept in the folder of Airflow
+replaces the address. Everywhere else tasks are refused until the setting is given: they would adopt, and delete, the
+jobs of another Airflow.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import os
 import uuid
@@ -25,76 +19,53 @@ from tf_dist.airflow.version_compat import conf
 from tf_dist.errors import InvalidJob, Problem
 
 DEPLOYMENT_FILE: Final = "tf-dist-deployment"
-_KEY: Final = "AIRFLOW__CORE__FERNET_KEY"
-_HERE: Final = ("", "localhost")
 _HINT: Final = "set it (AIRFLOW__TF_DIST__DEPLOYMENT) to a name that no other Airflow of this namespace has"
 
 
 def deployment() -> str:
     """The name of this Airflow; InvalidJob where nothing identifies it."""
-    own = _setting("tf_dist", "deployment")
+    own, address = _address("tf_dist", "deployment"), _address("api", "base_url")
     if own:
         return own
-    url = _setting("api", "base_url")
-    host, server = _host(url), _host(_setting("core", "execution_api_server_url") or url)
-    if not _is_here(host) and _is_known_everywhere(host):
-        return _normalized(url)
-    if _is_here(host) and _is_here(server):
-        return f"home-{_kept(_home() / DEPLOYMENT_FILE)}"
-    key = _shared_key()
-    if key:
-        return f"key-{hmac.new(key.encode(), server.encode(), hashlib.sha256).hexdigest()[:24]}"
-    why = "nothing tells this Airflow from another one that has jobs in the same namespace"
-    raise InvalidJob([Problem("[tf_dist] deployment", why, _HINT)])
+    if _is_local(address) and _is_local(_address("core", "execution_api_server_url") or address):
+        return f"home-{_kept_name()}"
+    host = _host(address)
+    # A host without a dot is another server in another network, or in another namespace of a cluster.
+    if _is_local(address) or not ("." in host or ":" in host):
+        what = "is not set, and no address in [api] base_url distinguishes this Airflow from others in the namespace"
+        raise InvalidJob([Problem("[tf_dist] deployment", what, _HINT)])
+    return address
 
 
-def _setting(section: str, key: str) -> str:
-    return str(conf.get(section, key, fallback="") or "").strip()
+def _address(section: str, key: str) -> str:
+    """A setting, the same for all spellings of an address: scheme, user, case, usual port and last slash are left out."""
+    text = str(conf.get(section, key, fallback="") or "").strip().lower()
+    place, slash, path = text.rpartition("://")[2].partition("/")
+    host = place.rpartition("@")[2].removesuffix(":80").removesuffix(":443").rstrip(".")
+    return f"{host}{slash}{path}".rstrip("/")
 
 
-def _host(url: str) -> str:
+def _host(address: str) -> str:
     try:
-        return (urlsplit(url).hostname or "").lower()
+        return urlsplit(f"//{address}").hostname or ""
     except ValueError:
         return ""
 
 
-def _normalized(url: str) -> str:
-    """One text for all spellings of a URL: its scheme, the case of its host, a usual port, and a last slash are none
-    of its identity.
-    """
-    parts = urlsplit(url)
-    host = (parts.hostname or "").rstrip(".")
+def _is_local(address: str) -> bool:
+    """Whether only this machine reaches its server there."""
+    host = _host(address)
     try:
-        port = parts.port
+        found = ipaddress.ip_address(host)
     except ValueError:
-        return url
-    shown = f"[{host}]" if ":" in host else host
-    place = shown if port in (None, 80, 443) else f"{shown}:{port}"
-    return f"https://{place}{parts.path.rstrip('/')}"
+        return host in ("", "localhost") or host.endswith(".localhost")
+    return found.is_loopback or found.is_unspecified
 
 
-def _is_here(host: str) -> bool:
-    if host in _HERE or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
-
-
-def _is_known_everywhere(host: str) -> bool:
-    """A name without a dot is another server in another network, or in another namespace of a cluster."""
-    return "." in host.rstrip(".") or ":" in host
-
-
-def _home() -> Path:
-    return Path(os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")).expanduser()
-
-
-def _kept(path: Path) -> str:
-    """The content of the file, which is made where it is missing: once, however many processes begin together."""
+def _kept_name() -> str:
+    """The content of a file, which is made where it is missing: once, however many processes begin together."""
+    home = os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")
+    path = Path(home).expanduser() / DEPLOYMENT_FILE
     try:
         if not path.exists():
             draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
@@ -107,14 +78,5 @@ def _kept(path: Path) -> str:
                 draft.unlink()
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        what = (
-            f"is not set, and {path}, which would tell this Airflow from another one, cannot be made or read: {error}"
-        )
+        what = f"is not set, and {path}, which would identify this Airflow instead, cannot be made or read: {error}"
         raise InvalidJob([Problem("[tf_dist] deployment", what, _HINT)]) from None
-
-
-def _shared_key() -> str:
-    """The oldest of the keys, if they come from the environment: one in a file may have been made up on this host."""
-    if not any(os.environ.get(f"{_KEY}{way}") for way in ("", "_CMD", "_SECRET")):
-        return ""
-    return _setting("core", "fernet_key").rpartition(",")[2].strip()
