@@ -38,7 +38,7 @@ def deployment() -> str:
 
 
 def _address(section: str, key: str) -> str:
-    """A setting, the same for all spellings of an address: scheme, user, case, usual port and last slash are left out."""
+    """A setting without what does not make another address: scheme, user, case, usual port, last slash."""
     text = str(conf.get(section, key, fallback="") or "").strip().lower()
     place, slash, path = text.rpartition("://")[2].partition("/")
     host = place.rpartition("@")[2].removesuffix(":80").removesuffix(":443").rstrip(".")
