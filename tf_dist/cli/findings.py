@@ -11,7 +11,7 @@ from tf_dist.client.job_files import JobFiles, problem_text, require_valid
 from tf_dist.client.stored_jobs import leader_problems
 from tf_dist.core.diagnostics.diagnose import Diagnosis
 from tf_dist.core.diagnostics.display_text import visible_text
-from tf_dist.core.model.assignment import largest_job
+from tf_dist.core.model.assignment import possible_replicas
 from tf_dist.core.model.job import Job
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LinePrefixes:
     """``worker-0 | `` for every source of a job, of one width."""
 
     def __init__(self, job: Job) -> None:
-        replicas = [str(replica) for replica in largest_job(job).replicas]
+        replicas = [str(replica) for replica in possible_replicas(job)]
         self._width = prefix_width(job)
         self._colours = {replica: _COLOURS[number % len(_COLOURS)] for number, replica in enumerate(replicas)}
 

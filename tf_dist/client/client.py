@@ -40,7 +40,7 @@ from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
 from tf_dist.core.dialects import scale_patch, suspend_patch
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import largest_job
+from tf_dist.core.model.assignment import possible_replicas
 from tf_dist.core.model.fieldpath import suggestion
 from tf_dist.core.model.status import STOPPED, SUSPENDED
 from tf_dist.errors import ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem, Unavailable
@@ -404,7 +404,7 @@ def _resume_patch(job: StoredJob) -> Mapping[str, Any]:
 def _chosen(job: StoredJob, wanted: Sequence[str]) -> frozenset[str]:
     """The names of the replicas to show; InvalidJob for one that the job does not have."""
     # Of a job that is followed, those are wanted, too, that come when it grows.
-    types = {str(replica): replica.type for replica in largest_job(job.job).replicas}
+    types = {str(replica): replica.type for replica in possible_replicas(job.job)}
     words = [*types, *(spec.type for spec in job.job.replica_specs)]
     for word in wanted:
         if word not in words:

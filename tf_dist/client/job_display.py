@@ -26,9 +26,9 @@ _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
 
 def prefix_width(job: Job) -> int:
     """How wide the longest name of a replica is that the job may have."""
-    from tf_dist.core.model.assignment import largest_job
+    from tf_dist.core.model.assignment import possible_replicas
 
-    return max(len(str(replica)) for replica in largest_job(job).replicas)
+    return max(len(str(replica)) for replica in possible_replicas(job))
 
 
 def prefixed_line(width: int, source: str, text: str) -> str:

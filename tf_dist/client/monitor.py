@@ -32,7 +32,6 @@ from tf_dist.core.diagnostics.display_text import format_number, table_html
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
 from tf_dist.core.diagnostics.outcome import Outcome, with_observations
 from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
-from tf_dist.core.model.assignment import largest_job
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.pods import PodView, pod_views
 from tf_dist.core.model.status import Status, display_phase
@@ -65,9 +64,7 @@ class JobSnapshot:
     @property
     def result(self) -> Progress:
         """What the job as a whole has come to: the leader's word counts first."""
-        return combine_progress(
-            self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(largest_job(self.job))
-        )
+        return combine_progress(self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(self.job))
 
     def _repr_html_(self) -> str:
         metrics = sorted({name for progress in self.progress.values() for name in progress.metrics})

@@ -13,7 +13,7 @@ from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
-from tf_dist.core.model.assignment import chosen_job
+from tf_dist.core.model.assignment import current_job
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Dialect, Job, compact_job
 from tf_dist.core.model.status import LIVE, AcceptedSpec, Phase, Status
@@ -79,7 +79,7 @@ class JobEntry:
     def metrics_key(self) -> JobMetricsKey:
         """How it stands."""
         job, status, waits = self.job, self.status, self.waits
-        queue = None if job is None or status.finished else chosen_job(job, status).scheduling.queue
+        queue = None if job is None or status.finished else current_job(job, status).scheduling.queue
         admitted = not waits and status.admission is not None
         return JobMetricsKey(self.ref.resource, status.phase.value, queue, waits, admitted)
 

@@ -11,7 +11,7 @@ from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import PendingReason, Verdict, chosen_job, expected_job
+from tf_dist.core.model.assignment import PendingReason, Verdict, current_job
 from tf_dist.core.model.context import (
     Action,
     EmitEvent,
@@ -137,7 +137,7 @@ class JobReconciler:
             departed=seen.gone,
             unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
             closed_nodes=self._closed_nodes(job, known.remembered or known.status, pods),
-            recovery_timeout=self._informers.recovery_timeout(chosen_job(job, known.status).scheduling.queue),
+            recovery_timeout=self._informers.recovery_timeout(current_job(job, known.status).scheduling.queue),
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
             verdict=verdict,
@@ -159,7 +159,7 @@ class JobReconciler:
         placement = status.admission.placement if status.admission is not None else {}
         if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
             return {}
-        pod_specs = {spec.type: spec.pod_spec for spec in chosen_job(job, status).replica_specs}
+        pod_specs = {spec.type: spec.pod_spec for spec in current_job(job, status).replica_specs}
         return {
             type_: self._informers.closed(nodes, pod_specs[type_])
             for type_, nodes in placement.items()
@@ -170,7 +170,7 @@ class JobReconciler:
         """Asked only when a pod may have to be made."""
         if known.job is None or known.status.finished:
             return {}
-        job = expected_job(known.job, known.status, verdict)
+        job = current_job(known.job, known.status, verdict)
         if pods >= len(job.replicas):
             return {}
         return dict(self._cluster.addresses(dict(known.stored), tf_config_endpoints(job)))

@@ -21,10 +21,9 @@ from tf_dist.core.model.assignment import (
     Resize,
     admitted_with,
     assign_nodes,
-    expected_job,
-    granted_job,
+    current_job,
     grows_live,
-    largest_job,
+    possible_replicas,
     replica_bounds,
     replica_counts,
     replica_nodes,
@@ -54,16 +53,16 @@ def elastic(least: int = 1, count: int = 3, most: int = 6, **fields: Any) -> Job
 
 
 def numbers(job: Job, status: Status) -> list[int]:
-    return [spec.replicas for spec in granted_job(job, status).replica_specs]
+    return [spec.replicas for spec in current_job(job, status).replica_specs]
 
 
 def test_a_job_without_a_place_or_without_sizes_is_what_its_document_says() -> None:
     job = elastic()
-    assert granted_job(job, Status()) is job
-    assert granted_job(job, placed()) is job
-    assert granted_job(job, placed(ps=1, worker=3)) is job
+    assert current_job(job, Status()) is job
+    assert current_job(job, placed()) is job
+    assert current_job(job, placed(ps=1, worker=3)) is job
     waits_again = Status(last_sizes={"worker": 2, "ps": 1})
-    assert granted_job(job, waits_again) is job
+    assert current_job(job, waits_again) is job
 
 
 def test_it_has_what_it_was_granted_less_when_the_document_says_less() -> None:
@@ -92,17 +91,17 @@ def test_what_a_verdict_will_make_of_it_and_the_most_it_may_ever_be() -> None:
     def workers(found: Job) -> int:
         return found.replica_specs[1].replicas
 
-    assert workers(expected_job(job, status, resize)) == 5
-    assert workers(expected_job(job, Status(), Admit(sizes={"worker": 1, "ps": 1}))) == 1
-    assert workers(expected_job(job, status, Admit())) == 2
-    assert workers(expected_job(job, status, None)) == 2
-    assert workers(largest_job(job)) == 6
+    assert workers(current_job(job, status, resize)) == 5
+    assert workers(current_job(job, Status(), Admit(sizes={"worker": 1, "ps": 1}))) == 1
+    assert workers(current_job(job, status, Admit())) == 2
+    assert workers(current_job(job, status, None)) == 2
+    assert len(possible_replicas(job)) == 7
 
 
 def test_tf_config_services_and_success_follow() -> None:
     job = elastic(success=(SuccessRule(type="worker"),))
-    two = granted_job(job, placed(ps=1, worker=2))
-    five = granted_job(job, placed(ps=1, worker=5))
+    two = current_job(job, placed(ps=1, worker=2))
+    five = current_job(job, placed(ps=1, worker=5))
     assert set(services_by_name(two)) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
     assert len(services_by_name(five)) == 6
     config = json.loads(build_tf_config(five, five.replicas[-1], cluster_hosts(five)) or "")
@@ -115,7 +114,7 @@ def test_tf_config_services_and_success_follow() -> None:
 def test_nobody_waits_for_more_than_there_are() -> None:
     job = volcano_job(replicas("ps", 1), replicas("worker", 4), min_available=5)
     job = replace(job, counting=CompletionByCounts(min_available=5, min_success=4))
-    small = granted_job(job, placed(ps=1, worker=2))
+    small = current_job(job, placed(ps=1, worker=2))
     assert small.counting == CompletionByCounts(min_available=3, min_success=3)
     assert small.scheduling.min_available == 3
     assert [spec.min_replicas for spec in small.replica_specs] == [1, 2]
@@ -123,8 +122,8 @@ def test_nobody_waits_for_more_than_there_are() -> None:
 
 @given(JOBS, st.dictionaries(st.sampled_from(("ps", "worker", "chief", "master", "x")), st.integers(0, 9)))
 def test_granting_twice_is_granting_once_and_nothing_is_needed_that_is_not_there(job: Job, sizes: Any) -> None:
-    once = granted_job(job, placed(**sizes))
-    assert granted_job(once, placed(**sizes)) == once
+    once = current_job(job, placed(**sizes))
+    assert current_job(once, placed(**sizes)) == once
     assert once.scheduling.min_available <= max(job.scheduling.min_available, 0)
     for asked, spec in zip(job.replica_specs, once.replica_specs, strict=True):
         assert spec.replicas <= asked.most
@@ -238,10 +237,10 @@ def test_a_minimum_is_no_size() -> None:
     job = tasks(1, worker=(4, 4))
     status = Status(admission=admitted_with(Admission(START), job, {"worker": 2}))
     assert numbers(job, status) == [4]
-    assert granted_job(job, status).counting == CompletionByCounts(min_available=1)
+    assert current_job(job, status).counting == CompletionByCounts(min_available=1)
     assert startable_replicas(job, status) == {ReplicaId("worker", 0), ReplicaId("worker", 1)}
     assert waiting_for_room(job, status) == 2
-    assert expected_job(job, Status(), Admit(sizes={"worker": 2})).replicas == job.replicas
+    assert current_job(job, Status(), Admit(sizes={"worker": 2})).replicas == job.replicas
 
 
 def test_only_an_elastic_job_is_resized() -> None:

@@ -11,7 +11,7 @@ from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcan
 from tests.core.reconciler.scenarios import lose, started
 from tests.core.world import World
 from tf_dist.core.diagnostics.outcome import job_outcome
-from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Wait, chosen_job
+from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Wait, current_job
 from tf_dist.core.model.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling
 from tf_dist.core.model.status import OutcomeKind, Phase, outcome_kind
 from tf_dist.core.reconciler.requeue import UNPIN_AFTER
@@ -156,7 +156,7 @@ def test_in_another_queue_its_pods_and_its_queue_are_those_of_the_fallback() -> 
     world.settle()
     assert world.memory.message.startswith("fallback 2 of 2 (queue spot, other pods): ")
     assert all(pod["spec"]["nodeSelector"] == {"pool": "spot"} for pod in world.pods.values())
-    assert chosen_job(job, world.memory).scheduling.queue == "spot"
+    assert current_job(job, world.memory).scheduling.queue == "spot"
 
 
 @pytest.mark.parametrize("actions", range(8))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
-from tf_dist.core.model.assignment import largest_job
 from tf_dist.core.model.status import OutcomeKind, display_phase
 from tf_dist.core.pipeline.wait_result import WaitResult, wait_outcome
 from tf_dist.errors import TFDistError, Unavailable
@@ -77,7 +76,7 @@ def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
 def _leaders_message(snapshot: JobSnapshot) -> str:
     """The first termination message that is any, the leader's first."""
     exits = {pod.replica: pod.exit for pod in snapshot.pods if pod.exit is not None}
-    messages = (exits[one].message.strip() for one in leaders_first(largest_job(snapshot.job)) if one in exits)
+    messages = (exits[one].message.strip() for one in leaders_first(snapshot.job) if one in exits)
     return next((one for one in messages if one.startswith(("{", RESULT_MARK))), "")
 
 

@@ -21,7 +21,7 @@ from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.dialects import apply_step_overrides, parse
 from tf_dist.core.dialects.common_schema import MAX_NAME
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import largest_job
+from tf_dist.core.model.assignment import possible_replicas
 from tf_dist.core.model.job import Dialect, Job
 from tf_dist.core.model.overrides import Override, named_overrides
 from tf_dist.core.pipeline.adoption import ExistingJobAction, decide_existing_job
@@ -85,7 +85,7 @@ def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
 def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
     """The job's name for one step of one workflow. ``node`` is the same for all tries of a step (``{{node.name}}``)."""
     base = job.key.name.removesuffix("xxxxx").rstrip("-")
-    ending = max(len(names.replica_name(job, replica)) for replica in largest_job(job).replicas)
+    ending = max(len(names.replica_name(job, replica)) for replica in possible_replicas(job))
     ending -= len(job.key.name[:_MAX_V1ALPHA1] if job.dialect is Dialect.TFJOB_V1ALPHA1 else job.key.name)
     room = MAX_NAME - max(ending, 0) - _HASH - 1
     if job.dialect is Dialect.TFJOB_V1ALPHA1:

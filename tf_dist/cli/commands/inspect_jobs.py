@@ -153,7 +153,7 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 def _spec(job: StoredJob) -> None:
     from tf_dist.cli.commands.file_checks import gang_text, requests_text
-    from tf_dist.core.model.assignment import granted_job, replica_difference_text
+    from tf_dist.core.model.assignment import current_job, replica_difference_text
     from tf_dist.core.model.pods import disruption_limit
 
     spec, policy = job.job, job.job.run_policy
@@ -162,7 +162,7 @@ def _spec(job: StoredJob) -> None:
     _facts(
         [
             ("Replicas", ", ".join(f"{one.replicas} × {one.name}" for one in spec.replica_specs)),
-            ("Size", replica_difference_text(spec, granted_job(spec, job.status))),
+            ("Size", replica_difference_text(spec, current_job(spec, job.status))),
             ("Gang", f"{gang_text(spec)}; needs {needs}"),
             ("Queue", spec.scheduling.queue),
             ("Priority", spec.scheduling.priority_class),

@@ -287,8 +287,8 @@ def _all_well(s: ReconcileContext) -> Diagnosis:
     job, status = s.job, s.status
     if status.phase is Phase.RUNNING:
         waiting = room_text(job, status)
-        if len(job.replicas) < len(s.submitted_job.replicas):
-            waiting += f"; {replica_difference_text(s.submitted_job, job)} until there is room for more"
+        if len(job.replicas) < len(s.requested_job.replicas):
+            waiting += f"; {replica_difference_text(s.requested_job, job)} until there is room for more"
         text = f"{share_text(s.facts.total().running, len(job.replicas))} running{waiting}"
         return Diagnosis(Level.INFO, Category.RUNNING, text, resolution=_REST_WAITS if waiting else "")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tf_dist.core.model.assignment import granted_job, startable_replicas
-from tf_dist.core.model.job import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model.assignment import current_job, possible_replicas, startable_replicas
+from tf_dist.core.model.job import Event, Job, ReplicaId, Role
 from tf_dist.core.model.pod_events import classify_pods, exit_text, signal_name
 from tf_dist.core.model.pods import Exit, PodPhase, PodView, stable_reason
 from tf_dist.core.model.status import LIVE, Failure, Phase, Status
@@ -29,7 +29,7 @@ class ReplicaState:
 
 def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple[ReplicaState, ...]:
     """The state of every replica in document order, with or without a pod."""
-    job = granted_job(job, status)
+    job = current_job(job, status)
     facts = classify_pods(job, status, pods)
     stopping = {pod.replica for pod in facts.stale}
     startable = startable_replicas(job, status)
@@ -111,11 +111,7 @@ def _was_told_to_end(exit_: Exit | None) -> bool:
 
 
 def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
-    """The replicas, the most significant for the job as a whole first: chief, workers, evaluators, servers."""
-
-    def rank(spec: ReplicaSpec) -> int:
-        order = (Role.WORKER, Role.EVALUATOR, Role.OTHER, Role.PS)
-        return 0 if spec.role.leads else 1 + order.index(spec.role)
-
-    specs = sorted(job.replica_specs, key=rank)
-    return tuple(replica for spec in specs for replica in spec.ids)
+    """Every replica that the job may have, the most significant first: chief, workers, evaluators, servers."""
+    order = (Role.CHIEF, Role.MASTER, Role.WORKER, Role.EVALUATOR, Role.OTHER, Role.PS)
+    rank = {spec.type: order.index(spec.role) for spec in job.replica_specs}
+    return tuple(sorted(possible_replicas(job), key=lambda replica: rank[replica.type]))

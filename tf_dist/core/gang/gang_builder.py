@@ -25,7 +25,6 @@ from tf_dist.core.model import names
 from tf_dist.core.model.assignment import (
     PendingReason,
     Placement,
-    chosen_job,
     fallback_job,
     grows_live,
     replica_nodes,
@@ -55,7 +54,7 @@ def build_gang(
     """
     job, status = request.job, request.status
     if status.admission is not None or not job.fallbacks:
-        return _one_gang(replace(request, job=chosen_job(job, status)), bound, config, exclusives, known)
+        return _one_gang(replace(request, job=fallback_job(job, status.fallback)), bound, config, exclusives, known)
     number = len(job.fallbacks) + 1
     first = status.fallback_from % number
     timeout = job.scheduling.admission_timeout

@@ -157,7 +157,6 @@ def planned_context(job: Job) -> ReconcileContext:
     apis = scheduler.apis[0] if scheduler is not None else ()
     served = ServedApis(versions={api.key: api.versions[0] for api in apis}, assume_served=True)
     return ReconcileContext(
-        submitted_job=job,
         requested_job=job,
         job=job,
         status=status,

@@ -1,6 +1,6 @@
 """What gang admission assigns to a job: its verdict, replica counts, and the node of each replica.
 
-Everything else in the core sees the granted numbers as if the document said them (``granted_job``): TF_CONFIG,
+Everything else in the core sees the granted numbers as if the document said them (``current_job``): TF_CONFIG,
 services, success rules and counts need not know about elasticity.
 
 Replicas take nodes in one order everywhere: first the nodes with parameter servers, then the fullest. So the highest
@@ -40,12 +40,6 @@ def fallback_job(job: Job, number: int) -> Job:
     return replace(job.fallbacks[number - 1], fallbacks=job.fallbacks)
 
 
-def chosen_job(job: Job, status: Status) -> Job:
-    """The job as its document says, or as the fallback says that it was admitted with; while it waits, the former."""
-    waits = status.admission is None and status.phase in LIVE
-    return job if waits else fallback_job(job, status.fallback)
-
-
 def fallback_text(job: Job, number: int) -> str:
     """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: which one, and how it differs."""
     other = fallback_job(job, number)
@@ -58,19 +52,22 @@ def fallback_text(job: Job, number: int) -> str:
     return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
 
 
-def granted_job(job: Job, status: Status) -> Job:
-    """The job with as many replicas as it has been granted, or had when it gave its place back; ``job`` itself if all.
+def current_job(job: Job, status: Status, verdict: Verdict | None = None) -> Job:
+    """The job as it runs now: as the fallback, and with the replica counts, that it was admitted with last.
 
-    A document that asks for less by now has less at once; a type that came into it since is not held back.
+    While it waits, and where nothing differs, that is ``job`` itself, as it was requested. ``verdict``: as the job runs
+    once this is applied. A document with fewer replicas than were admitted holds at once; a replica type that was added
+    later has all its replicas.
     """
-    sizes, job = _granted_counts(status), chosen_job(job, status)
+    admission = status.admission
+    if isinstance(verdict, Admit):
+        job = fallback_job(job, verdict.fallback)
+    elif admission is not None or status.phase not in LIVE:
+        job = fallback_job(job, status.fallback)
+    sizes = admission.sizes if admission is not None else {} if status.phase in LIVE else status.last_sizes
+    if isinstance(verdict, Admit | Resize) and verdict.sizes:
+        sizes = {**sizes, **admitted_with(admission or Admission(0.0), job, verdict.sizes).sizes}
     return with_replica_counts(job, bounded_counts(job, sizes)) if sizes else job
-
-
-def _granted_counts(status: Status) -> Sizes:
-    if status.admission is not None:
-        return status.admission.sizes
-    return {} if status.phase in LIVE else status.last_sizes
 
 
 def bounded_counts(job: Job, counts: Sizes) -> dict[str, int]:
@@ -78,21 +75,12 @@ def bounded_counts(job: Job, counts: Sizes) -> dict[str, int]:
     return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
 
 
-def expected_job(job: Job, status: Status, verdict: Verdict | None) -> Job:
-    """The job with as many replicas as it will have once the verdict is recorded."""
-    job = fallback_job(job, verdict.fallback) if isinstance(verdict, Admit) else chosen_job(job, status)
-    if not isinstance(verdict, Admit | Resize) or not verdict.sizes:
-        return granted_job(job, status)
-    granted = admitted_with(status.admission or Admission(0.0), job, verdict.sizes)
-    return with_replica_counts(job, bounded_counts(job, {**_granted_counts(status), **granted.sizes}))
-
-
-def largest_job(job: Job) -> Job:
-    """The job with every replica that it may ever have."""
+def possible_replicas(job: Job) -> tuple[ReplicaId, ...]:
+    """Every replica that the job may ever have, at its largest size and as any of its fallbacks."""
     most = {spec.type: spec.most for spec in job.replica_specs}
     for spec in (spec for other in job.fallbacks for spec in other.replica_specs):
         most[spec.type] = max(most.get(spec.type, 0), spec.most)
-    return with_replica_counts(job, most)
+    return with_replica_counts(job, most).replicas
 
 
 def with_replica_counts(job: Job, sizes: Sizes) -> Job:
@@ -427,7 +415,7 @@ def _admitted_unseen(place: Admission | None) -> bool:
 
 
 def _places_text(job: Job, status: Status) -> str:
-    sized = granted_job(job, status)
+    sized = current_job(job, status)
     smaller = replica_difference_text(job, sized)
     waiting = waiting_for_room(sized, status)
     if not waiting:

@@ -54,18 +54,18 @@ class ServedApis:
 class ReconcileContext:
     """The snapshot that one pass decides on: the job, its status, its pods, and everything else observed of it.
 
-    ``submitted_job``: as its document says; ``requested_job``: as the fallback says that it was admitted with;
-    ``job``: that one with the numbers of replicas that it was granted. ``integration``: the gang scheduler that decides
-    about it (None: tf-dist itself).
+    A pass reads the job in two ways: as its document requests it, and as it runs now.
     """
 
-    submitted_job: Job
     requested_job: Job
+    """As its document says, with all its replicas."""
     job: Job
+    """As it runs now: as the fallback, and with the replica counts, that it was admitted with (``current_job``)."""
     status: Status
     facts: PodClassification
     observed: Observed
     integration: Integration | None = None
+    """The gang scheduler that decides about it (None: tf-dist itself)."""
 
     @property
     def now(self) -> float:

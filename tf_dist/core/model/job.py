@@ -416,7 +416,7 @@ class Job:
     fields that are missing in the stored spec, and that the original's controller writes into it. ``cluster_domain``:
     what addresses of a v1 TFJob end in where it runs (``cluster.local``; "": in nothing). ``disruption_budget``: its
     pods have a PodDisruptionBudget. ``fallbacks``: the same job with fewer replicas, in another queue or on other
-    nodes, in the order in which admission tries them (``assignment.chosen_job``).
+    nodes, in the order in which admission tries them (``assignment.current_job``).
     """
 
     dialect: Dialect

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, overload
 
 from tf_dist.core.integrations.dispatch import integration_of, with_verdict
-from tf_dist.core.model.assignment import chosen_job, granted_job
+from tf_dist.core.model.assignment import current_job
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import mappings, number, updated
 from tf_dist.core.model.job import Job
@@ -45,17 +45,16 @@ def with_status(s: ReconcileContext, status: Status) -> ReconcileContext:
         was.phase in LIVE
     ):
         return replace(s, status=status)
-    return _context(s.submitted_job, status, s.observed)
+    return _context(s.requested_job, status, s.observed)
 
 
 def _context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
-    granted = granted_job(job, status)
+    current = current_job(job, status)
     return ReconcileContext(
-        submitted_job=job,
-        requested_job=chosen_job(job, status),
-        job=granted,
+        requested_job=job,
+        job=current,
         status=status,
-        facts=classify_pods(granted, status, observed.pods, observed.departed),
+        facts=classify_pods(current, status, observed.pods, observed.departed),
         observed=observed,
         integration=integration_of(job, status),
     )

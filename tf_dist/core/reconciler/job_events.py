@@ -109,7 +109,7 @@ def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
     """What a user should know once of a document that was accepted; ``validate`` says the same."""
     if s.integration is not None:
         return
-    job = s.submitted_job
+    job = s.requested_job
     templates = [spec.template for spec in job.replica_specs] if job.dialect is Dialect.VOLCANO else []
     job_level = {"spec": {"schedulerName": job.scheduling.scheduler_name}}
     unused = [key for _, key in unused_annotations(job.annotations, templates)] if templates else []

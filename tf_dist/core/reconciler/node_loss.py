@@ -173,21 +173,19 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
     late = overdue_pods(s)
     first = {pod.replica.type: pod.replica.index for pod in sorted(late, key=lambda pod: -pod.replica.index)}
     after = {type_: min(count - missing[type_], first.get(type_, count)) for type_, count in before.items()}
-    least = {type_: low for type_, (low, _) in replica_bounds(s.requested_job).items()}
+    least = {type_: low for type_, (low, _) in replica_bounds(s.job).items()}
     if after == before or any(after[type_] < least.get(type_, 0) for type_ in after):
         return None
-    if late and resize_restarts(s.requested_job, before, after):
+    if late and resize_restarts(s.job, before, after):
         return None
     nodes: dict[str, Counter[str]] = {}
     for replica, pod in s.facts.current.items():
         if pod.node and not pod.deleting:
             nodes.setdefault(replica.type, Counter())[pod.node] += 1
     placement = {type_: dict(counts) for type_, counts in nodes.items()}
-    where = placement_within(s.requested_job, placement, after) if place.placement else place.placement
-    smaller = replace(admitted_with(place, s.requested_job, after), placement=where, resized=s.now, incomplete=None)
-    return with_size(
-        s, smaller, before, f"{what}; {replica_change_text(s.requested_job, before, after)}, which it may run with"
-    )
+    where = placement_within(s.job, placement, after) if place.placement else place.placement
+    smaller = replace(admitted_with(place, s.job, after), placement=where, resized=s.now, incomplete=None)
+    return with_size(s, smaller, before, f"{what}; {replica_change_text(s.job, before, after)}, which it may run with")
 
 
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:

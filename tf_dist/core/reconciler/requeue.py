@@ -29,6 +29,7 @@ from tf_dist.core.model.assignment import (
     admitted_with,
     assign_nodes,
     bounded_counts,
+    fallback_job,
     fallback_text,
     placement_within,
     replica_change_text,
@@ -65,7 +66,7 @@ def resize(s: ReconcileContext) -> Status | None:
     if admission is None:
         return None
     verdict = s.observed.verdict
-    job, why = s.requested_job, ""
+    job, why = fallback_job(s.requested_job, s.status.fallback), ""
     place = admission
     if isinstance(verdict, Resize):
         place, why = admitted_with(admission, job, {**admission.granted, **verdict.sizes}), verdict.message
@@ -85,16 +86,14 @@ def resize(s: ReconcileContext) -> Status | None:
     if not changed:
         status = replace(s.status, admission=place)
         return replace(status, message=admitted_text(job, status)) if status.reason == "Admitted" else status
-    return with_size(
-        s, place, before, why or f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
-    )
+    return with_size(s, place, before, why or f"{replica_change_text(job, before, after)}, as the job asks for now")
 
 
 def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str) -> Status:
     """The status with this admission, of other replica counts than ``before``."""
     after = place.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
-    if not s.facts.current or not resize_restarts(s.requested_job, before, after):
+    if not s.facts.current or not resize_restarts(s.job, before, after):
         status = restarts.keep_container_restarts(s, s.status, leaving)
         return replace(status, admission=place, reason=RESIZED, message=message)
     status = restarts.keep_container_restarts(s, s.status, s.facts.current)
