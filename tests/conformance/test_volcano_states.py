@@ -235,7 +235,7 @@ def test_scale_down_to_zero() -> None:
     stored = {**job(task("default", 2)), "metadata": {"name": "job1", "namespace": "default", "uid": "uid-1"}}
     first = read_stored_spec(stored, Status())
     nothing = {**stored, "spec": {"tasks": [task("default", 0, minAvailable=0)], "minAvailable": 0}}
-    found = read_stored_spec(nothing, Status(accepted=first.accepted), (stored, first))
+    found = read_stored_spec(nothing, Status(accepted_spec=first.accepted), (stored, first))
     assert found.job == first.job
     assert found.refused is not None
     assert found.refused.message.startswith("spec.tasks: there are no replicas at all")

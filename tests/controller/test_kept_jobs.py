@@ -15,7 +15,7 @@ from tf_dist.controller.settings import JobRef
 from tf_dist.core.model.fieldpath import PackedJson
 from tf_dist.core.model.status import StoredDocument
 
-SEEN: dict[str, Any] = {"seen": {"worker": "0-1"}, "replicas": {"worker": {"ready": 2}}}
+SEEN: dict[str, Any] = {"observedReplicas": {"worker": "0-1"}, "counts": {"worker": {"ready": 2}}}
 
 
 def known(name: str, index: JobIndex | None = None) -> JobEntry:

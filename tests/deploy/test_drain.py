@@ -35,6 +35,6 @@ def test_a_drained_node_spends_no_restart(
     life.until(lambda: sum(life.memory().get("disruptions", {}).values()) == 3 and not drain.is_alive())
     kubectl("uncordon", node)
     life.until(
-        lambda: life.memory().get("phase") == "Running" and life.memory()["replicas"]["worker"].get("running") == 2
+        lambda: life.memory().get("phase") == "Running" and life.memory()["counts"]["worker"].get("running") == 2
     )
     assert "restarts" not in life.memory()

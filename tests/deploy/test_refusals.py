@@ -45,11 +45,11 @@ def test_a_job_says_what_a_quota_demands_of_its_pods_and_goes_on_when_it_does_no
     driver = Controller(admin, settings=ControllerSettings(namespace=namespace, volcano_jobs=False))
     life = Life(admin, driver, room, TFJOBS, admin.create(TFJOBS, namespace, short(tfjob(cleanPodPolicy="All"))))
 
-    life.until(lambda: "failed quota: few: must specify limits.cpu" in life.memory().get("obstacle", ""))
+    life.until(lambda: "failed quota: few: must specify limits.cpu" in life.memory().get("lastError", ""))
     assert life.holds("Stalled")
     assert life.memory()["why"] == "ReconcileFailed"
 
     admin.patch(QUOTAS, namespace, "few", {"spec": {"hard": {"limits.cpu": None, "pods": "10"}}})
-    life.until(lambda: life.memory().get("phase") == "Running" and "obstacle" not in life.memory())
+    life.until(lambda: life.memory().get("phase") == "Running" and "lastError" not in life.memory())
     assert not life.holds("Stalled")
     life.until(lambda: life.memory().get("phase") == "Completed", worker_0=0, worker_1=0)

@@ -140,11 +140,11 @@ class Record:
     def job(self, stored: Object) -> Job | None:
         """What a stored job asks for; the last spec that could be read, if the present one cannot."""
         status = self.memory(stored)
-        version = stored["metadata"].get("generation"), stored["metadata"].get("annotations"), status.accepted
+        version = stored["metadata"].get("generation"), stored["metadata"].get("annotations"), status.accepted_spec
         known = self._read.get(uid(stored))
         if known is None or known[0] != version:
             # A controller that was away when the spec was edited does not know what was accepted: its status says so.
-            previous = None if known is None or status.refused is not None else known[1:]
+            previous = None if known is None or status.refused_spec is not None else known[1:]
             known = self._read[uid(stored)] = version, stored, read_stored_spec(stored, status, previous)
         return known[2].job
 

@@ -236,7 +236,7 @@ def _read_entry(
             if before is not None and before.status == status and _is_same_object(before, stored)
             else None
         )
-        reading = _with_accepted(_parsed_spec(stored, status, before, seen), status.accepted)
+        reading = _with_accepted(_parsed_spec(stored, status, before, seen), status.accepted_spec)
         return JobEntry(ref, stored, reading, status, remembered=kept, gang=gang)
     except Exception as error:
         return JobEntry(ref, stored, StoredSpec(job=None), status, error, gang=gang)
@@ -256,7 +256,7 @@ def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: 
     if before is not None and before.problem is None and _spec_fingerprint(before.stored) == _spec_fingerprint(stored):
         reading = before.reading
         # A spec that is refused here may be accepted by a controller of another release, and then be the one in force.
-        if reading.refused is None or before.status.accepted == status.accepted:
+        if reading.refused is None or before.status.accepted_spec == status.accepted_spec:
             return reading
     previous = (before.stored, before.reading) if before is not None and _is_same_object(before, stored) else None
     reading = read_stored_spec(stored, status, previous)

@@ -34,7 +34,7 @@ def tfjobs() -> Manifest:
     # follow these paths, at whichever version the job was written.
     scale = {
         "specReplicasPath": ".spec.tfReplicaSpecs.Worker.replicas",
-        "statusReplicasPath": ".status.tfDist.replicas.worker.running",
+        "statusReplicasPath": ".status.tfDist.counts.worker.running",
         "labelSelectorPath": ".status.tfDist.selector",
     }
     versions = [

@@ -384,7 +384,7 @@ def test_a_job_of_an_older_driver_has_its_spec_kept_at_once(world: World) -> Non
     old_memory(world)
     world.controller = Controller(world.cluster, clock=world.clock)
     world.settle()
-    assert load_status(stored_status(world.job())).accepted is not None
+    assert load_status(stored_status(world.job())).accepted_spec is not None
 
 
 @pytest.mark.parametrize("kept", [{}, {"spec": 5}, {"spec": {}, "annotations": []}, {"labels": {"a": 1}}])
@@ -427,7 +427,7 @@ def test_the_spec_is_kept_before_there_is_any_pod(world: World) -> None:
 
     def look(verb: str, *arguments: Any, **_: Any) -> None:
         if verb == "create" and arguments[0] is PODS:
-            seen.append(load_status(stored_status(world.job())).accepted)
+            seen.append(load_status(stored_status(world.job())).accepted_spec)
 
     world.controller = Controller(disturbed(world.memory, look), clock=world.clock)
     world.submit(tfjob())
@@ -441,7 +441,7 @@ def test_a_runtime_id_that_is_missing_is_written_into_the_spec(world: World) -> 
     stored = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
     (pod,) = world.cluster.list(PODS, "default").items
     assert stored["spec"]["RuntimeId"] == pod["metadata"]["labels"]["runtime_id"]
-    assert load_status(stored_status(stored)).refused is None
+    assert load_status(stored_status(stored)).refused_spec is None
     version = stored["metadata"]["resourceVersion"]
     world.settle()
     assert world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")["metadata"]["resourceVersion"] == version
@@ -458,7 +458,7 @@ def test_runtime_id_that_a_replacement_leaves_out_stays(world: World, own: dict[
     world.settle()
     again = world.cluster.get(TFJOBS_V1ALPHA1, "default", "mnist")
     assert again["spec"]["RuntimeId"] == stored["spec"]["RuntimeId"]
-    assert load_status(stored_status(again)).refused is None
+    assert load_status(stored_status(again)).refused_spec is None
     assert [pod["metadata"]["uid"] for pod in world.cluster.list(PODS, "default").items] == before
 
 

@@ -35,7 +35,7 @@ def tried(world: World, times: int) -> None:
 
 
 def last_error(world: World) -> str:
-    told: str = world.status().get("obstacle", "")
+    told: str = world.status().get("lastError", "")
     return told
 
 
@@ -88,7 +88,7 @@ def test_who_is_let_at_last_never_says_that_it_is_not(world: World) -> None:
     tried(world, 2)
     world.memory.delete(PODS, "default", "mnist-ps-0")
     tried(world, 1)
-    assert "obstacle" not in world.status()
+    assert "lastError" not in world.status()
     assert len(world.phases()) == 3
 
 
@@ -111,7 +111,7 @@ def test_what_goes_wrong_once_is_not_worth_a_word(world: World) -> None:
     world.memory.delete(PODS, "default", "mnist-ps-0")
     tried(world, 1)
     world.settle()
-    assert "obstacle" not in world.status()
+    assert "lastError" not in world.status()
     assert len(world.phases()) == 3
 
 

@@ -66,7 +66,7 @@ NOT_IN_FORCE = [*REFUSED[:-1], (*REFUSED[-1][:2], "spec.minAvailable")]
 def test_where_no_server_refuses_it_the_accepted_spec_stays_in_force(path: str, value: Any, told: str) -> None:
     stored = changed(volcano(), "metadata.uid", "uid-1")
     first = read_stored_spec(stored, Status())
-    found = read_stored_spec(changed(stored, path, value), Status(accepted=first.accepted), (stored, first))
+    found = read_stored_spec(changed(stored, path, value), Status(accepted_spec=first.accepted), (stored, first))
     assert found.job == first.job
     assert found.refused is not None
     assert found.refused.message.startswith(f"{told}: ")

@@ -192,8 +192,8 @@ STATUSES = st.builds(
             at=TIME,
         ),
     ),
-    accepted=st.one_of(st.none(), st.builds(AcceptedSpec, generation=NUMBER, digest=TEXT, runtime_id=TEXT)),
-    refused=st.one_of(st.none(), st.builds(RefusedSpec, generation=NUMBER, digest=TEXT, message=TEXT)),
+    accepted_spec=st.one_of(st.none(), st.builds(AcceptedSpec, generation=NUMBER, digest=TEXT, runtime_id=TEXT)),
+    refused_spec=st.one_of(st.none(), st.builds(RefusedSpec, generation=NUMBER, digest=TEXT, message=TEXT)),
 )
 
 
@@ -211,7 +211,7 @@ def test_ranges_say_which_numbers_there_are(numbers: set[int]) -> None:
 
 def test_a_gang_of_thousands_is_one_range() -> None:
     seen = frozenset(ReplicaId("worker", index) for index in range(5000))
-    assert dump_status(Status(observed_replicas=seen))["seen"] == {"worker": "0-4999"}
+    assert dump_status(Status(observed_replicas=seen))["observedReplicas"] == {"worker": "0-4999"}
 
 
 def test_nothing_stored_is_a_job_that_has_not_begun() -> None:

@@ -68,11 +68,11 @@ def test_every_end_has_its_word() -> None:
 
 def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
     refused = RefusedSpec(generation=1, digest="x", message="spec.x: unknown key")
-    found = evaluate_wait(JOB, Status(refused=refused), (), NO_LIMITS, NOW)
+    found = evaluate_wait(JOB, Status(refused_spec=refused), (), NO_LIMITS, NOW)
     assert found is not None
     assert (found.kind, "spec.x: unknown key" in found.message) == (OutcomeKind.INVALID, True)
     accepted = AcceptedSpec(generation=1, digest="y")
-    assert end(Status(refused=refused, accepted=accepted, created=NOW)) is None
+    assert end(Status(refused_spec=refused, accepted_spec=accepted, created=NOW)) is None
 
 
 @pytest.mark.parametrize(("message", "said"), [("", "the job is Succeeded"), ("all is done", "all is done")])

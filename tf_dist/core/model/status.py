@@ -102,20 +102,27 @@ class Attempts:
         return Attempts(self.job, self.tasks, {**self.pods, replica: self.pods.get(replica, 0) + 1})
 
 
+FIRST_ATTEMPTS: Final = Attempts()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Pods of one replica type by what they are doing; a pod being deleted is ``terminating`` and nothing else.
-
-    ``restarts``: how often the kubelet has restarted containers in these pods.
-    """
+    """Numbers of pods of one replica type, by what they are doing."""
 
     pending: int = 0
+    """Pods that wait for a node, an image or a container."""
     running: int = 0
+    """Pods whose containers run, ready or not."""
     ready: int = 0
+    """Running pods that are ready."""
     succeeded: int = 0
+    """Pods whose containers have all exited with 0."""
     failed: int = 0
+    """Pods that have failed."""
     terminating: int = 0
+    """Pods that are being deleted, which count as nothing else."""
     restarts: int = 0
+    """Restarts of containers in these pods by the kubelet."""
 
 
 NO_PODS: Final = Counts()
@@ -123,31 +130,34 @@ NO_PODS: Final = Counts()
 
 @dataclass(frozen=True, slots=True)
 class RestartBackoff:
-    """A back-off before a restart: how many there have been in a row, and until when (epoch seconds)."""
+    """A back-off before a restart."""
 
     count: int
+    """Back-offs in a row, this one included."""
     until: float
+    """When the restart may happen (epoch seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The admission of a gang: since when, on which nodes if they were chosen, and how many pods of each type.
-
-    ``sizes``: empty: as many as the job says. ``started``: of those, so many may have pods by now, the others wait for
-    room (empty: none waits). ``resized``: when they changed last; ``complete``: since when every pod
-    has had its node (None: they never all had one); ``incomplete``: since when they do not all have one (None: nothing
-    is missing that should be there). Epoch seconds. ``by``: the gang scheduler that admitted the gang ("": tf-dist
-    itself), and decides about it as long as the admission stands.
-    """
+    """The admission of a gang, as admission wrote it. Times are epoch seconds."""
 
     at: float
+    """When the gang was admitted."""
     placement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The assigned nodes: pods by replica type and node. Empty: no nodes were chosen."""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    """Replicas by type. Empty: as many as the job requests."""
     resized: float | None = None
+    """When the sizes changed last."""
     complete: float | None = None
+    """Since when every pod has had a node. None: they never all had one."""
     incomplete: float | None = None
+    """Since when a pod that should have a node has none. None: no pod lacks its node."""
     by: str = ""
+    """The gang scheduler that admitted the gang and decides about it from then on. Empty: tf-dist itself."""
     started: Mapping[str, int] = field(default_factory=dict)
+    """Replicas by type that may have pods by now; the others wait for free capacity. Empty: no replica waits."""
 
     @property
     def granted(self) -> Mapping[str, int]:
@@ -157,15 +167,22 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The last failure: where, how, and its message. ``node``: from where a pod was taken away."""
+    """The last failure of a job."""
 
     event: str
+    """The kind of failure, as policies name it (``PodFailed``, ``PodEvicted``)."""
     replica: str = ""
+    """The replica that failed (``worker-1``). Empty: the failure is the job's."""
     code: int | None = None
+    """The exit code of its container, if the container exited."""
     reason: str = ""
+    """The reason that Kubernetes gives for it (``OOMKilled``)."""
     message: str = ""
+    """The failure in a sentence."""
     at: float | None = None
+    """When it happened (epoch seconds)."""
     node: str = ""
+    """The node from which the pod was taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,75 +203,98 @@ class AcceptedSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSpec:
-    """The present spec, which is not accepted, and why; controllers of two releases may word that differently."""
+    """The present spec, which is not accepted."""
 
     generation: int
+    """The job's ``metadata.generation`` of that spec."""
     digest: str
+    """Tells whether another version says the same."""
     message: str = field(default="", compare=False)
+    """Why it is not accepted; controllers of two releases may word that differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of a job; times are epoch seconds.
+    """What a job remembers. Times are epoch seconds.
 
-    - ``observed_replicas``: replicas whose present pod has been observed, so that one which is missing was taken away.
-    - ``succeeded``: replicas that have succeeded for good, even when their pods are gone.
-    - ``survivors``: while the job restarts, replicas whose pods are of before that and were left alone: their failures
-      are part of the restart under way where failures of the same moment count together (Volcano).
-    - ``restarts``: restarts spent, by cause; ``container_restarts``: restarts by the kubelet in pods that are gone.
-    - ``disruptions``: pods that were taken away, by reason (``core.model.pods``).
-    - ``retries``: how often a policy has restarted the job or a part of it (Volcano's ``retryCount``); failures of the
-      same moment count once, and disruptions that a policy answers count, too.
-    - ``commands``: uids of the last Commands that were carried out: none is twice (``core.reconciler.commands``).
-    - ``policy_timeouts``: since when events last that a policy answers after its timeout, and that nothing else dates
-      (see ``event_key``).
-    - ``backoffs``: by replica, task or "" (the job).
-    - ``last_sizes``: the replica counts of its last admission, once it is over or stopped.
-    - ``fallback``: which of its fallbacks it was admitted with last (1, 2, …; 0: none, as its document says);
-      ``fallback_from``: of those admission tries this one first, after a disruption (0: none, its document's size).
-    - ``requeues``: how often in a row its pods found no nodes in time; ``not_before``: until then it is not admitted.
-    - ``refused_nodes``: nodes that the scheduler refused its pods, and until when admission leaves them out.
-    - ``gang``: the gang scheduler of jobs which name none ("": tf-dist itself).
-    - ``last_error``: why its passes fail, several in a row ("": they do not).
-    - ``accepted``: the spec in force; ``refused``: the present one, if that is another and cannot be accepted
-      (see ``core.reconciler.accepted_spec``).
-    - ``unconfirmed``: pods of earlier attempts that may still run, and keep it from asking for admission.
-    - ``reported``: when the status was written last.
+    First the memory: what the next pass decides by. A difference in it is written before anything else is done. Then
+    what is only shown, or is observed again in the pods: a difference is written within seconds
+    (``core.reconciler.reconcile``). How each field is stored is a table (``core.model.status_codec``).
     """
 
+    # -- memory --
+
     phase: Phase = Phase.PENDING
+    """The phase; the transition rules set it."""
     reason: str = ""
-    message: str = ""
+    """Why the job is in that phase, in one word."""
     since: float | None = None
+    """When the phase began."""
     created: float | None = None
+    """When a controller first saw the job."""
     start_time: float | None = None
+    """When the first pod of this run started; a job that waits for admission again has none."""
     completion_time: float | None = None
-    attempts: Attempts = field(default_factory=Attempts)
-    observed_replicas: frozenset[ReplicaId] = frozenset()
-    succeeded: frozenset[ReplicaId] = frozenset()
+    """When the job ended, which is when its last pods were asked to stop."""
+    attempts: Attempts = FIRST_ATTEMPTS
+    """The present attempts; each restart raises one."""
     survivors: frozenset[ReplicaId] = frozenset()
+    """While the job restarts: replicas whose pods of before were left alone. Where failures of the same moment count
+    together (Volcano), theirs are part of the restart under way."""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    """Restarts spent, by cause."""
     disruptions: Mapping[str, int] = field(default_factory=dict)
-    container_restarts: int = 0
+    """Pods that were taken away, by reason (``core.model.pods``)."""
     retries: int = 0
+    """Restarts of the job or a part of it by a policy (Volcano's ``retryCount``). Failures of the same moment count
+    once; disruptions that a policy answers count."""
     commands: tuple[str, ...] = ()
+    """Uids of the last Commands that were carried out, so that none is twice (``core.reconciler.commands``)."""
     policy_timeouts: Mapping[str, float] = field(default_factory=dict)
+    """Since when events last that a policy answers after its timeout and that have no other date, by ``event_key``."""
     backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
+    """Back-offs before restarts, by replica, task or "" (the job)."""
     admission: Admission | None = None
+    """The admission of the gang; None while the job waits and once it is over."""
     last_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Replicas by type in the last admission, once that is over."""
     fallback: int = 0
+    """The fallback that the job was admitted with last (1, 2, …). 0: none, its document."""
     fallback_from: int = 0
+    """The fallback that admission tries first, after a disruption. 0: the job's document."""
     requeues: int = 0
+    """How often in a row its pods found no nodes in time."""
     not_before: float = 0.0
+    """The job is not admitted before that."""
     refused_nodes: Mapping[str, float] = field(default_factory=dict)
-    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """Nodes that the scheduler refused its pods, and until when admission leaves them out."""
     failure: Failure | None = None
+    """The last failure."""
     gang: str = ""
+    """The gang scheduler of a job that names none, set when it was first seen. Empty: tf-dist itself."""
     last_error: str = ""
-    accepted: AcceptedSpec | None = None
-    refused: RefusedSpec | None = None
+    """Why its passes fail, several in a row; the reconciler sets it. Empty: they do not fail."""
+    accepted_spec: AcceptedSpec | None = None
+    """The spec in force (``core.reconciler.accepted_spec``)."""
+    refused_spec: RefusedSpec | None = None
+    """The present spec, if it is another than the one in force and cannot be accepted."""
     unconfirmed: str = ""
+    """Pods of earlier attempts that may still run, which keep the job from asking for admission."""
+
+    # -- shown, or observed again --
+
+    message: str = ""
+    """Why the job is in its phase, in a sentence."""
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """Pods by replica type."""
+    observed_replicas: frozenset[ReplicaId] = frozenset()
+    """Replicas whose present pod was observed. If that pod is missing, it was taken away."""
+    succeeded: frozenset[ReplicaId] = frozenset()
+    """Replicas that have succeeded for good, even when their pods are gone."""
+    container_restarts: int = 0
+    """Restarts by the kubelet in pods that are gone."""
     reported: float | None = None
+    """When the status was written last."""
 
     def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""
@@ -318,20 +358,20 @@ class Status:
     @property
     def refusal(self) -> str:
         """Why its present spec is not accepted, and what that means for it ("": it is, or the job is over)."""
-        if self.refused is None or self.finished:
+        if self.refused_spec is None or self.finished:
             return ""
         if self.never_accepted:
             follows = "the job starts once this is mended"
-        elif self.accepted is not None and self.accepted.document:
-            follows = f"generation {self.accepted.generation} stays in force"
+        elif self.accepted_spec is not None and self.accepted_spec.document:
+            follows = f"generation {self.accepted_spec.generation} stays in force"
         else:
             follows = "its pods are left as they are, and nothing is restarted until this is mended"
-        return f"the spec is not accepted: {self.refused.message}; {follows}"
+        return f"the spec is not accepted: {self.refused_spec.message}; {follows}"
 
     @property
     def never_accepted(self) -> bool:
         """Whether no spec of it was ever accepted, so that there never was anything to run."""
-        return self.refused is not None and self.accepted is None and self.created is None
+        return self.refused_spec is not None and self.accepted_spec is None and self.created is None
 
     @property
     def has_place(self) -> bool:

@@ -78,7 +78,7 @@ def read_stored_spec(
     ``previous``: the version of this job that was read before, and what it was read as.
     """
     generation = _generation(stored)
-    before = _last_accepted(status.accepted, previous)
+    before = _last_accepted(status.accepted_spec, previous)
     runtime_id = _left_out_runtime_id(stored, before)
     if runtime_id:
         stored = {**stored, "spec": {**mapping(stored.get("spec")), **runtime_id}}

@@ -76,9 +76,10 @@ def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: R
     if status.finished or (accepted is None and refused is None):
         return status
     # The message of a refusal stays as long as the spec does: else two releases would exchange it for ever.
-    same = status.refused is not None and status.refused == refused
-    following = updated(status, accepted=accepted or status.accepted, refused=status.refused if same else refused)
-    before = status.accepted
+    same = status.refused_spec is not None and status.refused_spec == refused
+    kept = status.refused_spec if same else refused
+    following = updated(status, accepted_spec=accepted or status.accepted_spec, refused_spec=kept)
+    before = status.accepted_spec
     if accepted is None or before is None or accepted.digest == before.digest or status.admission is not None:
         return following
     # What the cluster refused was another spec: the back-off ends.

@@ -125,11 +125,13 @@ def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
 
 def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
     """The events about a spec: refused, once for each; accepted again; accepted with keys that nothing reads."""
-    if after.accepted is not None and after.accepted != before.accepted and after.accepted.unknown:
-        yield EmitEvent("Warning", UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted.unknown}")
-    if after.refusal and after.refused != before.refused:
+    if after.accepted_spec is not None and after.accepted_spec != before.accepted_spec and after.accepted_spec.unknown:
+        yield EmitEvent(
+            "Warning", UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted_spec.unknown}"
+        )
+    if after.refusal and after.refused_spec != before.refused_spec:
         yield EmitEvent("Warning", INVALID_SPEC, after.refusal)
-    elif before.refusal and after.refused is None:
+    elif before.refusal and after.refused_spec is None:
         yield EmitEvent("Normal", SPEC_ACCEPTED, "the spec is accepted again")
 
 

@@ -143,13 +143,13 @@ def _stalled(status: Status, before: Condition | None, now: float) -> list[Condi
 
 def spec_condition(status: Status, before: Condition | None, now: float) -> list[Condition]:
     """Whether the present spec is the one in force; a job that is over keeps what was said last."""
-    if status.finished or (status.accepted is None and status.refused is None):
+    if status.finished or (status.accepted_spec is None and status.refused_spec is None):
         return [before] if before else []
-    if status.refused is not None:
+    if status.refused_spec is not None:
         condition = _own(before, SPEC_ACCEPTED, False, INVALID_SPEC, status.refusal, now)
-        return [{**condition, "observedGeneration": status.refused.generation}]
+        return [{**condition, "observedGeneration": status.refused_spec.generation}]
     condition = _own(before, SPEC_ACCEPTED, True, "Accepted", "the spec is in force", now)
-    return [{**condition, "observedGeneration": status.accepted.generation if status.accepted else 0}]
+    return [{**condition, "observedGeneration": status.accepted_spec.generation if status.accepted_spec else 0}]
 
 
 RawStatus = dict[str, Any]
