@@ -11,7 +11,7 @@ from tests.core.world import World
 from tf_dist.core.model.job import RunPolicy, SuccessRule
 from tf_dist.core.model.status import Admission, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.reconciler.job_context import CLOCK_SKEW_TOLERANCE, without_clock_skew
-from tf_dist.core.reconciler.reconcile import COMPLETION_WRITE_INTERVAL
+from tf_dist.core.reconciler.reconcile import SHOWN_WITHIN
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, NODE_EXCLUDED_FOR, requeue_backoff
 
 AHEAD = st.one_of(st.floats(0, 2 * CLOCK_SKEW_TOLERANCE), st.floats(0, 1e9), st.floats(-1e9, 0))
@@ -41,7 +41,7 @@ def test_a_worker_that_is_done_is_reported_at_once() -> None:
     made.end(next(iter(made.pods.values())), 0)
     made.settle()
     plan = made.look()
-    assert len(made.memory.succeeded) == 1 or (plan.wake_at or made.now) <= made.now + COMPLETION_WRITE_INTERVAL
+    assert len(made.memory.succeeded) == 1 or (plan.wake_at or made.now) <= made.now + SHOWN_WITHIN
 
 
 def test_the_active_deadline_falls_no_later_than_if_the_job_began_now() -> None:

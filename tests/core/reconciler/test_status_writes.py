@@ -22,13 +22,7 @@ from tf_dist.core.model.status_codec import (
     stored_status,
     with_embedded_memory,
 )
-from tf_dist.core.reconciler.reconcile import (
-    COMPLETION_WRITE_INTERVAL,
-    CREATION_WRITE_INTERVAL,
-    REWORD_INTERVAL_PER_RANK,
-    STATUS_WRITE_INTERVAL,
-    reconcile,
-)
+from tf_dist.core.reconciler.reconcile import CREATED_WITHIN, SHOWN_WITHIN, WAITING_WITHIN_PER_RANK, reconcile
 
 
 def gathering(workers: int = 8) -> World:
@@ -46,15 +40,25 @@ def test_pods_that_start_one_by_one_cost_two_writes() -> None:
         world.run(pod)
         world.settle()
     assert world.memory.phase is Phase.RUNNING
-    assert world.writes == 2
-    plan = world.look()
-    assert plan.wake_at is not None
-    world.now = plan.wake_at
-    world.settle()
-    assert world.writes == 3
+    assert world.writes == 3  # the one of its admission, the first pod that runs, and the last
+    assert world.look().wake_at is None
     assert world.memory.counts["worker"].ready == 8
     assert world.memory.message == "8 of 8 replicas are running"
     assert len(world.memory.observed_replicas) == 8
+
+
+def test_pods_that_end_one_by_one_cost_one_write_with_the_end_of_the_job() -> None:
+    world = gathering()
+    for pod in list(world.pods.values()):
+        world.run(pod)
+    world.settle()
+    before = world.writes
+    for pod in list(world.pods.values()):
+        world.now += 1.0
+        world.end(pod, 0)
+        world.settle()
+    assert (world.memory.phase, len(world.memory.succeeded)) == (Phase.COMPLETED, 8)
+    assert world.writes == before + 1
 
 
 def test_that_pods_have_been_created_is_written_with_the_next_news_or_after_a_minute() -> None:
@@ -63,43 +67,38 @@ def test_that_pods_have_been_created_is_written_with_the_next_news_or_after_a_mi
     world.settle()
     created = world.memory.reported
     assert created is not None
-    assert world.look().wake_at == pytest.approx(created + CREATION_WRITE_INTERVAL, rel=0, abs=1e-3)
-    world.now = created + STATUS_WRITE_INTERVAL + 1
+    assert world.look().wake_at == pytest.approx(created + CREATED_WITHIN, rel=0, abs=1e-3)
+    world.now = created + SHOWN_WITHIN + 1
     world.settle()
     assert world.writes == 1
-    world.now = created + CREATION_WRITE_INTERVAL
+    world.now = created + CREATED_WITHIN
     world.settle()
     assert world.writes == 2
     assert world.memory.counts["worker"].pending == len(world.memory.observed_replicas) == 8
 
 
-def test_nothing_is_gathered_for_longer_than_it_says() -> None:
+def test_what_is_shown_is_written_within_ten_seconds() -> None:
     world = gathering()
-    pods = list(world.pods.values())
-    for pod in pods[:2]:
-        world.run(pod)
-        world.settle()
+    first, second, *_ = world.pods.values()
+    world.run(first)
+    world.settle()
     running = world.memory.reported
     assert running is not None
-    plan = world.look()
-    assert plan.wake_at == pytest.approx(running + STATUS_WRITE_INTERVAL, rel=0, abs=1e-3)
-    world.end(pods[1], 0)
-    plan = world.look()
-    assert plan.wake_at == pytest.approx(running + COMPLETION_WRITE_INTERVAL, rel=0, abs=1e-3)
+    for change in (lambda: world.run(second), lambda: world.end(second, 0)):
+        change()
+        assert world.look().wake_at == pytest.approx(running + SHOWN_WITHIN, rel=0, abs=1e-3)
+    assert (world.writes, world.memory.succeeded) == (2, frozenset())
+    world.now = running + SHOWN_WITHIN
+    world.settle()
+    assert (world.writes, len(world.memory.succeeded)) == (3, 1)
 
 
-def test_last_replica_that_becomes_ready_is_written_within_a_second() -> None:
+def test_last_replica_that_becomes_ready_is_written_at_once() -> None:
     world = gathering()
-    pods = list(world.pods.values())
-    for pod in pods[:-1]:
+    for pod in world.pods.values():
         world.run(pod)
         world.settle()
-    written = world.memory.reported
-    assert written is not None
-    world.run(pods[-1])
-    world.settle()
-    if world.memory.reported == written:
-        assert world.look().wake_at == pytest.approx(written + COMPLETION_WRITE_INTERVAL, rel=0, abs=1e-3)
+    assert world.memory.counts["worker"].ready == 8
 
 
 def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
@@ -107,7 +106,7 @@ def test_a_change_after_a_quiet_time_is_written_at_once() -> None:
     first, second, *_ = world.pods.values()
     world.run(first)
     world.settle()
-    world.now += STATUS_WRITE_INTERVAL
+    world.now += SHOWN_WITHIN
     world.settle()
     before = world.writes
     world.now += 3600
@@ -129,29 +128,26 @@ def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_bef
     world = waiting(10_000)
     first, world.verdict = world.memory.reported, replace(WAIT, message="1 free", rank=10_000)
     assert first is not None
-    world.now += 10_000 * REWORD_INTERVAL_PER_RANK - 1
+    world.now += 10_000 * WAITING_WITHIN_PER_RANK - 1
     plan = world.settle()
     assert (world.writes, plan.wake_at) == (
         1,
-        pytest.approx(first + 10_000 * REWORD_INTERVAL_PER_RANK, rel=0, abs=1e-3),
+        pytest.approx(first + 10_000 * WAITING_WITHIN_PER_RANK, rel=0, abs=1e-3),
     )
     world.now += 1
     world.settle()
     assert (world.writes, world.memory.message) == (2, "1 free")
 
 
-def test_other_words_of_a_job_without_a_rank_are_written_at_once() -> None:
-    """Another gang scheduler decides, and its words are few."""
-    world = waiting(0)
-    world.verdict = replace(WAIT, message="no quota for cpu")
-    world.settle()
-    assert world.memory.message == "no quota for cpu"
-
-
-def test_a_job_that_comes_to_the_front_says_so_at_its_next_look() -> None:
+@pytest.mark.parametrize("rank", [0, 2], ids=["another gang scheduler decides", "it has come to the front"])
+def test_why_a_job_at_the_front_waits_is_reworded_within_ten_seconds(rank: int) -> None:
     world = waiting(10_000)
-    world.verdict = replace(WAIT, message="position 2", rank=2)
-    world.now += 2 * REWORD_INTERVAL_PER_RANK
+    world.verdict = replace(WAIT, message="position 2", rank=rank)
+    plan = world.settle()
+    assert world.memory.message == "2 free"
+    assert plan.wake_at is not None
+    assert plan.wake_at <= world.now + SHOWN_WITHIN
+    world.now += SHOWN_WITHIN
     world.settle()
     assert world.memory.message == "position 2"
 

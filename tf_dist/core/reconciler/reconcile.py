@@ -7,16 +7,16 @@ pods and objects that follow from the status alone (``sync``). At last: when tim
 Level-triggered: it depends on the present state, not on what changed. Called again after its actions it does nothing;
 interrupted anywhere, it goes on from the status that was written.
 
-Not every change of the status is worth a write: the number of ready pods changes with every pod. Such changes are
-written together, and the caller keeps them in ``Observed.last_status`` until then; what a crash loses of them is
-observed again in the pods.
+A status is written now if what decides differs (its memory), and within seconds if only what is shown differs: the
+number of ready pods changes with every pod. The caller keeps the latter in ``Observed.last_status`` until then; what a
+crash loses of it is observed again in the pods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tf_dist.core.integrations.dispatch import retry_at
 from tf_dist.core.model.assignment import Wait
@@ -31,8 +31,8 @@ from tf_dist.core.model.context import (
     WriteStatus,
 )
 from tf_dist.core.model.job import Job
-from tf_dist.core.model.status import LIVE, NO_PODS, RUNNING, Phase, Status
-from tf_dist.core.model.status_codec import ADOPTED, load_status
+from tf_dist.core.model.status import LIVE, NO_PODS, Phase, Status
+from tf_dist.core.model.status_codec import ADOPTED, load_status, memory
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
@@ -41,16 +41,14 @@ from tf_dist.core.reconciler.status_writer import build_status, ready_replicas
 from tf_dist.core.reconciler.sync import backoff_until, sync_job
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
-# Seconds from one write of a status to the next, when only numbers differ, and when replicas are done besides.
-STATUS_WRITE_INTERVAL: Final = 10.0
-COMPLETION_WRITE_INTERVAL: Final = 1.0
-# The same when pods have been created and nothing else is new: most jobs have more to say before that (an image that is
-# pulled, a start), and who looks at the job sees its pods.
-CREATION_WRITE_INTERVAL: Final = 60.0
-# Seconds for each gang whose turn comes before, when only the words differ in which a job says why it waits: at each
-# resync all of them do, as they name what is free now. So 100,000 waiting jobs cost some 20 writes a second in all,
-# and those that are next are as up to date as others.
-REWORD_INTERVAL_PER_RANK: Final = 0.25
+# A difference that is only shown, or is observed again in the pods, is written within so many seconds.
+SHOWN_WITHIN: Final = 10.0
+# The same while pods have been created and none has started. Most jobs write their status for another reason before
+# that: 600 gangs of 8 pods cost one write each instead of two (``api.gang8_unscheduled``).
+CREATED_WITHIN: Final = 60.0
+# Seconds for each gang that is admitted before this one, if that is longer: the messages of all waiting jobs name the
+# free capacity and change at each resync. So 100,000 waiting jobs cost some 20 writes a second together.
+WAITING_WITHIN_PER_RANK: Final = 0.25
 
 
 def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
@@ -67,7 +65,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     s = read_context(job, before, observed)
     s = apply_transitions(s)
 
-    write_at = _status_write_at(stored, s)
+    write_at = _write_at(stored, s)
     written = write_at is not None and write_at <= s.now
     actions: list[Action] = []
     if written:
@@ -94,73 +92,41 @@ def _fills_in_spec(s: ReconcileContext) -> bool:
     One that is not accepted is left as it is: the API server would refuse it with the patch, too.
     """
     accepted = s.status.phase in LIVE and s.status.refused_spec is None
-    return bool(s.requested_job.spec_defaults) and accepted
+    return bool(s.submitted_job.spec_defaults) and accepted
 
 
-def _status_write_at(stored: Status, s: ReconcileContext) -> float | None:
-    """When the status must be written (0: at once; None: it is what is stored)."""
-    after, reported, verdict = s.status, stored.reported, s.observed.verdict
-    if after == stored:
+def _write_at(stored: Status, s: ReconcileContext) -> float | None:
+    """When to write the status (0: now; None: it is what is stored).
+
+    A difference in the memory is written now, and so is the last replica that becomes ready, for which people wait.
+    """
+    if s.status == stored:
         return None
-    if reported is None or is_in_future(reported, s.now):
+    if stored.reported is None or is_in_future(stored.reported, s.now) or memory(s.status) != memory(stored):
         return 0.0
-    if isinstance(verdict, Wait) and after == replace(stored, message=after.message, reported=after.reported):
-        return round_time(reported + REWORD_INTERVAL_PER_RANK * verdict.rank)
-    if (after.phase, after.reason) != (stored.phase, stored.reason):
+    if _all_ready(s.job, s.status) and not _all_ready(s.job, stored):
         return 0.0
-    numbers = replace(
-        stored,
-        message=after.message if stored.reason == after.reason == RUNNING else stored.message,
-        counts=after.counts,
-        observed_replicas=after.observed_replicas,
-        container_restarts=after.container_restarts,
-        # Its message may differ each time, and each write of a status leads to another pass.
-        last_error=after.last_error if stored.last_error and after.last_error else stored.last_error,
-        reported=after.reported,
-        **_completed(stored, after),
-    )
-    if after != replace(numbers, succeeded=after.succeeded):
-        return 0.0
-    if after != numbers or _all_ready(s.job, after) > _all_ready(s.job, stored):
-        return round_time(reported + COMPLETION_WRITE_INTERVAL)
-    return round_time(reported + (CREATION_WRITE_INTERVAL if _only_created(stored, after) else STATUS_WRITE_INTERVAL))
+    return round_time(stored.reported + _shown_within(s))
+
+
+def _shown_within(s: ReconcileContext) -> float:
+    if isinstance(s.observed.verdict, Wait):
+        return max(SHOWN_WITHIN, WAITING_WITHIN_PER_RANK * s.observed.verdict.rank)
+    started = any(replace(counts, pending=0) != NO_PODS for counts in s.status.counts.values())
+    return SHOWN_WITHIN if started or s.status.phase is not Phase.PENDING else CREATED_WITHIN
 
 
 def _all_ready(job: Job, status: Status) -> bool:
     return ready_replicas(job, status) >= sum(spec.replicas for spec in job.replica_specs)
 
 
-def _only_created(stored: Status, after: Status) -> bool:
-    """Whether a status differs from the stored one only in pods that have been created and have not started."""
-    seen = replace(stored, counts=after.counts, observed_replicas=after.observed_replicas, reported=after.reported)
-    before, now = (
-        {type_: begun for type_, counts in status.counts.items() if (begun := replace(counts, pending=0)) != NO_PODS}
-        for status in (stored, after)
-    )
-    return after == seen and before == now
-
-
-def _completed(stored: Status, after: Status) -> dict[str, Any]:
-    """Whether all pods have their nodes is observed again in the pods, as numbers are: no reason for a write."""
-    place = stored.admission
-    if place is None or after.admission is None:
-        return {}
-    kept = replace(place, complete=after.admission.complete or place.complete, incomplete=after.admission.incomplete)
-    if after.admission.complete is None:
-        return {"admission": kept}
-    return {"admission": kept, "requeues": after.requeues, "not_before": after.not_before}
-
-
 def _seen_at(s: ReconcileContext, actions: Sequence[Action]) -> float | None:
     """When to look at what is created if nothing is heard of it before: no scheduler is at work, or no kubelet.
 
-    That it is there is no news to the controller that has created it.
+    That it exists is not news to the controller that has created it.
     """
-    if not any(isinstance(action, Create) for action in actions):
-        return None
-    # A job that restarts, or is scaled, says so until its new pods are counted.
-    interval = CREATION_WRITE_INTERVAL if s.status.phase is Phase.PENDING else STATUS_WRITE_INTERVAL
-    return round_time(s.now + interval)
+    created = any(isinstance(action, Create) for action in actions)
+    return round_time(s.now + _shown_within(s)) if created else None
 
 
 def _expires_at(job: Job, status: Status) -> float | None:
