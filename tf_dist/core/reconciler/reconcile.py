@@ -92,7 +92,7 @@ def _fills_in_spec(s: ReconcileContext) -> bool:
     One that is not accepted is left as it is: the API server would refuse it with the patch, too.
     """
     accepted = s.status.phase in LIVE and s.status.refused_spec is None
-    return bool(s.submitted_job.spec_defaults) and accepted
+    return bool(s.requested_job.spec_defaults) and accepted
 
 
 def _write_at(stored: Status, s: ReconcileContext) -> float | None:
