@@ -10,7 +10,7 @@ from tests.core.builders import volcano_job
 from tests.core.reconciler.scenarios import started
 from tf_dist.core.model.context import Observed
 from tf_dist.core.model.status import Phase
-from tf_dist.core.reconciler.job_context import read_context
+from tf_dist.core.reconciler.job_context import read_context, with_status
 from tf_dist.core.reconciler.job_events import job_events
 
 
@@ -28,5 +28,5 @@ from tf_dist.core.reconciler.job_events import job_events
 def test_a_setback_is_a_warning_and_what_was_asked_for_is_none(phase: Phase, reason: str, type_: str) -> None:
     world = started(volcano_job())
     after = replace(world.memory, phase=phase, reason=reason, message="so it is")
-    found = job_events(world.memory, read_context(world.job, after, Observed(now=world.now)))
+    found = job_events(with_status(read_context(world.job, world.memory, Observed(now=world.now)), after))
     assert [(one.type, one.reason, one.message) for one in found] == [(type_, reason, "so it is")]

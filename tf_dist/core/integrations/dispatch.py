@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.gang.types import DEFAULT_QUEUE
@@ -65,12 +64,8 @@ _RETRY_INTERVAL: Final = 30.0
 _SHORT_RETRY_INTERVAL: Final = 1.0
 
 
-def with_verdict(s: ReconcileContext) -> ReconcileContext:
-    """The context with the verdict of the job's gang scheduler; unchanged where that is tf-dist itself."""
-    return s if s.integration is None else replace(s, observed=replace(s.observed, verdict=_verdict(s, s.integration)))
-
-
-def _verdict(s: ReconcileContext, scheduler: Integration) -> Verdict | None:
+def integration_verdict(s: ReconcileContext, scheduler: Integration) -> Verdict | None:
+    """The verdict of the job's gang scheduler; None if it has nothing new to say."""
     served = s.observed.served
     if s.status.phase not in LIVE or served is None:
         return None
@@ -162,6 +157,7 @@ def planned_context(job: Job) -> ReconcileContext:
         status=status,
         facts=classify_pods(job, status, ()),
         observed=Observed(now=0.0, served=served),
+        before=status,
         integration=scheduler,
     )
 
@@ -172,7 +168,7 @@ def retry_at(s: ReconcileContext) -> float | None:
         return None
     if s.observed.served is None:
         return round_time(s.now + _SHORT_RETRY_INTERVAL)
-    verdict = s.observed.verdict
+    verdict = s.verdict
     refused = isinstance(verdict, Wait) and verdict.reason == PendingReason.QUEUE_REFUSED
     waits = s.status.phase in LIVE and (s.observed.served.missing or refused)
     return round_time(s.now + _RETRY_INTERVAL) if waits else None

@@ -131,7 +131,7 @@ def resize_verdict(s: ReconcileContext) -> Resize | None:
 def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
     """Why a gang waits whose object exists. ``queue``: its queue, in words; ``said``: the scheduler's message."""
     pods = s.facts.current
-    lacking = sorted(replica for replica, pod in pods.items() if not pod.has_node)
+    lacking = sorted(replica for replica in s.facts.without_node(s.job) if replica in pods)
     words = said or next((pods[replica].unschedulable for replica in lacking if pods[replica].unschedulable), "")
     if not pods:
         text = words or "its pods are being created"

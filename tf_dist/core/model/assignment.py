@@ -271,7 +271,7 @@ def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: st
     listed = replica_nodes(job, placement, type_)
     free = Counter(listed)
     free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
-    waiting = [replica for replica in job.replicas if replica.type == type_ and _lacks_node(replica, facts)]
+    waiting = [replica for replica in facts.without_node(job) if replica.type == type_]
     pinned = {replica: pod.pinned for replica in waiting if (pod := facts.current.get(replica)) and pod.pinned}
     own = {replica: listed[replica.index] for replica in waiting if replica.index < len(listed)}
     found: dict[ReplicaId, str] = {}
@@ -285,11 +285,6 @@ def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: st
             found[replica] = node
             free[node] -= 1
     return found
-
-
-def _lacks_node(replica: ReplicaId, facts: PodClassification) -> bool:
-    pod = facts.current.get(replica)
-    return replica not in facts.succeeded if pod is None else not pod.node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.core.model.assignment import PendingReason, Verdict
+from tf_dist.core.model.assignment import PendingReason, Resize, Verdict
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Document, Job, ReplicaId
 from tf_dist.core.model.lifecycle_policy import next_policy_timeout
@@ -64,8 +64,12 @@ class ReconcileContext:
     status: Status
     facts: PodClassification
     observed: Observed
+    before: Status
+    """The status at the start of the pass."""
     integration: Integration | None = None
     """The gang scheduler that decides about it (None: tf-dist itself)."""
+    verdict: Verdict | None = None
+    """The verdict of admission, or of the integration, for this pass. It is never replaced within the pass."""
 
     @property
     def now(self) -> float:
@@ -75,6 +79,15 @@ class ReconcileContext:
     def next_of(self, *moments: float | None) -> float | None:
         """The earliest of these moments that is yet to come; None if none is."""
         return min((moment for moment in moments if moment is not None and moment > self.now), default=None)
+
+    @property
+    def standing_resize(self) -> Resize | None:
+        """The verdict to resize the gang, as long as it stands; None if the pass has no such verdict.
+
+        It counts on the capacity of replicas that had succeeded, so it lapses when one of these restarts in the pass.
+        """
+        lapsed = self.before.succeeded - self.status.succeeded
+        return self.verdict if isinstance(self.verdict, Resize) and not lapsed else None
 
     @property
     def policy_pending(self) -> bool:

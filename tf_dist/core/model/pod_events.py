@@ -32,6 +32,11 @@ class PodClassification:
         """Pods of a type by what they do."""
         return self.counts.get(type_, NO_PODS)
 
+    def without_node(self, job: Job) -> tuple[ReplicaId, ...]:
+        """The replicas that have not succeeded and have no node: no pod, or one that has not been scheduled."""
+        waiting = (replica for replica in job.replicas if replica not in self.succeeded)
+        return tuple(one for one in waiting if (pod := self.current.get(one)) is None or not pod.has_node)
+
     def total(self) -> Counts:
         """Pods of the whole job by what they do."""
         return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})

@@ -265,6 +265,11 @@ class PodView:
         """Whether the pod has been scheduled."""
         return bool(self.node) or self.phase is not PodPhase.PENDING
 
+    @property
+    def waits_for_node(self) -> bool:
+        """Whether the cluster's scheduler has still to find a node for the pod."""
+        return not self.has_node and not self.deleting
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadyNode:

@@ -64,14 +64,14 @@ def ignore_command(s: ReconcileContext) -> Status | None:
     return None if command is None else _remember(s.status, command)
 
 
-def command_actions(before: Status, s: ReconcileContext) -> Iterator[Action]:
+def command_actions(s: ReconcileContext) -> Iterator[Action]:
     """Delete the Commands that have been carried out, and say so; to a job that is over none does anything."""
     for command in _commands(s):
         uid = _uid(command)
         if not (uid in s.status.commands or s.status.finished) or "deletionTimestamp" in command["metadata"]:
             continue
-        if uid not in before.commands:
-            yield _event(command, before, s.status)
+        if uid not in s.before.commands:
+            yield _event(command, s.before, s.status)
         yield Delete(COMMAND, command["metadata"]["name"], uid)
 
 

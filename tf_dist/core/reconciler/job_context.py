@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, overload
 
-from tf_dist.core.integrations.dispatch import integration_of, with_verdict
+from tf_dist.core.integrations.dispatch import integration_of, integration_verdict
 from tf_dist.core.model.assignment import current_job
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import mappings, number, updated
@@ -29,13 +29,24 @@ def read_context(job: Job, status: Status, observed: Observed) -> ReconcileConte
 
     The status has what does not depend on pods: the scheduler, the last error, the accepted spec.
     """
+    before = status
     status = with_default_scheduler(job, status, observed.gang)
     if observed.last_error not in (None, status.last_error):
         status = replace(status, last_error=observed.last_error)
     status = with_accepted_spec(status, observed.accepted, observed.refused)
     if observed.unready:
         observed = replace(observed, pods=tuple(_marked(job, observed, pod) for pod in observed.pods))
-    return with_verdict(_context(job, status, observed))
+    current, integration = current_job(job, status), integration_of(job, status)
+    s = ReconcileContext(
+        requested_job=job,
+        job=current,
+        status=status,
+        facts=classify_pods(current, status, observed.pods, observed.departed),
+        observed=observed,
+        before=before,
+        integration=integration,
+    )
+    return replace(s, verdict=observed.verdict if integration is None else integration_verdict(s, integration))
 
 
 def with_status(s: ReconcileContext, status: Status) -> ReconcileContext:
@@ -45,19 +56,9 @@ def with_status(s: ReconcileContext, status: Status) -> ReconcileContext:
         was.phase in LIVE
     ):
         return replace(s, status=status)
-    return _context(s.requested_job, status, s.observed)
-
-
-def _context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
-    current = current_job(job, status)
-    return ReconcileContext(
-        requested_job=job,
-        job=current,
-        status=status,
-        facts=classify_pods(current, status, observed.pods, observed.departed),
-        observed=observed,
-        integration=integration_of(job, status),
-    )
+    job = current_job(s.requested_job, status)
+    facts = classify_pods(job, status, s.observed.pods, s.observed.departed)
+    return replace(s, status=status, job=job, facts=facts, integration=integration_of(s.requested_job, status))
 
 
 def with_default_scheduler(job: Job, status: Status, gang: str) -> Status:

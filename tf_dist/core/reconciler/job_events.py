@@ -11,7 +11,7 @@ from typing import Final
 
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
 from tf_dist.core.integrations.dispatch import names_idle_scheduler
-from tf_dist.core.model.assignment import PendingReason, Resize
+from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.context import EmitEvent, ReconcileContext
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect, Job
@@ -62,15 +62,15 @@ _SAID_BY_OPERATOR: Final = frozenset({"JobSucceeded", "Suspended", "Resumed"})
 _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
 
 
-def job_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The events of what has become of the job since ``before``.
-
-    What its new status says already no later pass says again.
-    """
+def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
+    """The events of the changes since the start of the pass; no later pass repeats them."""
+    before = s.before
     yield from _transition_events(s.job, before, s.status)
-    yield from _node_events(before, s)
+    yield from _node_events(s)
     if s.job.dialect is Dialect.TFJOB_V1:
-        yield from operator_events(before, s)
+        yield from _exit_events(before, s)
+        yield from _waiting_events(before, s)
+        yield from _phase_events(before, s)
     yield from spec_events(before, s.status)
     yield from _container_events(before, s)
 
@@ -82,10 +82,10 @@ def _transition_events(job: Job, before: Status, after: Status) -> Iterator[Emit
         yield EmitEvent("Warning" if grave else "Normal", after.reason, after.message)
 
 
-def _node_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
+def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     """The event of a gang that keeps its size and is assigned other nodes, or none any more, for some of its pods."""
-    old, new, verdict = before.admission, s.status.admission, s.observed.verdict
-    if not isinstance(verdict, Resize) or old is None or new is None or old.granted != new.granted:
+    old, new, verdict = s.before.admission, s.status.admission, s.standing_resize
+    if verdict is None or old is None or new is None or old.granted != new.granted:
         return
     if verdict.message and new.placement == verdict.placement != old.placement:
         yield EmitEvent("Normal", NODES_REASSIGNED, verdict.message)
@@ -149,13 +149,6 @@ def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent
             pod, exit_ = latest
             text = f"{pod.replica} {exit_text(exit_)}; its container was restarted in its pod (restart {pod.restarts})"
             yield EmitEvent("Warning", "ContainerRestarted", text, routine=True)
-
-
-def operator_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The training operator's events about what has become of a TFJob since ``before``."""
-    yield from _exit_events(before, s)
-    yield from _waiting_events(before, s)
-    yield from _phase_events(before, s)
 
 
 def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:

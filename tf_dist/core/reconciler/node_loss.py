@@ -76,18 +76,18 @@ def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     blocked = AttemptBarrier.of(s.status, overdue_pods(s))
     stopping = AttemptBarrier.of(s.status, s.facts.stale)
     complete = s.status.admission is not None and s.status.admission.complete is not None
-    for spec in s.job.replica_specs:
-        ready = dependencies_met(s, spec)
-        for replica in spec.ids:
-            pod = s.facts.current.get(replica)
-            if replica in s.facts.succeeded or replica not in startable or backoff_until(s.status, replica) > s.now:
-                continue
-            if pod is not None:
-                waits = complete and not pod.has_node and not pod.deleting
-            else:
-                waits = blocked.blocks(replica) or (complete and ready and not stopping.blocks(replica))
-            if waits:
-                yield replica
+    ready = {spec.type for spec in s.job.replica_specs if dependencies_met(s, spec)}
+    for replica in s.facts.without_node(s.job):
+        pod = s.facts.current.get(replica)
+        if replica not in startable or backoff_until(s.status, replica) > s.now:
+            continue
+        if pod is not None:
+            waits = complete and pod.waits_for_node
+        else:
+            expected = replica.type in ready and not stopping.blocks(replica)
+            waits = blocked.blocks(replica) or (complete and expected)
+        if waits:
+            yield replica
 
 
 def _runs_without(s: ReconcileContext) -> bool:

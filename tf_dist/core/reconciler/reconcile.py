@@ -73,14 +73,14 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         # First: a controller that dies after it is continued from there.
         actions.append(WriteStatus(build_status(s)))
     # Before what may fail: what the status says already no later pass says again.
-    actions += job_events(before, s)
+    actions += job_events(s)
     if written and stored.created is None:
         actions += document_notes(s)
     if _fills_in_spec(s):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += sync_job(s)
     # Last: a controller that may not delete Commands has done all else by then.
-    actions += command_actions(before, s)
+    actions += command_actions(s)
     if _expired(job, s.status, s.now):
         return Plan(s.status, (*actions, DeleteJob()))
     return Plan(s.status, tuple(actions), s.next_of(_wake_at(s), None if written else write_at, _seen_at(s, actions)))
@@ -110,8 +110,8 @@ def _write_at(stored: Status, s: ReconcileContext) -> float | None:
 
 
 def _shown_within(s: ReconcileContext) -> float:
-    if isinstance(s.observed.verdict, Wait):
-        return max(SHOWN_WITHIN, WAITING_WITHIN_PER_RANK * s.observed.verdict.rank)
+    if isinstance(s.verdict, Wait):
+        return max(SHOWN_WITHIN, WAITING_WITHIN_PER_RANK * s.verdict.rank)
     started = any(replace(counts, pending=0) != NO_PODS for counts in s.status.counts.values())
     return SHOWN_WITHIN if started or s.status.phase is not Phase.PENDING else CREATED_WITHIN
 

@@ -23,7 +23,6 @@ from tf_dist.core.model.assignment import (
     PendingReason,
     Placement,
     Preempt,
-    Resize,
     Sizes,
     admitted_text,
     admitted_with,
@@ -65,10 +64,10 @@ def resize(s: ReconcileContext) -> Status | None:
     admission = s.status.admission
     if admission is None:
         return None
-    verdict = s.observed.verdict
+    verdict = s.standing_resize
     job, why = fallback_job(s.requested_job, s.status.fallback), ""
     place = admission
-    if isinstance(verdict, Resize):
+    if verdict is not None:
         place, why = admitted_with(admission, job, {**admission.granted, **verdict.sizes}), verdict.message
         place = replace(place, placement=verdict.placement)
     if not place.sizes:
@@ -150,8 +149,8 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
     for replica in waiting:
         attempts = attempts.next_pod(replica)
     status = replace(s.status, attempts=attempts, observed_replicas=s.status.observed_replicas.difference(waiting))
-    answered = isinstance(s.observed.verdict, Resize)  # about some of them at least: what it says comes first
-    if not answered and (requires_domain(s.job) or (due is not None and due <= s.now)):
+    # A verdict assigns nodes to some of them at least, and comes first.
+    if s.standing_resize is None and (requires_domain(s.job) or (due is not None and due <= s.now)):
         named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
         message = f"{s.status.message}; goes to any node that takes pods: {named}"
         return replace(status, admission=replace(place, placement=_without(place.placement, lost)), message=message)
@@ -169,13 +168,8 @@ def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
     place, closed = s.status.admission, s.observed.closed_nodes
     if place is None or not closed or not _may_unpin(s.job, place):
         return {}
-    homeless = {
-        replica
-        for replica in s.job.replicas
-        if replica not in s.facts.succeeded and ((pod := s.facts.current.get(replica)) is None or not pod.has_node)
-    }
-    seats = assign_nodes(s.job, place.placement, s.facts, homeless)
-    return {replica: node for replica, node in seats.items() if node in closed.get(replica.type, ())}
+    nodes = assign_nodes(s.job, place.placement, s.facts, s.facts.without_node(s.job))
+    return {replica: node for replica, node in nodes.items() if node in closed.get(replica.type, ())}
 
 
 def unpin_due_at(s: ReconcileContext) -> float | None:
@@ -209,8 +203,7 @@ def _exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: fl
 
 def _since(pod: PodView) -> float:
     """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
-    looks = bool(pod.unschedulable) and not pod.has_node and not pod.deleting
-    return pod.created_at if looks and pod.created_at is not None else float("inf")
+    return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else float("inf")
 
 
 def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
@@ -234,7 +227,7 @@ _DIGITS: Final = 36
 
 def requeue_preempted(s: ReconcileContext) -> Status | None:
     """The gang is preempted. The job's policy for evictions says whether it waits to be admitted again, or ends."""
-    verdict = s.observed.verdict
+    verdict = s.verdict
     if s.status.admission is None or not isinstance(verdict, Preempt):
         return None
     message = f"gave its place to {_preemptor(s.job, verdict)}" if verdict.by else "gave its place up"
@@ -328,7 +321,7 @@ def refused_pods(s: ReconcileContext) -> list[PodView]:
     place = s.status.admission
     if place is None or place.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
-    refused = [pod for pod in s.facts.current.values() if pod.unschedulable and not pod.has_node and not pod.deleting]
+    refused = [pod for pod in s.facts.current.values() if pod.unschedulable and pod.waits_for_node]
     short = bool(refused) and not gang_is_placed(s.job, s.facts)
     return sorted(refused, key=lambda pod: pod.replica) if short else []
 
@@ -414,16 +407,16 @@ def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
     at = s.status.admission.at if s.status.admission is not None else 0.0
     expected = not s.facts.stale and not s.status.backoffs
     startable = startable_replicas(s.job, s.status)
-    for spec in s.job.replica_specs:
-        for replica in spec.ids:
-            pod = s.facts.current.get(replica)
-            if replica in s.facts.succeeded or replica not in startable:
-                continue
-            if pod is None:
-                if expected and spec.depends is None and replica not in s.status.observed_replicas:
-                    yield replica, at
-            elif not pod.has_node and not pod.deleting:
-                yield replica, max(at, pod.created_at or at)
+    depends = {spec.type for spec in s.job.replica_specs if spec.depends is not None}
+    for replica in s.facts.without_node(s.job):
+        pod = s.facts.current.get(replica)
+        if replica not in startable:
+            continue
+        if pod is None:
+            if expected and replica.type not in depends and replica not in s.status.observed_replicas:
+                yield replica, at
+        elif pod.waits_for_node:
+            yield replica, max(at, pod.created_at or at)
 
 
 def _unplaced_text(s: ReconcileContext) -> str:

@@ -21,7 +21,6 @@ from typing import Final
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import (
     Admit,
-    Resize,
     Wait,
     admitted_text,
     admitted_with,
@@ -318,7 +317,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
         begun = parse_time(s.observed.stored_status.get("startTime"))
         admitted = replace(s.status, admission=Admission(s.now), start_time=s.now if begun is None else begun)
         return replace(admitted, reason="Admitted", message="its pods ran already when tf-dist took the job over")
-    verdict = s.observed.verdict
+    verdict = s.verdict
     if isinstance(verdict, Wait):
         return replace(s.status, reason=verdict.reason.value, message=verdict.message)
     if isinstance(verdict, Admit):
@@ -406,9 +405,6 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
         if s.status.phase in LIVE and following.phase not in LIVE:
             # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
             following = restarts.keep_container_restarts(s, following, s.facts.current)
-        if s.status.succeeded - following.succeeded and isinstance(s.observed.verdict, Resize):
-            # It counted on the capacity of replicas that had succeeded, and now run again.
-            s = replace(s, observed=replace(s.observed, verdict=None))
         s = with_status(s, following)
     after = _record(s)
     return updated(s, status=before if after == before else after)
