@@ -331,14 +331,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "taken-counts-as-failed",
-        "core/model/pod_events.py",
+        "core/reconciler/pod_classification.py",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica, disruption=taken)",
         "yield PodEvent(event=Event.POD_EVICTED, spec=spec, replica=replica)",
         "a pod that a user deleted spends a restart",
     ),
     Mutant(
         "old-pods-count",
-        "core/model/pod_events.py",
+        "core/reconciler/pod_classification.py",
         "or pod.attempt != status.attempts.label(replica)",
         'or pod.attempt.split(".")[0] != str(status.attempts.job)',
         "a pod that failed is taken for the one that is to follow it, and fails again",
@@ -352,7 +352,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "polite-end-is-success",
-        "core/model/pod_events.py",
+        "core/reconciler/pod_classification.py",
         "    if pod.deleting:\n        return False\n",
         "",
         "a worker that was told to stop, and does, has succeeded",

@@ -17,9 +17,9 @@ from tf_dist.client.stored_jobs import StoredJob, list_jobs, now
 from tf_dist.client.wait import wait_for
 from tf_dist.cluster.api import Cluster
 from tf_dist.cluster.api_errors import NotServed
-from tf_dist.core.model.pod_events import are
 from tf_dist.core.model.status import Phase
 from tf_dist.core.model.timestamps import parse_time
+from tf_dist.core.model.wording import are
 from tf_dist.core.pipeline.workflow_stop import OnTerm, StopDecision, decide_stop
 from tf_dist.errors import ClusterError, Conflict, NotFound
 

@@ -32,7 +32,7 @@ def argo_clean(
     """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
     from tf_dist.argo.launcher.step_cleanup import delete_workflow_jobs
     from tf_dist.client.connection import connect
-    from tf_dist.core.model.pod_events import counted
+    from tf_dist.core.model.wording import counted
     from tf_dist.errors import InvalidJob, Problem
 
     if not workflow_uid:

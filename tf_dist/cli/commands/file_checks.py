@@ -214,7 +214,7 @@ def _plan_report(job: Job, objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 def gang_text(job: Job) -> str:
     """How many of its pods have to start together, in words."""
-    from tf_dist.core.model.pod_events import are
+    from tf_dist.core.model.wording import are
 
     least, total = job.scheduling.min_available, len(job.replicas)
     return "1 pod" if total == 1 else f"at least {least} of {total} pods {are(least, 'starts', 'start together')}"

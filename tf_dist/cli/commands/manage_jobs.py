@@ -134,7 +134,7 @@ def scale(
 ) -> None:
     """Give a job another number of workers. Fewer: the last ones stop. More: they start when there is room."""
     from tf_dist.client.client import Client
-    from tf_dist.core.model.pod_events import counted
+    from tf_dist.core.model.wording import counted
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     job = client.get(name)
@@ -154,7 +154,7 @@ def _scaling_notes(job: StoredJob, before: int, workers: int) -> None:
     """What follows from it, where one would not expect it."""
     from tf_dist.core.model.assignment import replica_bounds, replica_counts, resize_restarts
     from tf_dist.core.model.job import Role
-    from tf_dist.core.model.pod_events import counted
+    from tf_dist.core.model.wording import counted
 
     after, place = replica_counts(job.job), job.status.admission
     worker = next(spec for spec in job.job.replica_specs if spec.role is Role.WORKER)

@@ -125,7 +125,7 @@ def _compare(make: Callable[[Scenario], Policy], scenarios: list[Scenario], *, r
 
 
 def _about(scenario: Scenario, seeds: int) -> str:
-    from tf_dist.core.model.pod_events import counted
+    from tf_dist.core.model.wording import counted
 
     cluster, jobs = scenario.cluster, counted(len(scenario.jobs), "job")
     gpus = f"{cluster.gpus} GPUs and " if cluster.gpus else ""

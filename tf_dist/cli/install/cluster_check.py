@@ -13,8 +13,8 @@ from tf_dist.cluster.api import QUEUES, VOLCANO_JOBS, Cluster, Object
 from tf_dist.core.gang.resources.admission_config import admission_config
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
 from tf_dist.core.integrations.dispatch import integration_of
-from tf_dist.core.model.pod_events import join_names
 from tf_dist.core.model.status_codec import MEMORY_CONDITION
+from tf_dist.core.model.wording import join_names
 from tf_dist.errors import Forbidden, InvalidJob, NotFound
 
 _PRESERVED: Final = "x-kubernetes-preserve-unknown-fields"

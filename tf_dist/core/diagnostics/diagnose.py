@@ -10,22 +10,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from tf_dist.core.model.assignment import (
-    PendingReason,
-    pending_reason,
-    replica_difference_text,
-    room_text,
-)
+from tf_dist.core.model.assignment import PendingReason, pending_reason, replica_difference_text
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import list_items, mapping
 from tf_dist.core.model.job import Document, Event, Job
 from tf_dist.core.model.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
-from tf_dist.core.model.pod_events import exit_text, share_text, signal_name, times_text
 from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
 from tf_dist.core.model.status import LIVE, PREEMPTED, START_TIMEOUT, STOPPED, SUSPENDED, Phase, Status
 from tf_dist.core.model.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.model.timestamps import format_time
+from tf_dist.core.model.wording import share_text, times_text
 from tf_dist.core.reconciler.job_context import read_context
+from tf_dist.core.reconciler.messages import exit_text, room_text, signal_name
 from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
 from tf_dist.core.reconciler.restarts import REPLICA_SUCCEEDED
 from tf_dist.core.reconciler.sync import backoff_until, creatable_replicas

@@ -52,7 +52,7 @@ from tf_dist.core.model.job import (
     TFConfigStyle,
 )
 from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS, TRAINING_OPERATOR
-from tf_dist.core.model.pod_events import counted
+from tf_dist.core.model.wording import counted
 from tf_dist.errors import Problem
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")

@@ -53,7 +53,7 @@ from tf_dist.core.model.job import (
     TFConfigStyle,
 )
 from tf_dist.core.model.names import KEPT_NAME, MAX_WORKERS, MIN_WORKERS, short_hash
-from tf_dist.core.model.pod_events import are, counted
+from tf_dist.core.model.wording import are, counted
 
 TYPES: Final = ("MASTER", "PS", "WORKER")
 DEFAULT_IMAGE: Final = "tensorflow/tensorflow:1.3.0"

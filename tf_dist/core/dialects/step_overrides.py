@@ -16,7 +16,7 @@ from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_item
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role
 from tf_dist.core.model.names import MAX_WORKERS
 from tf_dist.core.model.overrides import Override, apply_overrides
-from tf_dist.core.model.pod_events import are, counted
+from tf_dist.core.model.wording import are, counted
 from tf_dist.errors import InvalidJob, Problem
 
 _SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {

@@ -44,7 +44,7 @@ from tf_dist.core.model.job import (
     TFConfigStyle,
 )
 from tf_dist.core.model.names import GANG_SCHEDULER, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.model.pod_events import counted
+from tf_dist.core.model.wording import counted
 from tf_dist.errors import Problem
 
 DEFAULT_MAX_RETRY: Final = 3

@@ -31,8 +31,7 @@ from tf_dist.core.model.assignment import (
     requires_domain,
     topology_label,
 )
-from tf_dist.core.model.job import Job, ReplicaId, ReplicaSpec, priority_class
-from tf_dist.core.model.lifecycle_policy import policy_may_restart
+from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.model.status import NO_PODS, Phase, Status
 from tf_dist.core.model.timestamps import parse_duration
 
@@ -228,3 +227,10 @@ def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpe
     most = max(len(meant), spec.replicas, len(found))
     count = max(len(meant), max((index for index in found if index < most), default=-1) + 1)
     return tuple(found.get(index) or (meant[index] if index < len(meant) else "") for index in range(count))
+
+
+def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
+    """Whether a policy that waits for its timeout may yet restart a replica that has failed and was not restarted."""
+    restarts = (Action.RESTART_JOB, Action.RESTART_TASK, Action.RESTART_POD)
+    waiting = (rule for rule in (*spec.rules, *job.rules) if rule.timeout > 0 and rule.action in restarts)
+    return any(not rule.events.isdisjoint({Event.POD_EVICTED, Event.POD_FAILED}) for rule in waiting)

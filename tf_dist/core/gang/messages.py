@@ -21,8 +21,8 @@ from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Res
 from tf_dist.core.model import timestamps
 from tf_dist.core.model.assignment import PendingReason, Sizes, Wait
 from tf_dist.core.model.job import JobKey
-from tf_dist.core.model.pod_events import MAX_LISTED, are, counted, join_names
 from tf_dist.core.model.quantity import format_quantity
+from tf_dist.core.model.wording import MAX_LISTED, are, counted, join_names
 
 
 def time_of_day(time: float, now: float) -> str:

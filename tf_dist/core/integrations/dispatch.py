@@ -20,11 +20,11 @@ from tf_dist.core.model.context import (
     Delete,
     Integration,
     Observed,
+    PodClassification,
     ReconcileContext,
     ServedApis,
 )
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId
-from tf_dist.core.model.pod_events import classify_pods
 from tf_dist.core.model.pods import PodView
 from tf_dist.core.model.status import LIVE, Status
 from tf_dist.core.model.timestamps import round_time
@@ -155,7 +155,7 @@ def planned_context(job: Job) -> ReconcileContext:
         requested_job=job,
         job=job,
         status=status,
-        facts=classify_pods(job, status, ()),
+        facts=PodClassification({}, (), {}, frozenset()),
         observed=Observed(now=0.0, served=served),
         before=status,
         integration=scheduler,

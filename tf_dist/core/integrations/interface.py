@@ -18,6 +18,7 @@ from tf_dist.core.model.assignment import (
     PendingReason,
     Resize,
     Wait,
+    minimum_met,
     replica_change_text,
     replica_counts,
     start_counts,
@@ -25,8 +26,8 @@ from tf_dist.core.model.assignment import (
 from tf_dist.core.model.context import ApiResource, ReconcileContext, ServedApis, Update
 from tf_dist.core.model.fieldpath import mapping, mappings
 from tf_dist.core.model.job import Document, Job
-from tf_dist.core.model.pod_events import are, counted, join_names, minimum_met, placed_counts
 from tf_dist.core.model.quantity import format_quantity
+from tf_dist.core.model.wording import are, counted, join_names
 
 Body = dict[str, Any]
 
@@ -112,7 +113,7 @@ def condition_is_true(there: Document, type_: str) -> bool:
 
 def bound_verdict(s: ReconcileContext) -> Admit | None:
     """Admission of a gang of which enough pods are bound to nodes; None before."""
-    have, needed = placed_counts(s.facts), min_counts(s.job)
+    have, needed = s.facts.with_node, min_counts(s.job)
     # Tasks that come later count as there.
     have.update({type_: count for type_, count in start_counts(s.job).items() if type_ not in needed})
     enough = bool(needed) and minimum_met(s.job, have)

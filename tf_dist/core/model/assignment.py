@@ -10,7 +10,7 @@ indexes, which go first when a job shrinks, are those far from the rest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -18,7 +18,6 @@ from typing import Final
 
 from tf_dist.core.model import names
 from tf_dist.core.model.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
-from tf_dist.core.model.pod_events import PodClassification, are, share_text
 from tf_dist.core.model.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Admission, Status
 
 # How many replicas of each type, and how many of each type on which node.
@@ -38,18 +37,6 @@ def fallback_job(job: Job, number: int) -> Job:
     if not 0 < number <= len(job.fallbacks):
         return job
     return replace(job.fallbacks[number - 1], fallbacks=job.fallbacks)
-
-
-def fallback_text(job: Job, number: int) -> str:
-    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: which one, and how it differs."""
-    other = fallback_job(job, number)
-    pairs = zip(job.replica_specs, other.replica_specs, strict=True)
-    parts = [replica_difference_text(job, other)]
-    if other.scheduling.queue != job.scheduling.queue:
-        parts.append(f"queue {other.scheduling.queue or 'default'}")
-    if any(one.template != two.template for one, two in pairs):
-        parts.append("other pods")
-    return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
 
 
 def current_job(job: Job, status: Status, verdict: Verdict | None = None) -> Job:
@@ -118,6 +105,19 @@ def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
 
 def _least(job: Job, spec: ReplicaSpec) -> int:
     return spec.replicas if spec.role in _WHOLE else min(spec.replicas, max(_first(job, spec), spec.min_replicas))
+
+
+def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
+    """Whether so many pods of each type are the gang's minimum.
+
+    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
+    job's is smaller than their sum: then any pods will do.
+    """
+    tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
+    total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
+    counted = job.scheduling.min_available >= sum(tasks.values())
+    short = any(have.get(type_, 0) < count for type_, count in tasks.items())
+    return total >= job.scheduling.min_available and not (counted and short)
 
 
 # Those that the others need start first; evaluators, which only watch, come last.
@@ -225,68 +225,6 @@ def requires_domain(job: Job) -> bool:
     return bool(topology_label(job)) and job.annotations.get(names.TOPOLOGY_REQUIRED, "").lower() == "true"
 
 
-def waiting_for_room(job: Job, status: Status) -> int:
-    """How many replicas of an admitted job wait for room, after the others have started."""
-    return len(job.replicas) - len(startable_replicas(job, status))
-
-
-def assign_nodes(
-    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
-) -> dict[ReplicaId, str]:
-    """The nodes of these replicas, which have none yet: that to which its pod is pinned, else its own, else any other
-    one of its type; if that is free.
-
-    ``job`` has its granted size. Other replicas keep their nodes. A replica for which none is free is left out: the
-    scheduler of the cluster finds a node for it.
-    """
-    found: dict[ReplicaId, str] = {}
-    for type_ in {replica.type for replica in wanted} if placement else ():
-        found |= _of_type(job, placement, facts, type_)
-    return {replica: node for replica, node in found.items() if replica in wanted}
-
-
-def waiting_for_leaving_pods(
-    job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
-) -> frozenset[ReplicaId]:
-    """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what was granted."""
-    leaving = Counter((pod.replica.type, node) for pod in facts.stale if (node := pod.node or pod.pinned))
-    if not placement or not leaving:
-        return frozenset()
-    free = Counter({(type_, node): count for type_, nodes in placement.items() for node, count in nodes.items()})
-    free.subtract(leaving)
-    free.subtract((replica.type, pod.node) for replica, pod in facts.current.items() if pod.node)
-    seats = assign_nodes(job, placement, facts, job.replicas)
-    free.subtract((replica.type, node) for replica, node in seats.items() if replica in facts.current)
-    found: set[ReplicaId] = set()
-    for replica in sorted(seats.keys() & set(wanted)):
-        seat = replica.type, seats[replica]
-        if free[seat] > 0:
-            free[seat] -= 1
-        else:
-            found.add(replica)
-    return frozenset(found)
-
-
-def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: str) -> dict[ReplicaId, str]:
-    listed = replica_nodes(job, placement, type_)
-    free = Counter(listed)
-    free.subtract(pod.node for replica, pod in facts.current.items() if replica.type == type_ and pod.node)
-    waiting = [replica for replica in facts.without_node(job) if replica.type == type_]
-    pinned = {replica: pod.pinned for replica in waiting if (pod := facts.current.get(replica)) and pod.pinned}
-    own = {replica: listed[replica.index] for replica in waiting if replica.index < len(listed)}
-    found: dict[ReplicaId, str] = {}
-    for wished in (pinned, own):
-        for replica, node in wished.items():
-            if replica not in found and free[node] > 0:
-                found[replica] = node
-                free[node] -= 1
-    for replica in waiting:
-        if replica not in found and (node := next((node for node in listed if free[node] > 0), "")):
-            found[replica] = node
-            free[node] -= 1
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
     """The gang may start, with ``sizes`` pods per type (empty: as many as it wants), on the nodes of ``placement``.
@@ -388,34 +326,3 @@ def replica_difference_text(asked: Job, sized: Job) -> str:
     """``3 worker instead of 5``, for every type that has another number of replicas than asked for; "" if none has."""
     pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
     return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)
-
-
-def room_text(job: Job, status: Status) -> str:
-    """``; 2 more wait for room``, if any replicas do. ``job`` has its granted size."""
-    waiting = waiting_for_room(job, status)
-    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for room" if waiting else ""
-
-
-BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
-
-
-def admitted_text(job: Job, status: Status) -> str:
-    """With how many replicas of those it asks for a job has just been admitted; by what, where nodes are not seen."""
-    return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
-
-
-def _admitted_unseen(place: Admission | None) -> bool:
-    """Whether a controller that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
-    return place is not None and not place.placement and not place.by and place.complete is None
-
-
-def _places_text(job: Job, status: Status) -> str:
-    sized = current_job(job, status)
-    smaller = replica_difference_text(job, sized)
-    waiting = waiting_for_room(sized, status)
-    if not waiting:
-        count = len(sized.replicas)
-        whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
-        return f"begins with {smaller}" if smaller else whole
-    text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
-    return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")

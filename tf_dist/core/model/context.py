@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.core.model.assignment import PendingReason, Resize, Verdict
+from tf_dist.core.model.assignment import PendingReason, Resize, Verdict, minimum_met
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Document, Job, ReplicaId
-from tf_dist.core.model.lifecycle_policy import next_policy_timeout
-from tf_dist.core.model.pod_events import PodClassification
-from tf_dist.core.model.status import AcceptedSpec, RefusedSpec, Status
+from tf_dist.core.model.status import NO_PODS, AcceptedSpec, Counts, RefusedSpec, Status
 from tf_dist.core.model.timestamps import round_time
 
 if TYPE_CHECKING:
@@ -48,6 +47,46 @@ class ServedApis:
     shared: Mapping[tuple[str, str], Document] = field(default_factory=dict)
     priorities: Mapping[str, int] = field(default_factory=dict)
     assume_served: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodClassification:
+    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
+
+    ``departed``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
+    """
+
+    current: Mapping[ReplicaId, PodView]
+    stale: tuple[PodView, ...]
+    counts: Mapping[str, Counts]
+    succeeded: frozenset[ReplicaId]
+    departed: Mapping[ReplicaId, PodView] = field(default_factory=dict)
+
+    def count(self, type_: str) -> Counts:
+        """Pods of a type by what they do."""
+        return self.counts.get(type_, NO_PODS)
+
+    def without_node(self, job: Job) -> tuple[ReplicaId, ...]:
+        """The replicas that have not succeeded and have no node: no pod, or one that has not been scheduled."""
+        waiting = (replica for replica in job.replicas if replica not in self.succeeded)
+        return tuple(one for one in waiting if (pod := self.current.get(one)) is None or not pod.has_node)
+
+    @property
+    def with_node(self) -> Counter[str]:
+        """How many replicas of each type have a node or have succeeded."""
+        found = Counter(replica.type for replica, pod in self.current.items() if pod.has_node)
+        found.update(
+            replica.type for replica in self.succeeded if (pod := self.current.get(replica)) is None or not pod.has_node
+        )
+        return found
+
+    def gang_has_nodes(self, job: Job) -> bool:
+        """Whether the gang's minimum has nodes or has succeeded."""
+        return minimum_met(job, self.with_node)
+
+    def total(self) -> Counts:
+        """Pods of the whole job by what they do."""
+        return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +127,6 @@ class ReconcileContext:
         """
         lapsed = self.before.succeeded - self.status.succeeded
         return self.verdict if isinstance(self.verdict, Resize) and not lapsed else None
-
-    @property
-    def policy_pending(self) -> bool:
-        """Whether a policy waits for its timeout: other rules must not anticipate what it will do then."""
-        return next_policy_timeout(self.job, self.status, self.facts, self.now) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

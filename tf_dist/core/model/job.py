@@ -451,6 +451,11 @@ class Job:
         """Every replica the job wants, in document order."""
         return tuple(replica for spec in self.replica_specs for replica in spec.ids)
 
+    @property
+    def training_specs(self) -> tuple[ReplicaSpec, ...]:
+        """The replica specs whose end is the end of the job: all but parameter servers, which run until stopped."""
+        return tuple(spec for spec in self.replica_specs if spec.role is not Role.PS) or self.replica_specs
+
 
 # Kueue's ``OrderedReplicaTypes`` of a TFJob; the specs of v1 are a mapping, which has no order.
 _PRIORITY_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.WORKER, Role.EVALUATOR, Role.OTHER)

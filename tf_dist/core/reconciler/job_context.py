@@ -17,10 +17,10 @@ from tf_dist.core.model.assignment import current_job
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import mappings, number, updated
 from tf_dist.core.model.job import Job
-from tf_dist.core.model.pod_events import classify_pods
 from tf_dist.core.model.pods import NODE_LOST, Disruption, PodView
 from tf_dist.core.model.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
 from tf_dist.core.model.timestamps import format_time, round_time
+from tf_dist.core.reconciler.pod_classification import classify_pods
 from tf_dist.core.reconciler.requeue import NODE_EXCLUDED_FOR, requeue_backoff
 
 

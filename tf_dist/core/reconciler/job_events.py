@@ -15,7 +15,6 @@ from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.context import EmitEvent, ReconcileContext
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect, Job
-from tf_dist.core.model.pod_events import exit_text, held_text
 from tf_dist.core.model.pods import PodPhase
 from tf_dist.core.model.status import (
     COMMAND_ISSUED,
@@ -30,6 +29,7 @@ from tf_dist.core.model.status import (
     Phase,
     Status,
 )
+from tf_dist.core.reconciler.messages import exit_text, held_text
 from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED
 from tf_dist.core.reconciler.tfjob_messages import phase_text, resumed_text
 

@@ -31,10 +31,10 @@ from tf_dist.core.model.assignment import (
 )
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.job import DisruptionPolicy, Event, ReplicaId
-from tf_dist.core.model.pod_events import gang_is_placed, join_names
 from tf_dist.core.model.pods import PodView, UnreadyNode
 from tf_dist.core.model.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
 from tf_dist.core.model.timestamps import format_time, round_time
+from tf_dist.core.model.wording import join_names
 from tf_dist.core.reconciler.requeue import requeue, with_size
 from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until, dependencies_met
 
@@ -94,7 +94,7 @@ def _runs_without(s: ReconcileContext) -> bool:
     """Whether what has nodes is the gang's minimum, and the others may wait for theirs as long as it takes."""
     least = replica_bounds(s.job)
     elastic = any(least[spec.type][0] < spec.replicas for spec in s.job.replica_specs)
-    return not elastic and gang_is_placed(s.job, s.facts)
+    return not elastic and s.facts.gang_has_nodes(s.job)
 
 
 def track_completeness(s: ReconcileContext) -> Status:

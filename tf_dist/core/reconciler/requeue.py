@@ -24,12 +24,10 @@ from tf_dist.core.model.assignment import (
     Placement,
     Preempt,
     Sizes,
-    admitted_text,
     admitted_with,
-    assign_nodes,
     bounded_counts,
     fallback_job,
-    fallback_text,
+    minimum_met,
     placement_within,
     replica_change_text,
     replica_counts,
@@ -40,9 +38,7 @@ from tf_dist.core.model.assignment import (
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId
-from tf_dist.core.model.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.model.names import short_hash
-from tf_dist.core.model.pod_events import PodEvent, describe_events, gang_is_placed, join_names, minimum_met
 from tf_dist.core.model.pods import Disruption, PodPhase, PodView
 from tf_dist.core.model.status import (
     LIVE,
@@ -56,7 +52,12 @@ from tf_dist.core.model.status import (
     Status,
 )
 from tf_dist.core.model.timestamps import format_time, round_time
+from tf_dist.core.model.wording import join_names
 from tf_dist.core.reconciler import restarts
+from tf_dist.core.reconciler.assigned_nodes import assign_nodes
+from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
+from tf_dist.core.reconciler.messages import admitted_text, describe_events, fallback_text
+from tf_dist.core.reconciler.pod_classification import PodEvent
 
 
 def resize(s: ReconcileContext) -> Status | None:
@@ -322,7 +323,7 @@ def refused_pods(s: ReconcileContext) -> list[PodView]:
     if place is None or place.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
     refused = [pod for pod in s.facts.current.values() if pod.unschedulable and pod.waits_for_node]
-    short = bool(refused) and not gang_is_placed(s.job, s.facts)
+    short = bool(refused) and not s.facts.gang_has_nodes(s.job)
     return sorted(refused, key=lambda pod: pod.replica) if short else []
 
 

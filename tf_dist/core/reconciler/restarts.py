@@ -14,11 +14,13 @@ from typing import Final
 from tf_dist.core.model import pods
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec
-from tf_dist.core.model.lifecycle_policy import DecidedEvents
 from tf_dist.core.model.names import MAX_DISRUPTIONS
-from tf_dist.core.model.pod_events import PodEvent, are, derive_events, describe_events, exit_text, times_text
 from tf_dist.core.model.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.model.timestamps import round_time
+from tf_dist.core.model.wording import are, times_text
+from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents
+from tf_dist.core.reconciler.messages import describe_events, exit_text
+from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events
 
 # The event of a failure that is none: a success that a restart policy restarted until the budget was spent.
 REPLICA_SUCCEEDED: Final = "ReplicaSucceeded"

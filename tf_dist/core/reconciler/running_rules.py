@@ -10,26 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.model.assignment import room_text, startable_replicas
+from tf_dist.core.model.assignment import startable_replicas
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Event
-from tf_dist.core.model.lifecycle_policy import decide_action, policy_timeouts
-from tf_dist.core.model.pod_events import (
-    PodEvent,
-    derive_events,
-    describe_events,
-    event_key,
-    eviction_key,
-    held_pods,
-    held_text,
-    join_names,
-    share_text,
-)
 from tf_dist.core.model.pods import HOLDING_REASONS, PodPhase, PodView
 from tf_dist.core.model.status import RUNNING, START_TIMEOUT, UNSCHEDULABLE, Failure, Phase, Status
 from tf_dist.core.model.timestamps import round_time
+from tf_dist.core.model.wording import join_names, share_text
 from tf_dist.core.reconciler import restarts
+from tf_dist.core.reconciler.lifecycle_policy import decide_action, policy_timeouts
+from tf_dist.core.reconciler.messages import describe_events, held_text, room_text
+from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, event_key, eviction_key, held_pods
 from tf_dist.core.reconciler.requeue import refused_pods
 
 _PODS_PENDING: Final = "PodsPending"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.integrations.dispatch import decorate_pod, integration_actions, takes_pods
-from tf_dist.core.model.assignment import PendingReason, assign_nodes, startable_replicas, waiting_for_leaving_pods
+from tf_dist.core.model.assignment import PendingReason, startable_replicas
 from tf_dist.core.model.context import Action, Create, Delete, EnsureKeys, ReconcileContext, Update
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
@@ -21,6 +21,7 @@ from tf_dist.core.model.names import replica_name
 from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED, PodView
 from tf_dist.core.model.status import LIVE, START_TIMEOUT, STOPPED, Status
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
+from tf_dist.core.reconciler.assigned_nodes import assign_nodes, waiting_for_leaving_pods
 from tf_dist.core.reconciler.requeue import replicas_on_closed_nodes, schedule_timeout
 
 # Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.

@@ -19,40 +19,20 @@ from math import inf
 from typing import Final
 
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import (
-    Admit,
-    Wait,
-    admitted_text,
-    admitted_with,
-    fallback_job,
-    fallback_text,
-    replica_counts,
-)
+from tf_dist.core.model.assignment import Admit, Wait, admitted_with, fallback_job, replica_counts
 from tf_dist.core.model.context import ReconcileContext, matching_replicas
 from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
-from tf_dist.core.model.lifecycle_policy import (
-    END_PHASES,
-    DecidedEvents,
-    most_severe_action,
-    next_policy_timeout,
-)
-from tf_dist.core.model.pod_events import (
-    classify_pods,
-    counted,
-    derive_events,
-    describe_event,
-    describe_events,
-    gang_is_placed,
-    training_specs,
-)
 from tf_dist.core.model.pods import PodPhase, PodView
 from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
 from tf_dist.core.model.status_codec import runs_under_other_controller
 from tf_dist.core.model.timestamps import parse_time, round_time
+from tf_dist.core.model.wording import counted
 from tf_dist.core.reconciler import restarts, sync
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
 from tf_dist.core.reconciler.job_context import node_loss_times, with_status
+from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action, next_policy_timeout
+from tf_dist.core.reconciler.messages import admitted_text, describe_event, describe_events, fallback_text
 from tf_dist.core.reconciler.node_loss import (
     next_overdue_at,
     overdue_pods,
@@ -61,6 +41,7 @@ from tf_dist.core.reconciler.node_loss import (
     track_completeness,
     wait_for_lost_nodes,
 )
+from tf_dist.core.reconciler.pod_classification import classify_pods, derive_events
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_objects,
     leave_closed_nodes,
@@ -189,7 +170,7 @@ def policy_due_at(s: ReconcileContext) -> float | None:
     """When the next timeout of a policy expires, or the next pod is lost with its node."""
     dated = (counts.pending or counts.failed or counts.terminating for counts in s.facts.counts.values())
     timed = s.status.policy_timeouts or any(dated)
-    timeout = next_policy_timeout(s.job, s.status, s.facts, s.now) if timed else None
+    timeout = next_policy_timeout(s) if timed else None
     return s.next_of(timeout, *node_loss_times(s))
 
 
@@ -231,7 +212,7 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
     done = f"{counted(succeeded, 'replica')} succeeded"
     if counting.min_success is not None and succeeded >= counting.min_success:
         return s.status.with_phase(Phase.COMPLETING, s.now, "MinSuccess", f"{done} (minSuccess)")
-    if not _all_ended(s) or s.policy_pending:
+    if not _all_ended(s) or next_policy_timeout(s) is not None:
         return None
     if counting.min_success is None and _enough(s, counting):
         return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", done)
@@ -240,7 +221,7 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
 
 
 def _all_ended(s: ReconcileContext) -> bool:
-    judged = [spec for spec in training_specs(s.job) if spec.replicas]
+    judged = [spec for spec in s.job.training_specs if spec.replicas]
     return bool(judged) and all(_has_ended(s, spec) for spec in judged)
 
 
@@ -258,7 +239,7 @@ def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:
 
     A parameter server counts as succeeded: the replicas that needed it have ended.
     """
-    judged = {spec.type for spec in training_specs(s.job)}
+    judged = {spec.type for spec in s.job.training_specs}
     done = {
         spec.type: s.facts.count(spec.type).succeeded if spec.type in judged else spec.replicas
         for spec in s.job.replica_specs
@@ -281,7 +262,7 @@ def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
     if not s.job.success:
         return None
     lost = [_lost(s, rule.type, rule.index) for rule in s.job.success]
-    if None in lost or s.policy_pending:
+    if None in lost or next_policy_timeout(s) is not None:
         return None
     message = f"{lost[0]} has failed, no policy restarts it, and without it the job cannot succeed"
     failed = {replica for replica in lost if replica is not None}
@@ -464,7 +445,7 @@ def _admission(s: ReconcileContext) -> Admission | None:
     place = s.status.admission
     if s.status.phase not in LIVE or place is None or place.complete is not None:
         return place
-    return replace(place, complete=s.now) if gang_is_placed(s.job, s.facts) else place
+    return replace(place, complete=s.now) if s.facts.gang_has_nodes(s.job) else place
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tf_dist.core.model.job import Action, DisruptionPolicy, Event, Job, ReplicaSpec, Rule
-from tf_dist.core.model.pod_events import PodClassification, PodEvent, derive_events, event_key
+from tf_dist.core.model.context import PodClassification, ReconcileContext
+from tf_dist.core.model.job import Action, DisruptionPolicy, Event, Job, Rule
 from tf_dist.core.model.status import SCHEDULER_PREEMPTION, Phase, Status
 from tf_dist.core.model.timestamps import round_time
+from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, event_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +108,10 @@ def _default(occurrence: PodEvent) -> PolicyDecision:
     return _DEFAULTS.get(occurrence.event, NO_ACTION)
 
 
-def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
-    """Whether a policy that waits for its timeout may yet restart a replica that has failed and was not restarted."""
-    waiting = (rule for rule in (*spec.rules, *job.rules) if rule.timeout > 0 and rule.action in _RESTARTS)
-    return any(not rule.events.isdisjoint(_ALSO[Event.POD_EVICTED]) for rule in waiting)
-
-
-def next_policy_timeout(job: Job, status: Status, facts: PodClassification, now: float) -> float | None:
+def next_policy_timeout(s: ReconcileContext) -> float | None:
     """When the first timeout of a policy expires; None if none waits for its timeout."""
-    dues = (decide_action(job, occurrence, now).due for occurrence in derive_events(job, status, facts))
+    events = derive_events(s.job, s.status, s.facts)
+    dues = (decide_action(s.job, occurrence, s.now).due for occurrence in events)
     return min((due for due in dues if due is not None), default=None)
 
 

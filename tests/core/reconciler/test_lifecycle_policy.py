@@ -18,9 +18,9 @@ from tests.core.builders import (
     volcano_job,
 )
 from tf_dist.core.model.job import ANY_EXIT, Action, Event, ExitCodes, Job, ReplicaId, ReplicaSpec, Rule
-from tf_dist.core.model.lifecycle_policy import SEVERITY, PolicyDecision, decide_action
-from tf_dist.core.model.pod_events import PodEvent
 from tf_dist.core.model.pods import Exit
+from tf_dist.core.reconciler.lifecycle_policy import SEVERITY, PolicyDecision, decide_action
+from tf_dist.core.reconciler.pod_classification import PodEvent
 
 EXITS = {
     "1": Exit(1),

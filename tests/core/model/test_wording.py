@@ -8,7 +8,7 @@ from tests.core.builders import ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import started
 from tests.core.world import World
 from tf_dist.core.model.assignment import Admit
-from tf_dist.core.model.pod_events import counted, share_text, times_text
+from tf_dist.core.model.wording import counted, share_text, times_text
 
 
 def test_counts_nouns() -> None:

@@ -1,45 +1,15 @@
-"""Classification of a job's pods, the events derived from it, and the sentences that describe them."""
+"""Classification of a job's pods, and the events derived from it."""
 
 from __future__ import annotations
 
-import re
-import signal
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from tf_dist.core.model.job import Event, Job, ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model.context import PodClassification
+from tf_dist.core.model.job import Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.model.pods import DEADLINE_EXCEEDED, POD_DELETED, Disruption, Exit, PodPhase, PodView
-from tf_dist.core.model.status import NO_PODS, Attempts, Counts, Status
+from tf_dist.core.model.status import Attempts, Counts, Status
 from tf_dist.core.model.timestamps import end_of_second
-
-
-@dataclass(frozen=True, slots=True)
-class PodClassification:
-    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
-
-    ``departed``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
-    """
-
-    current: Mapping[ReplicaId, PodView]
-    stale: tuple[PodView, ...]
-    counts: Mapping[str, Counts]
-    succeeded: frozenset[ReplicaId]
-    departed: Mapping[ReplicaId, PodView] = field(default_factory=dict)
-
-    def count(self, type_: str) -> Counts:
-        """Pods of a type by what they do."""
-        return self.counts.get(type_, NO_PODS)
-
-    def without_node(self, job: Job) -> tuple[ReplicaId, ...]:
-        """The replicas that have not succeeded and have no node: no pod, or one that has not been scheduled."""
-        waiting = (replica for replica in job.replicas if replica not in self.succeeded)
-        return tuple(one for one in waiting if (pod := self.current.get(one)) is None or not pod.has_node)
-
-    def total(self) -> Counts:
-        """Pods of the whole job by what they do."""
-        return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +213,7 @@ def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:
 def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
     """Volcano's Unknown: a part of the gang runs that is less than its minimum, and another part cannot be placed."""
     stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
-    if stuck is None or gang_is_placed(job, facts):
+    if stuck is None or facts.gang_has_nodes(job):
         return
     if any(counts.running for counts in facts.counts.values()):
         spec = job.spec(stuck.replica.type)
@@ -251,162 +221,6 @@ def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
             yield PodEvent(event=Event.UNKNOWN, spec=spec, replica=stuck.replica)
 
 
-def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
-    """Whether so many pods of each type are the gang's minimum.
-
-    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
-    job's is smaller than their sum: then any pods will do.
-    """
-    tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
-    total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
-    counted = job.scheduling.min_available >= sum(tasks.values())
-    short = any(have.get(type_, 0) < count for type_, count in tasks.items())
-    return total >= job.scheduling.min_available and not (counted and short)
-
-
-def gang_is_placed(job: Job, facts: PodClassification) -> bool:
-    """Whether the gang's minimum has nodes or has succeeded."""
-    return minimum_met(job, placed_counts(facts))
-
-
-def placed_counts(facts: PodClassification) -> Counter[str]:
-    """How many replicas of each type have a node or have succeeded."""
-    placed = Counter(replica.type for replica, pod in facts.current.items() if pod.has_node)
-    placed.update(replica.type for replica in facts.succeeded if not _on_node(facts, replica))
-    return placed
-
-
-def _on_node(facts: PodClassification, replica: ReplicaId) -> bool:
-    pod = facts.current.get(replica)
-    return pod is not None and pod.has_node
-
-
-def training_specs(job: Job) -> tuple[ReplicaSpec, ...]:
-    """The replica specs whose end is the end of the job: all but parameter servers, which run until stopped."""
-    return tuple(spec for spec in job.replica_specs if spec.role is not Role.PS) or job.replica_specs
-
-
-_SIGNAL_BASE: Final = 128
-
-
-def signal_name(code: int | None) -> str:
-    """The signal that an exit code of 128+n (or -n) stands for, "" for none."""
-    number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
-    return signal.Signals(number).name if number in {*signal.Signals} else ""
-
-
-def exit_text(exit_: Exit | None) -> str:
-    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
-
-    Where another container failed than the one that trains, that one is named.
-    """
-    if exit_ is not None and exit_.container:
-        return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
-    if exit_ is not None and exit_.beside is not None:
-        name, other = exit_.beside
-        return f"has failed: its container {name} {exit_text(other)}, its container that trains with code {exit_.code}"
-    if exit_ is None or (exit_.code is None and not exit_.reason):
-        return "failed without an exit code"
-    if exit_.out_of_memory:
-        return f"was killed for its memory (OOMKilled, code {exit_.code})"
-    if exit_.never_runs:
-        return ": ".join(filter(None, ("cannot start", exit_.reason, exit_.message[:_LONGEST_DETAIL])))
-    if exit_.code is None:
-        return f"failed: {exit_.reason}"
-    name = signal_name(exit_.code)
-    special = exit_.reason if exit_.reason not in ("", "Error", "Completed") else ""
-    detail = ", ".join(part for part in (name, special) if part)
-    return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """``1 worker``, ``2 workers``; ``plural``: where that is not the noun with an s."""
-    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
-
-
-def are(count: int, singular: str = "is", plural: str = "are") -> str:
-    """The verb for so many."""
-    return singular if count == 1 else plural
-
-
-def share_text(part: int, total: int) -> str:
-    """``1 of 1 replica is``, ``2 of 3 replicas are``."""
-    return f"{part} of {counted(total, 'replica')} {are(1 if total == 1 else part)}"
-
-
-def times_text(count: int) -> str:
-    """``once``, ``2 times``."""
-    return "once" if count == 1 else f"{count} times"
-
-
-MAX_LISTED: Final = 3
-
-
-def join_names(things: Sequence[object], total: int | None = None) -> str:
-    """The first few things by name, and how many more there are; of ``total``, where only the first are known."""
-    more = (len(things) if total is None else total) - MAX_LISTED
-    return ", ".join(map(str, things[:MAX_LISTED])) + (f" and {more} more" if more > 0 else "")
-
-
 def held_pods(facts: PodClassification) -> list[PodView]:
     """The present pods that something keeps from running, in the order of their replicas."""
     return sorted((pod for pod in facts.current.values() if pod.held_by), key=lambda pod: pod.replica)
-
-
-def held_text(pods: Sequence[PodView]) -> str:
-    """``ps-0 waits: CrashLoopBackOff``; of several pods, what holds the first, and all that are held by the same."""
-    reason = pods[0].held_by
-    alike = [pod.replica for pod in pods if pod.held_by == reason]
-    what = _what_holds(pods[0])
-    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
-
-
-# Reasons whose messages name an object and stay the same for as long as the container waits.
-_NAMING_REASONS: Final = frozenset(
-    {"CreateContainerConfigError", "ErrImageEntrypoint", "ErrImageNeverPull", "InvalidImageName"}
-)
-_IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
-_LONGEST_DETAIL: Final = 300
-
-
-def _what_holds(pod: PodView) -> str:
-    """The secret, key or image that a held pod lacks, as far as its kubelet names it.
-
-    Of an image only the name: the kubelet's messages alternate, and each would be another status.
-    """
-    message = pod.waiting[1] if pod.waiting else ""
-    if pod.held_by in _NAMING_REASONS:
-        return message[:_LONGEST_DETAIL]
-    found = _IMAGE.search(message) if pod.held_by == "ImagePullBackOff" else None
-    return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""
-
-
-def describe_event(job: Job, occurrence: PodEvent) -> str:
-    """One sentence about an occurrence, without a full stop."""
-    who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name
-    match occurrence.event:
-        case Event.POD_FAILED:
-            return f"{who} {exit_text(occurrence.exit)}"
-        case Event.POD_EVICTED:
-            if occurrence.disruption is not None:
-                return f"{who} {occurrence.disruption}"
-            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if (exit_ := occurrence.exit) else ""
-            return f"{who} was evicted" + (f" ({said})" if said else "")
-        case Event.NODE_LOST:
-            return f"{who} {occurrence.disruption or 'is lost with its node'}"
-        case Event.POD_PENDING:
-            return f"{who} has been pending for longer than its policy allows"
-        case Event.TASK_COMPLETED:
-            count = occurrence.spec.replicas
-            return f"all {count} {who} replicas succeeded" if count > 1 else f"the {who} replica succeeded"
-        case Event.TASK_FAILED:
-            return f"the containers of {who} were restarted too often (maxRetry={occurrence.spec.container_restarts})"
-        case Event.UNKNOWN:
-            return f"{who} cannot be scheduled while other replicas of {job.key.name} run"
-
-
-def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
-    """The first few of several occurrences, and how many more there are."""
-    sentences = [describe_event(job, occurrence) for occurrence in occurrences]
-    more = len(sentences) - MAX_LISTED
-    return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")

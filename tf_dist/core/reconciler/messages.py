@@ -1,0 +1,156 @@
+"""Sentences about a job, its pods and their events, for the message of its status."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tf_dist.core.model.assignment import current_job, fallback_job, replica_difference_text, startable_replicas
+from tf_dist.core.model.job import Event, Job
+from tf_dist.core.model.pods import Exit, PodView
+from tf_dist.core.model.status import Admission, Status
+from tf_dist.core.model.wording import MAX_LISTED, are, join_names, share_text
+from tf_dist.core.reconciler.pod_classification import PodEvent
+
+
+def fallback_text(job: Job, number: int) -> str:
+    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: which one, and how it differs."""
+    other = fallback_job(job, number)
+    pairs = zip(job.replica_specs, other.replica_specs, strict=True)
+    parts = [replica_difference_text(job, other)]
+    if other.scheduling.queue != job.scheduling.queue:
+        parts.append(f"queue {other.scheduling.queue or 'default'}")
+    if any(one.template != two.template for one, two in pairs):
+        parts.append("other pods")
+    return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
+
+
+def waiting_for_room(job: Job, status: Status) -> int:
+    """How many replicas of an admitted job wait for room, after the others have started."""
+    return len(job.replicas) - len(startable_replicas(job, status))
+
+
+def room_text(job: Job, status: Status) -> str:
+    """``; 2 more wait for room``, if any replicas do. ``job`` has its granted size."""
+    waiting = waiting_for_room(job, status)
+    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for room" if waiting else ""
+
+
+BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
+
+
+def admitted_text(job: Job, status: Status) -> str:
+    """With how many replicas of those it asks for a job has just been admitted; by what, where nodes are not seen."""
+    return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
+
+
+def _admitted_unseen(place: Admission | None) -> bool:
+    """Whether a controller that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
+    return place is not None and not place.placement and not place.by and place.complete is None
+
+
+def _places_text(job: Job, status: Status) -> str:
+    sized = current_job(job, status)
+    smaller = replica_difference_text(job, sized)
+    waiting = waiting_for_room(sized, status)
+    if not waiting:
+        count = len(sized.replicas)
+        whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
+        return f"begins with {smaller}" if smaller else whole
+    text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
+    return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")
+
+
+_SIGNAL_BASE: Final = 128
+
+
+def signal_name(code: int | None) -> str:
+    """The signal that an exit code of 128+n (or -n) stands for, "" for none."""
+    number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
+    return signal.Signals(number).name if number in {*signal.Signals} else ""
+
+
+def exit_text(exit_: Exit | None) -> str:
+    """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
+
+    Where another container failed than the one that trains, that one is named.
+    """
+    if exit_ is not None and exit_.container:
+        return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
+    if exit_ is not None and exit_.beside is not None:
+        name, other = exit_.beside
+        return f"has failed: its container {name} {exit_text(other)}, its container that trains with code {exit_.code}"
+    if exit_ is None or (exit_.code is None and not exit_.reason):
+        return "failed without an exit code"
+    if exit_.out_of_memory:
+        return f"was killed for its memory (OOMKilled, code {exit_.code})"
+    if exit_.never_runs:
+        return ": ".join(filter(None, ("cannot start", exit_.reason, exit_.message[:_LONGEST_DETAIL])))
+    if exit_.code is None:
+        return f"failed: {exit_.reason}"
+    name = signal_name(exit_.code)
+    special = exit_.reason if exit_.reason not in ("", "Error", "Completed") else ""
+    detail = ", ".join(part for part in (name, special) if part)
+    return f"exited with code {exit_.code}" + (f" ({detail})" if detail else "")
+
+
+def held_text(pods: Sequence[PodView]) -> str:
+    """``ps-0 waits: CrashLoopBackOff``; of several pods, what holds the first, and all that are held by the same."""
+    reason = pods[0].held_by
+    alike = [pod.replica for pod in pods if pod.held_by == reason]
+    what = _what_holds(pods[0])
+    return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
+
+
+# Reasons whose messages name an object and stay the same for as long as the container waits.
+_NAMING_REASONS: Final = frozenset(
+    {"CreateContainerConfigError", "ErrImageEntrypoint", "ErrImageNeverPull", "InvalidImageName"}
+)
+_IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
+_LONGEST_DETAIL: Final = 300
+
+
+def _what_holds(pod: PodView) -> str:
+    """The secret, key or image that a held pod lacks, as far as its kubelet names it.
+
+    Of an image only the name: the kubelet's messages alternate, and each would be another status.
+    """
+    message = pod.waiting[1] if pod.waiting else ""
+    if pod.held_by in _NAMING_REASONS:
+        return message[:_LONGEST_DETAIL]
+    found = _IMAGE.search(message) if pod.held_by == "ImagePullBackOff" else None
+    return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""
+
+
+def describe_event(job: Job, occurrence: PodEvent) -> str:
+    """One sentence about an occurrence, without a full stop."""
+    who = str(occurrence.replica) if occurrence.replica else occurrence.spec.name
+    match occurrence.event:
+        case Event.POD_FAILED:
+            return f"{who} {exit_text(occurrence.exit)}"
+        case Event.POD_EVICTED:
+            if occurrence.disruption is not None:
+                return f"{who} {occurrence.disruption}"
+            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if (exit_ := occurrence.exit) else ""
+            return f"{who} was evicted" + (f" ({said})" if said else "")
+        case Event.NODE_LOST:
+            return f"{who} {occurrence.disruption or 'is lost with its node'}"
+        case Event.POD_PENDING:
+            return f"{who} has been pending for longer than its policy allows"
+        case Event.TASK_COMPLETED:
+            count = occurrence.spec.replicas
+            return f"all {count} {who} replicas succeeded" if count > 1 else f"the {who} replica succeeded"
+        case Event.TASK_FAILED:
+            return f"the containers of {who} were restarted too often (maxRetry={occurrence.spec.container_restarts})"
+        case Event.UNKNOWN:
+            return f"{who} cannot be scheduled while other replicas of {job.key.name} run"
+
+
+def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
+    """The first few of several occurrences, and how many more there are."""
+    sentences = [describe_event(job, occurrence) for occurrence in occurrences]
+    more = len(sentences) - MAX_LISTED
+    return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
