@@ -14,7 +14,7 @@ from tf_dist.core.diagnostics.outcome import job_outcome
 from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Wait, current_job
 from tf_dist.core.model.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling
 from tf_dist.core.model.status import OutcomeKind, Phase, outcome_kind
-from tf_dist.core.reconciler.requeue import UNPIN_AFTER
+from tf_dist.core.reconciler.assigned_nodes import UNPIN_AFTER
 
 BY = Preempt(by=JobKey("team", "urgent"), message="its priority is higher")
 WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")

@@ -1,13 +1,25 @@
-"""The nodes that admission assigned to a gang: which replica goes to which, and which replicas wait for one."""
+"""The nodes that admission assigned to a gang: which replica goes to which node, and when a replica leaves its node.
+
+Admission does not know everything that the cluster's scheduler considers (zones of volumes, taints set by others,
+anti-affinity of other pods). Its choice of nodes is required at first, so that gangs do not take each other's nodes. A
+pod that is refused there is created again and may go to any node: it is unpinned. It counts as assumed somewhere until
+it is bound, and admission leaves the node out for the job for a while.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
 
-from tf_dist.core.model.assignment import Placement, replica_nodes
-from tf_dist.core.model.context import PodClassification
+from tf_dist.core.model.assignment import Placement, replica_nodes, requires_domain
+from tf_dist.core.model.context import PodClassification, ReconcileContext
 from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.status import Admission, Status
+from tf_dist.core.model.timestamps import round_time
+from tf_dist.core.model.wording import join_names
 
 
 def assign_nodes(
@@ -65,3 +77,118 @@ def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: st
             found[replica] = node
             free[node] -= 1
     return found
+
+
+UNPINNED: Final = "Unpinned"
+# Seconds that the cluster's scheduler has to bind a pod to the node that admission chose.
+UNPIN_AFTER: Final = 30.0
+# Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
+NODE_EXCLUDED_FOR: Final = 600.0
+_MOST_REFUSED: Final = 32
+
+
+def unpin_pods(s: ReconcileContext) -> Status | None:
+    """Pods that cannot be scheduled to their nodes are created again without these nodes."""
+    place = s.status.admission
+    if place is None or not _may_unpin(s.job, place):
+        return None
+    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) <= s.now - UNPIN_AFTER}
+    lost = assign_nodes(s.job, place.placement, s.facts, stuck)
+    if not lost:
+        return None
+    attempts = s.status.attempts
+    for replica in sorted(lost):
+        attempts = attempts.next_pod(replica)
+    first = min(lost)
+    refused = {replica: stuck[replica].pinned or node for replica, node in lost.items()}
+    named = ", ".join(f"{replica} from {node}" for replica, node in sorted(refused.items()))
+    message = f"goes to any node now: {named} ({stuck[first].unschedulable})"
+    return replace(
+        s.status,
+        admission=replace(place, placement=_without(place.placement, lost)),
+        attempts=attempts,
+        observed_replicas=s.status.observed_replicas - lost.keys(),
+        refused_nodes=exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
+        reason=UNPINNED,
+        message=message,
+    )
+
+
+def leave_closed_nodes(s: ReconcileContext) -> Status | None:
+    """Pods without a node whose assigned node takes no such pods (it is drained) go at once.
+
+    The cluster's scheduler would refuse them there. Their replicas wait for other nodes, which admission assigns in its
+    next cycle (``Resize``). They may go to any node where it has not in time, and where a topology domain is required.
+    """
+    place, lost = s.status.admission, replicas_on_closed_nodes(s)
+    if place is None or not lost:
+        return None
+    due, attempts = leave_closed_nodes_at(s), s.status.attempts
+    waiting = sorted(lost.keys() & s.facts.current.keys())
+    for replica in waiting:
+        attempts = attempts.next_pod(replica)
+    status = replace(s.status, attempts=attempts, observed_replicas=s.status.observed_replicas.difference(waiting))
+    # A verdict assigns nodes to some of them at least, and comes first.
+    if s.standing_resize is None and (requires_domain(s.job) or (due is not None and due <= s.now)):
+        named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
+        message = f"{s.status.message}; goes to any node that takes pods: {named}"
+        return replace(status, admission=replace(place, placement=_without(place.placement, lost)), message=message)
+    return status if waiting else None
+
+
+def leave_closed_nodes_at(s: ReconcileContext) -> float | None:
+    """When replicas that wait for other nodes may go to any; None if none wait, or the gang was never complete."""
+    since = s.status.admission.incomplete if s.status.admission is not None else None
+    return round_time(since + UNPIN_AFTER) if since is not None and replicas_on_closed_nodes(s) else None
+
+
+def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
+    """The replicas without a node whose assigned node takes no such pods, with that node."""
+    place, closed = s.status.admission, s.observed.closed_nodes
+    if place is None or not closed or not _may_unpin(s.job, place):
+        return {}
+    nodes = assign_nodes(s.job, place.placement, s.facts, s.facts.without_node(s.job))
+    return {replica: node for replica, node in nodes.items() if node in closed.get(replica.type, ())}
+
+
+def unpin_due_at(s: ReconcileContext) -> float | None:
+    """When the first pod has waited long enough for its node; None if none does."""
+    place = s.status.admission
+    if place is None or not _may_unpin(s.job, place):
+        return None
+    due = min(map(_since, s.facts.current.values()), default=float("inf")) + UNPIN_AFTER
+    return None if due == float("inf") else round_time(due)
+
+
+def _may_unpin(job: Job, place: Admission) -> bool:
+    """Whether pods may go to any node: where a topology domain is required, only once the gang was complete in one."""
+    return bool(place.placement) and (place.complete is not None or not requires_domain(job))
+
+
+def unschedulable_nodes(s: ReconcileContext) -> Collection[str]:
+    """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
+    place = s.status.admission
+    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) < float("inf")}
+    lost = assign_nodes(s.job, place.placement, s.facts, stuck) if place is not None else {}
+    return [stuck[replica].pinned or node for replica, node in lost.items()]
+
+
+def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
+    """The excluded nodes, with these from ``now`` on for a while."""
+    until = {**refused, **dict.fromkeys(sorted(nodes), round_time(now + NODE_EXCLUDED_FOR))}
+    latest = sorted(until, key=lambda node: -until[node])[:_MOST_REFUSED]
+    return {node: until[node] for node in sorted(latest)}
+
+
+def _since(pod: PodView) -> float:
+    """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
+    return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else float("inf")
+
+
+def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
+    taken = Counter((replica.type, node) for replica, node in lost.items())
+    left = {
+        type_: {node: count - taken[type_, node] for node, count in nodes.items() if count > taken[type_, node]}
+        for type_, nodes in placement.items()
+    }
+    return {type_: nodes for type_, nodes in left.items() if nodes}

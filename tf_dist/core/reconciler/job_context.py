@@ -20,8 +20,9 @@ from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import NODE_LOST, Disruption, PodView
 from tf_dist.core.model.status import LIVE, AcceptedSpec, Admission, RefusedSpec, RestartBackoff, Status
 from tf_dist.core.model.timestamps import format_time, round_time
+from tf_dist.core.reconciler.assigned_nodes import NODE_EXCLUDED_FOR
 from tf_dist.core.reconciler.pod_classification import classify_pods
-from tf_dist.core.reconciler.requeue import NODE_EXCLUDED_FOR, requeue_backoff
+from tf_dist.core.reconciler.requeue import requeue_backoff
 
 
 def read_context(job: Job, status: Status, observed: Observed) -> ReconcileContext:

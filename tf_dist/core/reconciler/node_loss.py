@@ -35,8 +35,8 @@ from tf_dist.core.model.pods import PodView, UnreadyNode
 from tf_dist.core.model.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
 from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.model.wording import join_names
+from tf_dist.core.reconciler.missing_objects import AttemptBarrier, backoff_until, dependencies_met
 from tf_dist.core.reconciler.requeue import requeue, with_size
-from tf_dist.core.reconciler.sync import AttemptBarrier, backoff_until, dependencies_met
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"

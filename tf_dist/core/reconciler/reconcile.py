@@ -1,8 +1,10 @@
 """``reconcile``: from what is observed of a job to its next status and the actions that follow.
 
-Three steps. Read: one snapshot of the job, its status and its pods (``job_context``). Decide: the transition rules lead
-to the next status (``transitions``). Act: the status to write (``status_writer``), the events (``job_events``), and the
-pods and objects that follow from the status alone (``sync``). At last: when time alone would change the plan.
+1. Read one snapshot of the job, its status and its pods (``job_context``).
+2. Decide: the transition rules lead to the next status (``transitions``).
+3. Write the status (``status_writer``) and record events (``job_events``).
+4. Act: delete and create what follows from the status alone (``pod_cleanup``, ``missing_objects``).
+5. Say when time alone changes the plan (``_wake_at``).
 
 Level-triggered: it depends on the present state, not on what changed. Called again after its actions it does nothing;
 interrupted anywhere, it goes on from the status that was written.
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from tf_dist.core.integrations.dispatch import retry_at
+from tf_dist.core.integrations.dispatch import integration_actions, retry_at
 from tf_dist.core.model.assignment import Wait
 from tf_dist.core.model.context import (
     Action,
@@ -37,8 +39,9 @@ from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
 from tf_dist.core.reconciler.job_events import document_notes, job_events
+from tf_dist.core.reconciler.missing_objects import backoff_until, missing_objects
+from tf_dist.core.reconciler.pod_cleanup import cleanup
 from tf_dist.core.reconciler.status_writer import build_status, ready_replicas
-from tf_dist.core.reconciler.sync import backoff_until, sync_job
 from tf_dist.core.reconciler.transitions import apply_transitions, next_transition_at
 
 # A difference that is only shown, or is observed again in the pods, is written within so many seconds.
@@ -78,7 +81,9 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions += document_notes(s)
     if _fills_in_spec(s):
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
-    actions += sync_job(s)
+    actions += cleanup(s)
+    actions += integration_actions(s)
+    actions += missing_objects(s)
     # Last: a controller that may not delete Commands has done all else by then.
     actions += command_actions(s)
     if _expired(job, s.status, s.now):

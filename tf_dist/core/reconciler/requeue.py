@@ -1,12 +1,7 @@
-"""Transitions of an admitted gang: it is resized, unpinned from refused nodes, or requeued.
+"""Transitions of an admitted gang: it is resized or requeued.
 
 Resized: the replicas with the highest indexes go first, and that is no failure. Where the others cannot go on with
 another number of replicas (``resize_restarts``), all start again, which is not charged to the budget.
-
-Unpinned: admission does not know everything that the cluster's scheduler considers (zones of volumes, taints set by
-others, anti-affinity of other pods). Its choice of nodes is required at first, so that gangs do not take each other's
-nodes; a pod that is refused there is created again and may go to any node. It counts as assumed somewhere until it is
-bound. Admission leaves the node out for the job for a while.
 
 Requeued: all pods are stale and are deleted, and the job waits to be admitted again. That costs no restart; replicas
 that have succeeded stay so.
@@ -15,13 +10,12 @@ that have succeeded stay so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.model.assignment import (
     PendingReason,
-    Placement,
     Preempt,
     Sizes,
     admitted_with,
@@ -31,7 +25,6 @@ from tf_dist.core.model.assignment import (
     placement_within,
     replica_change_text,
     replica_counts,
-    requires_domain,
     resize_restarts,
     startable_replicas,
 )
@@ -54,7 +47,7 @@ from tf_dist.core.model.status import (
 from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.model.wording import join_names
 from tf_dist.core.reconciler import restarts
-from tf_dist.core.reconciler.assigned_nodes import assign_nodes
+from tf_dist.core.reconciler.assigned_nodes import exclude_nodes, unschedulable_nodes
 from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
 from tf_dist.core.reconciler.messages import admitted_text, describe_events, fallback_text
 from tf_dist.core.reconciler.pod_classification import PodEvent
@@ -99,121 +92,6 @@ def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str
     status = restarts.keep_container_restarts(s, s.status, s.facts.current)
     message += "; all replicas start again, because TF_CONFIG names every one of them"
     return status.next_attempt(place).with_restart(RESIZED).with_phase(Phase.RESTARTING, s.now, RESIZED, message)
-
-
-UNPINNED: Final = "Unpinned"
-# Seconds that the cluster's scheduler has to bind a pod to the node that admission chose.
-UNPIN_AFTER: Final = 30.0
-# Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
-NODE_EXCLUDED_FOR: Final = 600.0
-_MOST_REFUSED: Final = 32
-
-
-def unpin_pods(s: ReconcileContext) -> Status | None:
-    """Pods that cannot be scheduled to their nodes are created again without these nodes."""
-    place = s.status.admission
-    if place is None or not _may_unpin(s.job, place):
-        return None
-    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) <= s.now - UNPIN_AFTER}
-    lost = assign_nodes(s.job, place.placement, s.facts, stuck)
-    if not lost:
-        return None
-    attempts = s.status.attempts
-    for replica in sorted(lost):
-        attempts = attempts.next_pod(replica)
-    first = min(lost)
-    refused = {replica: stuck[replica].pinned or node for replica, node in lost.items()}
-    named = ", ".join(f"{replica} from {node}" for replica, node in sorted(refused.items()))
-    message = f"goes to any node now: {named} ({stuck[first].unschedulable})"
-    return replace(
-        s.status,
-        admission=replace(place, placement=_without(place.placement, lost)),
-        attempts=attempts,
-        observed_replicas=s.status.observed_replicas - lost.keys(),
-        refused_nodes=_exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
-        reason=UNPINNED,
-        message=message,
-    )
-
-
-def leave_closed_nodes(s: ReconcileContext) -> Status | None:
-    """Pods without a node whose assigned node takes no such pods (it is drained) go at once.
-
-    The cluster's scheduler would refuse them there. Their replicas wait for other nodes, which admission assigns in its
-    next cycle (``Resize``). They may go to any node where it has not in time, and where a topology domain is required.
-    """
-    place, lost = s.status.admission, replicas_on_closed_nodes(s)
-    if place is None or not lost:
-        return None
-    due, attempts = leave_closed_nodes_at(s), s.status.attempts
-    waiting = sorted(lost.keys() & s.facts.current.keys())
-    for replica in waiting:
-        attempts = attempts.next_pod(replica)
-    status = replace(s.status, attempts=attempts, observed_replicas=s.status.observed_replicas.difference(waiting))
-    # A verdict assigns nodes to some of them at least, and comes first.
-    if s.standing_resize is None and (requires_domain(s.job) or (due is not None and due <= s.now)):
-        named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
-        message = f"{s.status.message}; goes to any node that takes pods: {named}"
-        return replace(status, admission=replace(place, placement=_without(place.placement, lost)), message=message)
-    return status if waiting else None
-
-
-def leave_closed_nodes_at(s: ReconcileContext) -> float | None:
-    """When replicas that wait for other nodes may go to any; None if none wait, or the gang was never complete."""
-    since = s.status.admission.incomplete if s.status.admission is not None else None
-    return round_time(since + UNPIN_AFTER) if since is not None and replicas_on_closed_nodes(s) else None
-
-
-def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
-    """The replicas without a node whose assigned node takes no such pods, with that node."""
-    place, closed = s.status.admission, s.observed.closed_nodes
-    if place is None or not closed or not _may_unpin(s.job, place):
-        return {}
-    nodes = assign_nodes(s.job, place.placement, s.facts, s.facts.without_node(s.job))
-    return {replica: node for replica, node in nodes.items() if node in closed.get(replica.type, ())}
-
-
-def unpin_due_at(s: ReconcileContext) -> float | None:
-    """When the first pod has waited long enough for its node; None if none does."""
-    place = s.status.admission
-    if place is None or not _may_unpin(s.job, place):
-        return None
-    due = min(map(_since, s.facts.current.values()), default=float("inf")) + UNPIN_AFTER
-    return None if due == float("inf") else round_time(due)
-
-
-def _may_unpin(job: Job, place: Admission) -> bool:
-    """Whether pods may go to any node: where a topology domain is required, only once the gang was complete in one."""
-    return bool(place.placement) and (place.complete is not None or not requires_domain(job))
-
-
-def _unschedulable_nodes(s: ReconcileContext) -> Collection[str]:
-    """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
-    place = s.status.admission
-    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) < float("inf")}
-    lost = assign_nodes(s.job, place.placement, s.facts, stuck) if place is not None else {}
-    return [stuck[replica].pinned or node for replica, node in lost.items()]
-
-
-def _exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
-    """The excluded nodes, with these from ``now`` on for a while."""
-    until = {**refused, **dict.fromkeys(sorted(nodes), round_time(now + NODE_EXCLUDED_FOR))}
-    latest = sorted(until, key=lambda node: -until[node])[:_MOST_REFUSED]
-    return {node: until[node] for node in sorted(latest)}
-
-
-def _since(pod: PodView) -> float:
-    """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
-    return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else float("inf")
-
-
-def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
-    taken = Counter((replica.type, node) for replica, node in lost.items())
-    left = {
-        type_: {node: count - taken[type_, node] for node, count in nodes.items() if count > taken[type_, node]}
-        for type_, nodes in placement.items()
-    }
-    return {type_: nodes for type_, nodes in left.items() if nodes}
 
 
 # Seconds: how long an admitted gang may be without all its nodes, where the job does not say; the back-off before it
@@ -341,12 +219,12 @@ def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -
         f"falls back to {fallback_text(s.job, following)}" if following else f"tries again at {format_time(not_before)}"
     )
     message = f"{why}{when}; the gang gave its place back and {then}"
-    stuck = {*s.status.refused_nodes, *_unschedulable_nodes(s)}
+    stuck = {*s.status.refused_nodes, *unschedulable_nodes(s)}
     status = replace(
         s.status,
         requeues=requeues,
         not_before=not_before,
-        refused_nodes=_exclude_nodes(s.status.refused_nodes, stuck, not_before),
+        refused_nodes=exclude_nodes(s.status.refused_nodes, stuck, not_before),
         failure=Failure(event=reason.value, message=why, at=s.now),
     )
     return requeue(s, status, reason.value, message, fall_back=True)

@@ -28,11 +28,13 @@ from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admissi
 from tf_dist.core.model.status_codec import runs_under_other_controller
 from tf_dist.core.model.timestamps import parse_time, round_time
 from tf_dist.core.model.wording import counted
-from tf_dist.core.reconciler import restarts, sync
+from tf_dist.core.reconciler import restarts
+from tf_dist.core.reconciler.assigned_nodes import leave_closed_nodes, leave_closed_nodes_at, unpin_due_at, unpin_pods
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
 from tf_dist.core.reconciler.job_context import node_loss_times, with_status
 from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action, next_policy_timeout
 from tf_dist.core.reconciler.messages import admitted_text, describe_event, describe_events, fallback_text
+from tf_dist.core.reconciler.missing_objects import dependencies_unreachable
 from tf_dist.core.reconciler.node_loss import (
     next_overdue_at,
     overdue_pods,
@@ -42,17 +44,14 @@ from tf_dist.core.reconciler.node_loss import (
     wait_for_lost_nodes,
 )
 from tf_dist.core.reconciler.pod_classification import classify_pods, derive_events
+from tf_dist.core.reconciler.pod_cleanup import pods_to_delete
 from tf_dist.core.reconciler.requeue import (
     fail_invalid_objects,
-    leave_closed_nodes,
-    leave_closed_nodes_at,
     requeue_evicted,
     requeue_incomplete,
     requeue_preempted,
     requeue_unplaced,
     resize,
-    unpin_due_at,
-    unpin_pods,
     unplaced_due_at,
 )
 from tf_dist.core.reconciler.running_rules import (
@@ -92,7 +91,7 @@ _STOPPED_AS: Final[Mapping[Phase, Phase]] = {
 
 def finish_stopping(s: ReconcileContext) -> Status | None:
     """Completing, Terminating and Aborting end when every pod that had to go is gone."""
-    if sync.pods_to_delete(s):
+    if pods_to_delete(s):
         return None
     return s.status.with_phase(_STOPPED_AS[s.status.phase], s.now, s.status.reason, s.status.message)
 
@@ -231,7 +230,7 @@ def _has_ended(s: ReconcileContext, spec: ReplicaSpec) -> bool:
     if ended == spec.replicas:
         return True
     there = counts.pending + counts.running + counts.terminating
-    return not there and sync.dependencies_unreachable(s, spec)
+    return not there and dependencies_unreachable(s, spec)
 
 
 def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:

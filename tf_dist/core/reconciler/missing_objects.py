@@ -1,8 +1,6 @@
-"""Creations and deletions that follow from a job's status and its objects. Nothing is decided here.
+"""Creates what a job lacks: services, companions of its plugins, pods, disruption budgets. Nothing is decided here.
 
-A pod whose attempt label is not the current one is deleted; a replica without a pod gets one, once no pod of an older
-attempt that it could meet is left (``AttemptBarrier``); a job that is not live keeps the pods that its clean-up policy
-names.
+A replica without a pod gets one once no pod of an older attempt that it could meet exists (``AttemptBarrier``).
 """
 
 from __future__ import annotations
@@ -12,64 +10,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tf_dist.core.integrations.dispatch import decorate_pod, integration_actions, takes_pods
-from tf_dist.core.model.assignment import PendingReason, startable_replicas
+from tf_dist.core.integrations.dispatch import decorate_pod, takes_pods
+from tf_dist.core.model.assignment import startable_replicas
 from tf_dist.core.model.context import Action, Create, Delete, EnsureKeys, ReconcileContext, Update
 from tf_dist.core.model.fieldpath import mapping
-from tf_dist.core.model.job import CleanPodPolicy, Dialect, Job, ReplicaId, ReplicaSpec, ServiceStyle
-from tf_dist.core.model.names import replica_name
-from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED, PodView
-from tf_dist.core.model.status import LIVE, START_TIMEOUT, STOPPED, Status
+from tf_dist.core.model.job import ReplicaId, ReplicaSpec
+from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.status import LIVE, Status
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin, tf_config, volcano_plugins
-from tf_dist.core.reconciler.assigned_nodes import assign_nodes, waiting_for_leaving_pods
-from tf_dist.core.reconciler.requeue import replicas_on_closed_nodes, schedule_timeout
-
-# Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
-_CUT_SHORT: Final = frozenset(
-    {
-        "DeadlineExceeded",
-        "BackoffLimitExceeded",
-        DISRUPTIONS_EXCEEDED,
-        PendingReason.PODS_REJECTED.value,
-        START_TIMEOUT,
-    }
-)
-
-
-def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
-    """The clean-up policy in a phase in which the job is not live."""
-    if status.phase in STOPPED:
-        return CleanPodPolicy.RUNNING
-    policy = job.run_policy.clean_pods
-    if policy is CleanPodPolicy.NONE and status.reason in _CUT_SHORT:
-        return CleanPodPolicy.RUNNING
-    return policy
-
-
-def pods_to_delete(s: ReconcileContext) -> tuple[PodView, ...]:
-    """The pods that must go, those that are being deleted already included."""
-    if s.status.phase in LIVE:
-        return s.facts.stale
-    match effective_clean_pod_policy(s.job, s.status):
-        case CleanPodPolicy.ALL:
-            return (*s.facts.stale, *s.facts.current.values())
-        case CleanPodPolicy.RUNNING:
-            kept = _crashing_pod(s)
-            running = (pod for pod in (*s.facts.stale, *s.facts.current.values()) if not pod.finished)
-            return tuple(pod for pod in running if pod is not kept)
-        case CleanPodPolicy.NONE:
-            return ()
-
-
-def _crashing_pod(s: ReconcileContext) -> PodView | None:
-    """The pod whose container the kubelet restarted until the budget was spent; None if all pods are to be kept or go.
-
-    It is never finished. A job that wants its pods kept wants it for the log of this one.
-    """
-    if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != "BackoffLimitExceeded":
-        return None
-    culprit = s.status.failure.replica if s.status.failure is not None else ""
-    return next((pod for replica, pod in s.facts.current.items() if str(replica) == culprit and pod.ends), None)
+from tf_dist.core.reconciler.assigned_nodes import assign_nodes, replicas_on_closed_nodes, waiting_for_leaving_pods
+from tf_dist.core.reconciler.requeue import schedule_timeout
 
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
@@ -106,17 +56,12 @@ def _is_lost(s: ReconcileContext, type_: str) -> bool:
     return other.replicas - s.facts.count(type_).failed < _needed(other) or dependencies_unreachable(s, other)
 
 
-def sync_job(s: ReconcileContext) -> Iterator[Action]:
-    """The actions, in order: pods to delete, objects, pods to create."""
-    for pod in pods_to_delete(s):
-        if not pod.deleting:
-            yield Delete("Pod", pod.name, pod.uid)
-    yield from _unwanted_services(s)
-    yield from integration_actions(s)
+def missing_objects(s: ReconcileContext) -> Iterator[Action]:
+    """The creations and updates, in order."""
     if s.status.phase in LIVE and takes_pods(s):
-        yield from _missing_objects(s)
+        yield from _companions(s)
         yield from _missing_pods(s)
-    # Last, so that a cluster that refuses a budget does not keep the pods from being made.
+    # Last, so that a cluster that refuses a budget does not keep the pods from being created.
     yield from _budgets(s)
 
 
@@ -219,7 +164,7 @@ class AttemptBarrier:
         return self.job or replica.type in self.types or replica in self.replicas
 
 
-def _missing_objects(s: ReconcileContext) -> Iterator[Action]:
+def _companions(s: ReconcileContext) -> Iterator[Action]:
     """The job's services and companions of its plugins; host files follow the number of replicas."""
     for key, make in services.job_objects(s.job).items():
         if key not in s.observed.objects:
@@ -230,20 +175,6 @@ def _missing_objects(s: ReconcileContext) -> Iterator[Action]:
         if there.get("data") != data:
             removed = dict.fromkeys(there.get("data") or {})
             yield Update("ConfigMap", name, {"data": {**removed, **data}})
-
-
-def _unwanted_services(s: ReconcileContext) -> Iterator[Action]:
-    """Delete services of replicas that were scaled away, or whose pods were cleaned up. A job's own service stays.
-
-    While a TFJob is suspended it has none, as with the training operator.
-    """
-    if s.job.services is not ServiceStyle.PER_REPLICA and not _sleeps(s):
-        return
-    there = {key: body["metadata"] for key, body in s.observed.objects.items() if key[0] == "Service"}
-    wanted = _wanted_services(s) if there else ()
-    for key, metadata in there.items():
-        if key not in wanted and "deletionTimestamp" not in metadata:
-            yield Delete(*key, metadata.get("uid", ""))
 
 
 def _budgets(s: ReconcileContext) -> Iterator[Action]:
@@ -261,25 +192,3 @@ def _budgets(s: ReconcileContext) -> Iterator[Action]:
             yield Delete(kind, name, metadata.get("uid", ""))
         elif mapping(body.get("spec")).get("minAvailable") != len(s.job.replicas):
             yield Update(kind, name, {"spec": {"minAvailable": len(s.job.replicas)}})
-
-
-def _sleeps(s: ReconcileContext) -> bool:
-    return s.job.dialect is not Dialect.VOLCANO and s.status.phase in STOPPED
-
-
-def _wanted_services(s: ReconcileContext) -> Collection[services.ObjectKey]:
-    """The services that stay. Those of finished pods lead nowhere, and go at the job's end if they have addresses."""
-    if _sleeps(s):
-        return ()
-    if s.status.phase in LIVE or s.status.phase in STOPPED:
-        return services.job_objects(s.job).keys()
-    policy, frees_addresses = effective_clean_pod_policy(s.job, s.status), not services.are_headless(s.job)
-    if policy is CleanPodPolicy.NONE and not frees_addresses:
-        return services.job_objects(s.job).keys()
-    deleted = {pod.uid for pod in pods_to_delete(s)}
-    kept = (
-        replica
-        for replica, pod in s.facts.current.items()
-        if pod.uid not in deleted and not (pod.finished and frees_addresses)
-    )
-    return {("Service", replica_name(s.job, replica)) for replica in kept}

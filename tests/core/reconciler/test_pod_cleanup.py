@@ -12,8 +12,8 @@ from tf_dist.core.model.context import Create, Delete
 from tf_dist.core.model.job import CleanPodPolicy, RunPolicy, Scheduling, TFConfigStyle
 from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED
 from tf_dist.core.model.status import Phase, Status
+from tf_dist.core.reconciler.pod_cleanup import effective_clean_pod_policy
 from tf_dist.core.reconciler.reconcile import reconcile
-from tf_dist.core.reconciler.sync import effective_clean_pod_policy
 
 
 def test_a_worker_that_is_scaled_away_goes_with_its_service_and_may_come_back() -> None:
