@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tf_dist.core.dialects.volcano_schema import ACTIONS, EVENTS, MAX_TASKS
+from tf_dist.core.dialects.volcano_policies import ACTIONS, EVENTS
+from tf_dist.core.dialects.volcano_schema import MAX_TASKS
 from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
 from tf_dist.core.model.job import MAX_REPLICAS
 from tf_dist.core.model.names import (

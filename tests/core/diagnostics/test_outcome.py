@@ -13,9 +13,7 @@ from tests.core.builders import EVICTED, FAILED, ON_FAILURE, START, replicas, v1
 from tests.core.world import World
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import (
-    WAIT_CONDITIONS,
     Outcome,
-    goal_unreachable,
     job_outcome,
     outcome_error,
     outcome_word,
@@ -304,34 +302,3 @@ def test_an_error_carries_its_outcome(kind: OutcomeKind, decided: bool, expected
 )
 def test_state_word(status: Status, word: str) -> None:
     assert display_phase(status) == word
-
-
-REACHED = {
-    "succeeded": Status(phase=Phase.COMPLETED),
-    "failed": Status(phase=Phase.FAILED),
-    "finished": Status(phase=Phase.TERMINATED),
-    "running": Status(phase=Phase.RUNNING),
-    "admitted": Status(admission=Admission(START)),
-    "scheduled": Status(admission=Admission(START, complete=START)),
-    "suspended": Status(phase=Phase.ABORTED),
-    "deleted": None,
-}
-
-
-@pytest.mark.parametrize("goal", WAIT_CONDITIONS)
-def test_each_goal_can_be_reached(goal: str) -> None:
-    assert WAIT_CONDITIONS[goal](REACHED[goal])
-    assert not goal_unreachable(goal, REACHED[goal])
-
-
-@pytest.mark.parametrize(
-    ("goal", "status"),
-    [
-        ("succeeded", Status(phase=Phase.FAILED)),
-        ("failed", Status(phase=Phase.COMPLETED)),
-        ("running", Status(phase=Phase.COMPLETED)),
-        ("finished", None),
-    ],
-)
-def test_what_can_never_be(goal: str, status: Status | None) -> None:
-    assert goal_unreachable(goal, status)

@@ -1,4 +1,4 @@
-"""Outcome of a job, and the conditions to wait for.
+"""Outcome of a job: how it ended.
 
 One vocabulary for every face: the XCom ``outcome`` and ``error.outcome`` in Airflow, the outputs of a step in Argo,
 ``tf-dist wait -o json``, ``status.tfDist.outcome``. How a job ended follows from its status alone, so that it can be
@@ -8,19 +8,17 @@ told at any time afterwards; a client adds what it has seen: metrics, the checkp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.model.status import (
     DISRUPTED,
-    LIVE,
     STOPPED,
     SUSPENDED,
     Failure,
     OutcomeKind,
-    Phase,
     Status,
     display_phase,
     disruptions,
@@ -169,41 +167,6 @@ _ERRORS: Final[Mapping[tuple[OutcomeKind, bool], type[JobOutcomeError]]] = {
 def outcome_error(outcome: Outcome, message: str, *, hint: str = "", decided: bool = True) -> JobOutcomeError:
     """The error that an outcome means. ``decided``: the job itself ended so; else a limit of the client was passed."""
     return _ERRORS.get((outcome.kind, decided), JobFailed)(message, hint=hint, outcome=outcome)
-
-
-_SUCCEEDED: Final = frozenset({Phase.COMPLETED})
-_FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATED})
-
-
-def is_scheduled(status: Status) -> bool:
-    """Whether every pod of the gang has its node, or had it at one moment of this attempt."""
-    return status.has_place and status.admission is not None and status.admission.complete is not None
-
-
-def had_place(status: Status) -> bool:
-    """Whether a job that goes on no more, and so has no place, had one."""
-    return status.phase not in LIVE and status.start_time is not None
-
-
-WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
-    "succeeded": lambda status: status is not None and status.phase in _SUCCEEDED,
-    "failed": lambda status: status is not None and status.phase in _FAILED,
-    "finished": lambda status: status is not None and status.finished,
-    "running": lambda status: status is not None and status.phase is Phase.RUNNING,
-    # A job that has succeeded had its place, however late one looks.
-    "admitted": lambda status: status is not None and (status.has_place or status.phase in _SUCCEEDED),
-    "scheduled": lambda status: status is not None and (is_scheduled(status) or status.phase in _SUCCEEDED),
-    "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
-    "deleted": lambda status: status is None,
-}
-"""Conditions to wait for; the argument is the job's status, None once the job is gone."""
-
-
-def goal_unreachable(goal: str, status: Status | None) -> bool:
-    """Whether a job in this state can never reach ``goal`` any more."""
-    if status is None:
-        return goal != "deleted"
-    return status.finished and goal != "deleted" and not WAIT_CONDITIONS[goal](status)
 
 
 def is_suspended(status: Status) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tf_dist.core.dialects import common_annotations, volcano_schema
+from tf_dist.core.dialects import common_annotations, volcano_policies
 from tf_dist.core.dialects.common_schema import (
     TF_CONTAINER,
     TF_PORT,
@@ -24,17 +24,15 @@ from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.dialects.volcano_extensions import job_plugins, scheduler_annotations
 from tf_dist.core.dialects.volcano_extensions.job_plugins import TensorFlowPlugin
-from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Policy, Spec, Task, VolcanoJob, task_name
+from tf_dist.core.dialects.volcano_schema import MAX_TASKS, Spec, Task, VolcanoJob, task_name
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import (
-    Action,
     CleanPodPolicy,
     CompletionByCounts,
     Dependency,
     Dialect,
     Document,
-    Event,
     Job,
     ReplicaSpec,
     Role,
@@ -129,7 +127,7 @@ def build(job: VolcanoJob) -> Job:
         labels=job.metadata.labels or {},
         annotations=job.metadata.annotations or {},
         replica_specs=specs,
-        rules=volcano_schema.policy_rules(spec.policies),
+        rules=volcano_policies.policy_rules(spec.policies),
         counting=CompletionByCounts(min_available=_min_available(spec, specs), min_success=spec.min_success),
         run_policy=RunPolicy(
             resume_keeps_succeeded=True,
@@ -205,7 +203,7 @@ def _replica_spec(
         # The plugin writes its own port into every address, not the ports that containers name.
         port=tensorflow.port if tensorflow else named_port(task.template, container, TF_PORT),
         pod_restart_policy=policy if isinstance(policy, str) else "Always",
-        rules=volcano_schema.policy_rules(task.policies),
+        rules=volcano_policies.policy_rules(task.policies),
         depends=_dependency(task),
         container_restarts=None if retries < 0 else retries,
     )
@@ -251,12 +249,12 @@ def validate(job: VolcanoJob, out: FieldErrors) -> None:
     if out.advice:
         job_plugins.advise_missing_plugins(plugins, names, raw_templates(spec), out)
     if out.advice:
-        _advise_restarts_of_success(spec, names, out)
-    volcano_schema.check_policies(spec.policies, ("spec", "policies"), out)
+        volcano_policies.advise_restarts_of_success(spec, names, out)
+    volcano_policies.check_policies(spec.policies, ("spec", "policies"), out)
     for index, task in enumerate(spec.tasks):
-        volcano_schema.check_policies(task.policies, ("spec", "tasks", index, "policies"), out)
+        volcano_policies.check_policies(task.policies, ("spec", "tasks", index, "policies"), out)
         if out.advice:
-            _advise_task(task, spec, ("spec", "tasks", index), out)
+            volcano_policies.advise_restarts(task, spec, ("spec", "tasks", index), out)
 
 
 def _check_tasks(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
@@ -376,53 +374,6 @@ def _check_not_done(spec: Spec, out: FieldErrors) -> None:
     if topology.get("highestTierAllowed") is not None and topology.get("highestTierName") is not None:
         out.error(("spec", "networkTopology"), "has both highestTierAllowed and highestTierName", "keep one of them")
     out.warn(("spec", "networkTopology"), "tf-dist does not know Volcano's tiers; this is not used")
-
-
-def _advise_task(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> None:
-    policy = value_at(task.template, "spec", "restartPolicy")
-    place = (*loc, "template", "spec", "restartPolicy")
-    if policy is None:
-        out.warn(place, "is not set; Kubernetes takes Always, and a pod that is done starts again", "write Never")
-    handled = _handled_events(task.policies) | _handled_events(spec.policies)
-    restarts = policy in (None, "Always")
-    if restarts and Event.TASK_COMPLETED in handled:
-        out.warn(place, "with Always no pod ever completes, so the policy for TaskCompleted never fires", "write Never")
-    if policy in (None, "Always", "OnFailure") and Event.POD_FAILED in _handled_events(task.policies):
-        out.warn(
-            place,
-            f"with {policy or 'Always'} the kubelet restarts a container in place; the PodFailed policy hardly fires",
-            "write Never",
-        )
-    if policy == "Never" and Event.TASK_FAILED in _handled_events(task.policies):
-        message = "TaskFailed counts restarts in place; with Never there are none, and its policy never fires"
-        out.warn(place, message, "write OnFailure, or a policy for PodFailed")
-
-
-_RESTARTS: Final = frozenset({Action.RESTART_JOB.value, Action.RESTART_TASK.value, Action.RESTART_POD.value})
-
-
-def _advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
-    """Warn of policies that restart a task because it has succeeded: they repeat until the budget is spent."""
-    tasks: dict[FieldPath, list[str]] = {}
-    for index, task in enumerate(spec.tasks):
-        if value_at(task.template, "spec", "restartPolicy") in (None, "Always"):
-            continue  # its pods never succeed, of which there is a warning
-        own: FieldPath = ("spec", "tasks", index, "policies")
-        lists = ((own, task.policies), (("spec", "policies"), spec.policies))
-        listed = [((*place, at), one) for place, policies in lists for at, one in enumerate(policies or ())]
-        answers = {volcano_schema.ANY_EVENT, Event.TASK_COMPLETED.value}
-        found = next(((at, one) for at, one in listed if not answers.isdisjoint(volcano_schema.events_of(one))), None)
-        if found is not None and found[1].action in _RESTARTS:
-            tasks.setdefault((*found[0], "action"), []).append(names[index])
-    for place, named in tasks.items():
-        message = f"restarts {' and '.join(named)} whenever all its pods have succeeded, until maxRetry is spent"
-        hint = "write CompleteJob for TaskCompleted, and restart on PodFailed or PodEvicted"
-        out.warn(place, f"{message}; then the job has failed", hint)
-
-
-def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
-    """The events that a list of policies answers."""
-    return {name for policy in policies or () for name in volcano_schema.events_of(policy)}
 
 
 _FREE: Final = frozenset({"minAvailable", "priorityClassName"})

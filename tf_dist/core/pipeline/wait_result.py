@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
-from tf_dist.core.diagnostics.outcome import (
-    WAIT_CONDITIONS,
-    Outcome,
-    goal_unreachable,
-    had_place,
-    is_suspended,
-    job_outcome,
-)
+from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import PodPhase, PodView
 from tf_dist.core.model.status import (
@@ -28,6 +21,7 @@ from tf_dist.core.model.status import (
     display_phase,
     outcome_kind,
 )
+from tf_dist.core.pipeline.wait_conditions import WAIT_CONDITIONS, goal_unreachable, was_admitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +88,7 @@ def evaluate_wait(
     A job that is suspended may be resumed: only the deadline ends the wait for it.
     """
     kind = outcome_kind(status)
-    if WAIT_CONDITIONS[goal](status) or (goal in _PLACES and had_place(status)):
+    if WAIT_CONDITIONS[goal](status) or (goal in _PLACES and was_admitted(status)):
         message = status.message or f"the job is {display_phase(status)}"
         return WaitResult(kind=kind, message=message, reached=True)
     aborted = kind is not None and status.phase is Phase.ABORTED and not is_suspended(status)
