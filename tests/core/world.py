@@ -34,6 +34,7 @@ class World:
         self.job = job
         self.gathers = gathers
         self.remembered: Status | None = None
+        self.last_written: float | None = None
         self.now = START + 0.123456
         self.status: dict[str, Any] = {}
         self.pods: dict[str, dict[str, Any]] = {}
@@ -60,9 +61,10 @@ class World:
                 verdict=self.verdict,
                 closed_nodes={spec.type: self.closed_nodes for spec in self.job.replica_specs},
                 last_status=self.remembered,
+                last_written=self.last_written,
                 departed=tuple(self.gone),
             ),
-            self.memory if self.gathers else replace(self.memory, reported=None),
+            self.memory,
         )
         self.remembered = plan.status if self.gathers else None
         assert plan.wake_at is None or plan.wake_at > self.now
@@ -125,6 +127,7 @@ class World:
         self.status = json.loads(json.dumps(status))
         after = self.memory
         self.writes += 1
+        self.last_written = self.now if self.gathers else None
         assert after == plan.status
         # The codec drops nothing and invents nothing.
         stored = {key: value for key, value in self.status[FIELD].items() if key not in _SHOWN}

@@ -51,6 +51,8 @@ class JobReconciler:
         self._job_index = job_index
         self._executor = executor
         self._skipped: dict[JobRef, str] = {}  # jobs that were logged as skipped, and their uids
+        # When a status was written last, or that job was reconciled first, and its uid.
+        self._written: dict[JobRef, tuple[str, float]] = {}
 
     def reconcile(
         self, ref: JobRef, known: JobEntry, verdict: Verdict | None, *, again: bool = False, brief: bool = False
@@ -65,7 +67,7 @@ class JobReconciler:
         seen = self._informers.pods_with_gone(ref.namespace, known.uid)
         plan = self.plan(known, verdict, seen=seen, last_error=None if again else "")
         left = brief and known.status.admission is None and plan.status.admission is not None
-        self._executor.apply(ref, known.stored, _only_actions(plan, WriteStatus, EmitEvent) if left else plan)
+        self._apply(ref, known, _only_actions(plan, WriteStatus, EmitEvent) if left else plan)
         self._informers.deleted_pods.forget(names.owned_by_key(ref.namespace, known.uid), seen.gone)
         self._job_index.remember(ref, known, plan.status)
         self._record(known, plan.status)
@@ -88,6 +90,16 @@ class JobReconciler:
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""
         self._skipped.pop(ref, None)
+        self._written.pop(ref, None)
+
+    def _apply(self, ref: JobRef, known: JobEntry, plan: Plan) -> None:
+        if self._last_written(known) is None or any(isinstance(action, WriteStatus) for action in plan.actions):
+            self._written[ref] = known.uid, self._clock()  # if the write fails, what decides is written all the same
+        self._executor.apply(ref, known.stored, plan)
+
+    def _last_written(self, known: JobEntry) -> float | None:
+        uid, at = self._written.get(known.ref, ("", 0.0))
+        return at if uid == known.uid else None
 
     def report_stalled(
         self,
@@ -101,7 +113,7 @@ class JobReconciler:
         """Write into a job what keeps it from going on, and do nothing else for it."""
         plan = self.plan(known, last_error=last_error, rejected=rejected, invalid=invalid)
         kinds = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
-        self._executor.apply(ref, known.stored, _only_actions(plan, *kinds))
+        self._apply(ref, known, _only_actions(plan, *kinds))
         self._record(known, plan.status)
 
     def plan(
@@ -144,6 +156,7 @@ class JobReconciler:
             addresses=self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],
             last_status=known.remembered,
+            last_written=now if (written := self._last_written(known)) is None else written,
             served=served,
             gang=known.gang,
             last_error=last_error,

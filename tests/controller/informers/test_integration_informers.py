@@ -33,6 +33,7 @@ from tf_dist.core.integrations.volcano_pod_group import VOLCANO
 from tf_dist.core.integrations.workload_api import WORKLOAD_API
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.names import GANG_SCHEDULER
+from tf_dist.core.reconciler.reconcile import SHOWN_WITHIN
 from tf_dist.errors import Forbidden
 
 SECONDS = 60.0
@@ -121,6 +122,7 @@ def test_kueue_admits_a_job_takes_its_place_and_gives_it_another() -> None:
     workload = gang_object(world.memory, WORKLOADS)
     assert (workload["spec"]["queueName"], workload["spec"]["priority"]) == ("team", 1000)
     tell(world.memory, WORKLOADS, conditions=[_condition("QuotaReserved", False, message="no quota for cpu")])
+    world.clock.now += SHOWN_WITHIN
     world.settle()
     assert (world.pods(), world.status()["message"]) == ({}, "waits in Kueue's queue team: no quota for cpu")
     admit_by_kueue(world, ps=1, worker=2)

@@ -60,6 +60,7 @@ class Scene:
         self.served = served
         self.now = START
         self.status = self._stored = Status()
+        self._written: float | None = None
         self.objects: dict[tuple[str, str], Body] = {}
         self.pods: dict[str, Body] = {}
         self.plan = Plan(self.status)
@@ -72,13 +73,14 @@ class Scene:
             objects=self.objects,
             served=self.served,
             last_status=self.status,
+            last_written=self._written,
         )
         self.plan = reconcile(self.job, observed, self._stored)
         self.status = self.plan.status
         for action in self.plan.actions:
             match action:
                 case WriteStatus():
-                    self._stored = self.plan.status
+                    self._stored, self._written = self.plan.status, self.now
                 case Create(body) if body["kind"] == "Pod":
                     self.pods[body["metadata"]["name"]] = body | {"status": {"phase": "Pending"}}
                     body["metadata"]["uid"] = f"uid-{body['metadata']['name']}"

@@ -134,7 +134,6 @@ FULL: Final = Status(
     ),
     refused_spec=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
     unconfirmed="mnist-worker-1 on n3",
-    reported=1_800_000_010.0,
 )
 
 

@@ -65,7 +65,7 @@ def test_that_pods_have_been_created_is_written_with_the_next_news_or_after_a_mi
     world = World(v1_job(replicas("Worker", 8), success=(SuccessRule(type="worker"),)), gathers=True)
     world.schedules = False
     world.settle()
-    created = world.memory.reported
+    created = world.last_written
     assert created is not None
     assert world.look().wake_at == pytest.approx(created + CREATED_WITHIN, rel=0, abs=1e-3)
     world.now = created + SHOWN_WITHIN + 1
@@ -82,7 +82,7 @@ def test_what_is_shown_is_written_within_ten_seconds() -> None:
     first, second, *_ = world.pods.values()
     world.run(first)
     world.settle()
-    running = world.memory.reported
+    running = world.last_written
     assert running is not None
     for change in (lambda: world.run(second), lambda: world.end(second, 0)):
         change()
@@ -126,7 +126,7 @@ def waiting(rank: int) -> World:
 
 def test_why_a_job_waits_is_put_into_other_words_the_later_the_more_jobs_are_before_it() -> None:
     world = waiting(10_000)
-    first, world.verdict = world.memory.reported, replace(WAIT, message="1 free", rank=10_000)
+    first, world.verdict = world.last_written, replace(WAIT, message="1 free", rank=10_000)
     assert first is not None
     world.now += 10_000 * WAITING_WITHIN_PER_RANK - 1
     plan = world.settle()

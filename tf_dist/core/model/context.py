@@ -255,7 +255,9 @@ class Observed:
       tainted or gone.
     - ``recovery_timeout``: that of the job's queue (None: it has none).
     - ``verdict``: that of admission.
-    - ``last_status``: the status that the last pass left, where that was not worth a write.
+    - ``last_status``: the status that the last pass left, where that was not worth a write. ``last_written``: when
+      this controller wrote the status last, by its own clock (None: a difference is written now). It is not stored: two
+      controllers whose clocks differ would each find the other's time due, and write in turn without end.
     - ``served``: what there is of the gang scheduler that the job asks for, where that is another system (None: not
       known yet); its objects are among ``objects``, their kinds with the group (``PodGroup.scheduling.volcano.sh``).
     - ``gang``: the gang scheduler of jobs which name none ("": tf-dist itself).
@@ -278,6 +280,7 @@ class Observed:
     addresses: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     last_status: Status | None = None
+    last_written: float | None = None
     served: ServedApis | None = None
     gang: str = ""
     last_error: str | None = None

@@ -293,8 +293,6 @@ class Status:
     """Replicas that have succeeded for good, even when their pods are gone."""
     container_restarts: int = 0
     """Restarts by the kubelet in pods that are gone."""
-    reported: float | None = None
-    """When the status was written last."""
 
     def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""

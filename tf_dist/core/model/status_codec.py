@@ -301,7 +301,6 @@ FIELDS: Final = (
     # Written at once, they would cost a gang of 8 that ends together 11 writes of its status instead of 5.
     Field("succeeded", _REPLICAS, _nothing),
     Field("container_restarts", _NUMBER, _nothing),
-    Field("reported", _TIME, _nothing),
 )
 _STATUS: Final = _record(Status, **{one.name: one.codec for one in FIELDS})
 

@@ -210,7 +210,6 @@ def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSp
     after = with_accepted_spec(replace(before, since=now if before.since is None else before.since), None, refused)
     if after == before:
         return Plan(before)
-    after = replace(after, reported=now)
     return Plan(after, (WriteStatus(_held(document, after, now)), *spec_events(before, after)))
 
 

@@ -72,7 +72,6 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     written = write_at is not None and write_at <= s.now
     actions: list[Action] = []
     if written:
-        s = replace(s, status=replace(s.status, reported=s.now))
         # First: a controller that dies after it is continued from there.
         actions.append(WriteStatus(build_status(s)))
     # Before what may fail: what the status says already no later pass says again.
@@ -107,11 +106,12 @@ def _write_at(stored: Status, s: ReconcileContext) -> float | None:
     """
     if s.status == stored:
         return None
-    if stored.reported is None or is_in_future(stored.reported, s.now) or memory(s.status) != memory(stored):
+    last = s.observed.last_written
+    if last is None or is_in_future(last, s.now) or memory(s.status) != memory(stored):
         return 0.0
     if _all_ready(s.job, s.status) and not _all_ready(s.job, stored):
         return 0.0
-    return round_time(stored.reported + _shown_within(s))
+    return round_time(last + _shown_within(s))
 
 
 def _shown_within(s: ReconcileContext) -> float:

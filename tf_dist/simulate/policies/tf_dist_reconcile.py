@@ -121,6 +121,7 @@ class _Driven:
         self.memory = Status()
         self._stored: Any = {}
         self._remembered: Status | None = None
+        self._written: float | None = None
         self._pods: dict[str, Body] = {}
         self._objects: dict[tuple[str, str], Body] = {}
         self._admitter = admitter
@@ -143,6 +144,7 @@ class _Driven:
                 objects=objects,
                 verdict=verdict,
                 last_status=self._remembered,
+                last_written=self._written,
             )
             plan = reconcile(self.job, seen)
             self.wake_at = inf if plan.wake_at is None else plan.wake_at
@@ -157,7 +159,7 @@ class _Driven:
     def _do(self, action: Action, now: float) -> None:
         match action:
             case WriteStatus():
-                self._stored = action.status
+                self._stored, self._written = action.status, now
             case Create() if action.body["kind"] == "Pod":
                 self._made += 1
                 self._put_pod(running_pod(action.body, f"{self.job.uid}-{self._made}", now))
