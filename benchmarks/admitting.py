@@ -26,8 +26,9 @@ from benchmarks.measure import Measured, Row, Target, benchmark, in_turn, until
 from tf_dist.cluster.api import NODES, TFJOBS, Cluster, Object
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.core.dialects import read
-from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.assignment import Verdict, Wait
 from tf_dist.core.model.context import Observed
+from tf_dist.core.model.reasons import Reason
 
 JOBS = 2000
 OFFERED = 50  # jobs a second: a third of what two processors create with all else that they do
@@ -35,7 +36,7 @@ OFFERS = 500
 _BARE = "the same writes by 16 threads, no admission"
 _CORDONED = ", ".join(f"{SPACE}-{number} (cordoned)" for number in (0, 1, 10))
 _WAITS = Wait(
-    reason=PendingReason.NODES_UNAVAILABLE,
+    reason=Reason.NODES_UNAVAILABLE,
     message=f"there would be room with nodes that take no pods now: {_CORDONED} and 57 more",
 )
 """As a controller says it."""

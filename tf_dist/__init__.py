@@ -15,7 +15,7 @@ _HOMES = {
     "InvalidJob": "tf_dist.errors",
     "JobFailed": "tf_dist.errors",
     "Outcome": "tf_dist.core.diagnostics.outcome",
-    "OutcomeKind": "tf_dist.core.model.status",
+    "OutcomeKind": "tf_dist.core.model.reasons",
     "Problem": "tf_dist.errors",
     "Result": "tf_dist.client.run_session",
     "StoredJob": "tf_dist.client.stored_jobs",

@@ -4,7 +4,7 @@ from tf_dist.client.run_session import Result as Result
 from tf_dist.client.stored_jobs import StoredJob as StoredJob
 from tf_dist.client.tfjob import TFJob as TFJob
 from tf_dist.core.diagnostics.outcome import Outcome as Outcome
-from tf_dist.core.model.status import OutcomeKind as OutcomeKind
+from tf_dist.core.model.reasons import OutcomeKind as OutcomeKind
 from tf_dist.errors import InvalidJob as InvalidJob
 from tf_dist.errors import JobFailed as JobFailed
 from tf_dist.errors import Problem as Problem

@@ -6,12 +6,10 @@ import re
 
 from docs.generator import source
 from docs.generator.markdown import code, prose, table
-from docs.generator.reasons import CONDITIONS, EVENTS, REASONS
 from docs.generator.source import Undocumented
 from tf_dist import errors
 from tf_dist.client.exit_codes import exit_code_of_error, exit_code_of_outcome
-from tf_dist.core.diagnostics.diagnose import ENDS, PENDING_REASONS
-from tf_dist.core.model.status import OutcomeKind
+from tf_dist.core.model.reasons import CONDITIONS, Group, OutcomeKind, Reason, Row
 
 # Not a key: the group of an API, or the prefix alone.
 _NO_KEYS = re.compile(r"tf-dist\.dev/(?:v\d\w*)?")
@@ -39,33 +37,31 @@ def annotations() -> str:
 
 
 def reasons() -> str:
-    """Conditions, reasons of a job's state, and reasons of events."""
-    advice = {
-        **{one.value: text for one, (_, _, text) in PENDING_REASONS.items()},
-        **{key: text for key, (_, text) in ENDS.items()},
-    }
-    waits = {one.value for one in PENDING_REASONS}
-    held = [(code(name), prose(REASONS[name]), prose(advice.get(name, ""))) for name in REASONS if name in waits]
-    others = [
-        (code(name), prose(text), prose(advice.get(name, ""))) for name, text in REASONS.items() if name not in waits
-    ]
-    titles = ("reason", "meaning", "what to do")
-    return "\n\n".join(
-        (
-            "## Conditions of a TFJob\n\n"
-            + table(("condition", "meaning"), [(code(k), prose(v)) for k, v in CONDITIONS.items()]),
-            "## Reasons why a job waits\n\n" + table(titles, held),
-            "## Reasons of a job's state\n\n" + table(titles, others),
-            "## Further reasons of Events\n\n"
-            "An Event of a job has the reason of the state that it went to, or one of these.\n\n"
-            + table(("reason", "meaning"), [(code(k), prose(v)) for k, v in EVENTS.items()]),
-        )
+    """Conditions, and a table for each group of the registry of reasons."""
+    conditions = table(("condition", "meaning"), [(code(k), prose(v)) for k, v in CONDITIONS.items()])
+    groups = {group: [reason.row for reason in Reason if reason.row.group is group] for group in Group}
+    parts = [f"## {group}\n\n{_NOTES.get(group, '')}{_reasons(group, rows)}" for group, rows in groups.items()]
+    return "\n\n".join((f"## Conditions of a TFJob\n\n{conditions}", *parts))
+
+
+_NOTES = {Group.EVENT: "An Event of a job has the reason of the state that it went to, or one of these.\n\n"}
+
+
+def _reasons(group: Group, rows: list[Row]) -> str:
+    if group is Group.EVENT:
+        return table(("reason", "meaning"), [(code(row.word), prose(row.meaning)) for row in rows])
+    if group is not Group.END:
+        titles = ("reason", "meaning", "what to do")
+        return table(titles, [(code(row.word), prose(row.meaning), prose(row.advice)) for row in rows])
+    return table(
+        ("reason", "meaning", "outcome", "what to do"),
+        [(code(row.word), prose(row.meaning), code(row.outcome.value), prose(row.advice)) for row in rows],
     )
 
 
 def outcomes() -> str:
     """How a job ended, in the one vocabulary, with the exit code."""
-    texts = {str(one.value): one.text for one in source.members("core/model/status.py", "OutcomeKind")}
+    texts = {str(one.value): one.text for one in source.members("core/model/reasons.py", "OutcomeKind")}
     if missing := [kind for kind, text in texts.items() if not text]:
         raise Undocumented(f"OutcomeKind: no description of {', '.join(missing)}")
     rows = [(code(kind.value), prose(texts[kind.value]), str(exit_code_of_outcome(kind))) for kind in OutcomeKind]

@@ -23,7 +23,7 @@ from tf_dist.cluster.api import Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.client.auth import Credential
 from tf_dist.cluster.client.client_config import KubeContext
-from tf_dist.core.model.status import OutcomeKind
+from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.errors import AlreadyExists, Forbidden, JobFailed, NotFound, Unavailable
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 

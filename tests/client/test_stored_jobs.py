@@ -20,8 +20,8 @@ from tf_dist.client.stored_jobs import (
 )
 from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.diagnostics.diagnose import Category
 from tf_dist.core.model import names
+from tf_dist.core.model.reasons import Category
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import NotFound
 

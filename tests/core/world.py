@@ -11,16 +11,17 @@ from typing import Any
 
 from tests.core.builders import START
 from tf_dist.core.model import names, pods
-from tf_dist.core.model.assignment import Admit, PendingReason, Verdict, Wait
+from tf_dist.core.model.assignment import Admit, Verdict, Wait
 from tf_dist.core.model.context import Action, Create, Delete, DeleteJob, Observed, PatchJob, Plan, Update, WriteStatus
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.pods import PodView, pod_view
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
 from tf_dist.core.model.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.model.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.reconcile import reconcile
 
-WAIT = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
+WAIT = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="no room")
 _MOST_PASSES = 60
 _SHOWN = ("state", "ready", "why", "selector", "outcome")  # derived, and not read back
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,12 @@ import pytest
 from docs.generator import source
 from docs.generator.blocks import BLOCKS, MARK
 from docs.generator.markdown import argument_table
-from docs.generator.reasons import CONDITIONS, EVENTS, REASONS
 from docs.generator.source import Argument, Undocumented
-from tf_dist.core.diagnostics.diagnose import ENDS
-from tf_dist.core.model.assignment import PendingReason
-from tf_dist.core.model.job import Event
-from tf_dist.core.model.pods import HOLDING_REASONS
+from tf_dist.core.model.reasons import CONDITIONS, Reason
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted((ROOT / "tf_dist").rglob("*.py"))
 LAYERS = ("Data flows one way", "Folders of the core have an order")
-DECIDING = [path for path in CODE if path.is_relative_to(ROOT / "tf_dist/core") or "controller" in path.parts]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -48,58 +41,15 @@ def test_every_key_of_labels_and_annotations_is_there() -> None:
     assert used - set(re.findall(r"`(tf-dist\.dev/[\w-]+)`", page)) <= {"tf-dist.dev/v"}
 
 
-def _constants() -> dict[str, str]:
-    """Texts of the core's and the controller's constants, by name."""
-    found = {}
-    for path in DECIDING:
-        for one in source.constants(str(path.relative_to(ROOT / "tf_dist"))):
-            if isinstance(one.value, str):
-                found[one.name] = one.value
-    return found
+def test_the_page_of_reasons_has_every_row_of_the_registry() -> None:
+    page = BLOCKS["reasons"]()
+    words = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert sorted(words) == sorted([*CONDITIONS, *Reason])
 
 
-def _written() -> Iterator[tuple[str, ast.expr]]:
-    """Where the code writes a reason: ``event`` or ``state``, and the expression."""
-    for path in DECIDING:
-        for node in ast.walk(source.module(str(path.relative_to(ROOT / "tf_dist")))):
-            if not isinstance(node, ast.Call):
-                continue
-            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if name == "EmitEvent":
-                yield "event", node.args[1]
-            elif name == "with_phase" and len(node.args) > 2:
-                yield "state", node.args[2]
-            elif name in ("replace", "Status"):
-                yield from (("state", one.value) for one in node.keywords if one.arg == "reason")
-
-
-def test_every_reason_that_the_code_writes_is_in_the_glossary() -> None:
-    constants = _constants()
-    found: dict[str, set[str]] = {"event": set(), "state": set()}
-    for kind, expression in _written():
-        match expression:
-            case ast.Constant(value=str(text)):
-                found[kind].add(text)
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name in constants:
-                found[kind].add(constants[name])
-    assert len(found["event"]) > 10
-    assert len(found["state"]) > 10
-    assert found["state"] <= REASONS.keys()
-    assert found["event"] <= REASONS.keys() | EVENTS.keys()
-    named = {*map(str, PendingReason), *map(str, Event), *HOLDING_REASONS, *map(str, ENDS)}
-    assert named <= REASONS.keys()
-
-
-def test_the_glossary_has_no_word_that_the_code_does_not() -> None:
-    text = "\n".join(path.read_text() for path in DECIDING)
-    made = {
-        f"{verb}{do}{kind}"
-        for verb in ("Successful", "Failed")
-        for do in ("Create", "Delete")
-        for kind in ("Pod", "Service")
-    }
-    words = CONDITIONS.keys() | REASONS.keys() | EVENTS.keys() - made
-    assert [word for word in words if f'"{word}"' not in text] == []
+def test_the_conditions_are_those_that_the_code_writes() -> None:
+    written = (ROOT / "tf_dist/core/reconciler/status_writer.py").read_text()
+    assert [one for one in CONDITIONS if f'"{one}"' not in written] == []
 
 
 def test_an_argument_without_a_description_is_an_error_that_names_it() -> None:

@@ -42,7 +42,8 @@ from tf_dist.core.dialects import scale_patch, suspend_patch
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import possible_replicas
 from tf_dist.core.model.fieldpath import suggestion
-from tf_dist.core.model.status import STOPPED, SUSPENDED
+from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import STOPPED
 from tf_dist.errors import ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem, Unavailable
 
 if TYPE_CHECKING:
@@ -393,7 +394,7 @@ _Lines = list[LogLine]
 
 def _resume_patch(job: StoredJob) -> Mapping[str, Any]:
     patch = suspend_patch(job.stored, False)
-    if job.status.phase not in STOPPED or job.status.reason == SUSPENDED:
+    if job.status.phase not in STOPPED or job.status.reason == Reason.SUSPENDED:
         return patch
     # A job that a policy aborted is not suspended; which of its attempts is meant to end says this annotation.
     metadata = patch.get("metadata") or {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tf_dist import errors
 
 if TYPE_CHECKING:
-    from tf_dist.core.model.status import OutcomeKind
+    from tf_dist.core.model.reasons import OutcomeKind
 
 SUCCEEDED: Final = 0
 """Done; the job that was waited for succeeded."""
@@ -38,7 +38,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
     """The exit code of an outcome; None: the job goes on, which is no success for a command that waited for its end."""
-    from tf_dist.core.model.status import OutcomeKind  # not before: the core's types double the start of --help
+    from tf_dist.core.model.reasons import OutcomeKind  # not before: the core's types double the start of --help
 
     match kind:
         case OutcomeKind.SUCCEEDED:

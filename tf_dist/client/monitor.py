@@ -27,13 +27,14 @@ from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.display_text import format_number, table_html
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
 from tf_dist.core.diagnostics.outcome import Outcome, with_observations
 from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.pods import PodView, pod_views
+from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Status, display_phase
 from tf_dist.errors import ClusterError, NotFound
 

@@ -34,9 +34,9 @@ from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
-from tf_dist.core.model.assignment import pending_reason
 from tf_dist.core.model.job import JobKey
-from tf_dist.core.model.status import LIVE, OutcomeKind, outcome_kind
+from tf_dist.core.model.reasons import OutcomeKind, reason_row
+from tf_dist.core.model.status import LIVE, outcome_kind
 from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
 
@@ -261,8 +261,8 @@ class RunSession:
                 return RunEnd.SIGNAL
             if monitor.watch.job is None or outcome_kind(snapshot.status) is not None:
                 return RunEnd.FINISHED
-            reason = pending_reason(snapshot.status) if snapshot.status.admission is None else None
-            if self.run_options.gives_up and reason is not None and reason.unreachable:
+            hopeless = snapshot.status.admission is None and reason_row(snapshot.status.reason).unreachable
+            if self.run_options.gives_up and hopeless:
                 return RunEnd.NEVER_FITS
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 return RunEnd.TIMEOUT

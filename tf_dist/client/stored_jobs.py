@@ -12,9 +12,7 @@ from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.leader_status import LeaderStatus, leader_status, nobody_leads
 from tf_dist.core.diagnostics.cluster_dns import denial_seconds
 from tf_dist.core.diagnostics.diagnose import (
-    Category,
     Diagnosis,
-    Level,
     diagnose,
     diagnose_deletion,
     diagnose_managed_elsewhere,
@@ -27,6 +25,7 @@ from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import mapping, suggestion, text
 from tf_dist.core.model.job import Job, ReplicaId, Role, replica_id
 from tf_dist.core.model.pods import pod_views
+from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import STOPPED, Phase, Status, display_phase
 from tf_dist.core.model.status_codec import displayed_status, stored_status
 from tf_dist.core.podbuilder.services import has_headless_names

@@ -19,7 +19,8 @@ from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.gang.admission import Admitter
 from tf_dist.core.gang.quota import QueueUsage
 from tf_dist.core.gang.types import AdmissionRequest
-from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.assignment import Verdict, Wait
+from tf_dist.core.model.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
 # Changes that come while it rests are decided about together: so deciding takes no more than a fifth of the time of a
@@ -209,6 +210,6 @@ class GangAdmission:
         given = {uid: verdict for uid, verdict in verdicts.items() if not isinstance(verdict, Wait)}
         self._given |= {uid: (verdict, self._known[uid].version) for uid, verdict in given.items()}
         waits = [verdict for verdict in verdicts.values() if isinstance(verdict, Wait)]
-        self._recorder.undecidable(sum(wait.reason == PendingReason.UNREADABLE for wait in waits))
+        self._recorder.undecidable(sum(wait.reason == Reason.UNREADABLE for wait in waits))
         self._unreported.update(self._known[uid].ref for uid in verdicts if uid not in given)
         return [self._known[uid].ref for uid in given]

@@ -11,23 +11,14 @@ from tf_dist.controller.plan_executor import PlanExecutor
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import PendingReason, Verdict, current_job
-from tf_dist.core.model.context import (
-    Action,
-    EmitEvent,
-    Observed,
-    Plan,
-    WriteStatus,
-)
+from tf_dist.core.model.assignment import Verdict, current_job
+from tf_dist.core.model.context import Action, EmitEvent, Observed, Plan, WriteStatus
 from tf_dist.core.model.fieldpath import LazyMapping
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import PodView, pod_views
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Status
-from tf_dist.core.model.status_codec import (
-    NEWER_FORMAT,
-    NewerStatusFormat,
-    stored_status,
-)
+from tf_dist.core.model.status_codec import NewerStatusFormat, stored_status
 from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
 from tf_dist.core.reconciler.job_context import with_default_scheduler
@@ -78,7 +69,7 @@ class JobReconciler:
         if self._skipped.get(ref) != known.uid:
             self._skipped[ref] = known.uid
             _LOG.warning("skipping job=%s: %s", ref, problem)
-            delivery = EmitEvent("Warning", NEWER_FORMAT, f"{problem} ({problem.hint})")
+            delivery = EmitEvent("Warning", Reason.NEWER_STATUS_FORMAT, f"{problem} ({problem.hint})")
             self._executor.apply(ref, known.stored, Plan(known.status, (delivery,)))
         return Plan(known.status)
 
@@ -107,7 +98,7 @@ class JobReconciler:
         known: JobEntry,
         last_error: str,
         *,
-        rejected: PendingReason | None = None,
+        rejected: Reason | None = None,
         invalid: bool = False,
     ) -> None:
         """Write into a job what keeps it from going on, and do nothing else for it."""
@@ -123,7 +114,7 @@ class JobReconciler:
         *,
         seen: JobPods | None = None,
         last_error: str | None = None,
-        rejected: PendingReason | None = None,
+        rejected: Reason | None = None,
         invalid: bool = False,
     ) -> Plan:
         """What would be done now; raises what keeps the job from being read.

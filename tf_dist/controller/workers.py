@@ -21,9 +21,8 @@ from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_interface import WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.context import EmitEvent, Plan
-from tf_dist.core.model.status import STALLED
+from tf_dist.core.model.reasons import Reason
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
@@ -187,9 +186,11 @@ class Workers:
         if failures >= _STALLED_AFTER_FAILURES:
             rejected, invalid = _rejection(error, failures), isinstance(error, InvalidObject)
             self._report_stalled(ref, message, rejected=rejected, invalid=invalid)
-        self._events.emit(ref.resource, ref.namespace, known.stored, EmitEvent("Warning", STALLED, message))
+        self._events.emit(
+            ref.resource, ref.namespace, known.stored, EmitEvent("Warning", Reason.RECONCILE_FAILED, message)
+        )
 
-    def _report_stalled(self, ref: JobRef, message: str, *, rejected: PendingReason | None, invalid: bool) -> None:
+    def _report_stalled(self, ref: JobRef, message: str, *, rejected: Reason | None, invalid: bool) -> None:
         """Have the job itself say what keeps it from going on."""
         known = self._lookup(ref)
         if known is None:
@@ -200,12 +201,12 @@ class Workers:
             _LOG.debug("cannot report stalled job=%s: %s", ref, error)
 
 
-def _rejection(error: Exception, failures: int) -> PendingReason | None:
+def _rejection(error: Exception, failures: int) -> Reason | None:
     """As which reason the gang gives its admission back after so many failures; None: another try may do better."""
     if isinstance(error, Rejected):
-        return PendingReason.PODS_REJECTED
+        return Reason.PODS_REJECTED
     if failures < _REJECTED_AFTER_FAILURES:
         return None
     if isinstance(error, AdmissionDenied):
-        return PendingReason.PODS_REJECTED
-    return PendingReason.NAME_CONFLICT if isinstance(error, NameConflict) and not error.leaving else None
+        return Reason.PODS_REJECTED
+    return Reason.NAME_CONFLICT if isinstance(error, NameConflict) and not error.leaving else None

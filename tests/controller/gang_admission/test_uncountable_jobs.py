@@ -10,7 +10,7 @@ import pytest
 from tests.controller.harness import World, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.core.model import names
-from tf_dist.core.model.status import STALLED
+from tf_dist.core.model.reasons import Reason
 
 Change = Callable[[Object], object]
 
@@ -187,4 +187,4 @@ def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years()
         world.controller.step()
         world.clock.now += 60
     assert "starts when default/long ends" in world.status("waits")["message"]
-    assert not [text for reason, text in world.events() if reason == STALLED]
+    assert not [text for reason, text in world.events() if reason == Reason.RECONCILE_FAILED]

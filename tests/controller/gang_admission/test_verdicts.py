@@ -205,7 +205,7 @@ def test_a_gang_that_cannot_be_decided_about_is_left_out_and_the_others_keep_wha
     world.submit(tfjob("third"))
     said = decide()
     assert (type(said["first"]), type(said["second"])) == (Admit, Admit)
-    assert (said["bad"].reason, said["bad"].reason.unreachable) == ("Unreadable", True)
+    assert (said["bad"].reason, said["bad"].reason.row.unreachable) == ("Unreadable", True)
     assert "cannot be decided about: TypeError" in said["bad"].message
     assert said["third"].reason == "WaitingForCapacity", "what was given before is still taken"
     assert counted.gangs == 1

@@ -20,10 +20,11 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.settings import ControllerSettings, JobRef
-from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects import read
 from tf_dist.core.model.pods import pod_view
-from tf_dist.core.model.status import OutcomeKind, outcome_kind
+from tf_dist.core.model.reasons import Category, OutcomeKind
+from tf_dist.core.model.status import outcome_kind
 from tf_dist.core.model.status_codec import load_status
 from tf_dist.errors import Unavailable
 

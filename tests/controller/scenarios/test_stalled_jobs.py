@@ -12,8 +12,9 @@ from tests.controller.harness import World, disturbed, tfjob
 from tests.core.builders import v1alpha1_job, written_status
 from tf_dist.cluster.api import PODS, TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.controller.controller import Controller
-from tf_dist.core.diagnostics.diagnose import Category, Level, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects.parsing import parse
+from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.model.status_codec import load_status
 from tf_dist.errors import Unavailable

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views, volcano_job
-from tf_dist.core.diagnostics.diagnose import PENDING_REASONS, Category, Diagnosis, Level, diagnose
-from tf_dist.core.model.assignment import PendingReason
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.model.job import Dependency
+from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.model.timestamps import format_time
 
@@ -60,10 +60,9 @@ def test_how_a_replica_ended_says_what_to_do(
     [
         ("DeadlineExceeded", Category.DEADLINE),
         ("BackoffLimitExceeded", Category.BUDGET),
-        ("InvalidTFJobSpec", Category.INVALID),
         ("NodeLost", Category.EVICTION),
         ("PodEvicted", Category.EVICTION),
-        ("Preempted", Category.EVICTION),
+        ("Preempted", Category.PREEMPTED),
         ("MaxDisruptionsExceeded", Category.EVICTION),
         ("StartTimeout", Category.DEADLINE),
         ("PodsRejected", Category.REFUSED),
@@ -192,11 +191,6 @@ def test_why_a_gang_has_no_place(reason: str, level: Level, category: Category, 
     found = first(Status(reason=reason, message="so it is"))
     assert (found.level, found.category, found.summary) == (level, category, "so it is")
     assert advice in found.resolution
-
-
-def test_every_reason_to_wait_is_explained() -> None:
-    assert set(PENDING_REASONS) == set(PendingReason)
-    assert {reason.value for reason in PendingReason if reason.unreachable} == {"NeverFits", "Unreadable"}
 
 
 def test_pods_of_the_attempt_before_are_named() -> None:

@@ -22,7 +22,8 @@ from tf_dist.core.diagnostics.outcome import (
 )
 from tf_dist.core.model.assignment import Admit, Preempt
 from tf_dist.core.model.job import Action, Event, Job, JobKey, Rule, RunPolicy
-from tf_dist.core.model.status import Admission, Failure, OutcomeKind, Phase, Status, display_phase, outcome_kind
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import Admission, Failure, Phase, Status, display_phase, outcome_kind
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
 
@@ -59,7 +60,6 @@ def ended(reason: str, phase: Phase = Phase.FAILED, /, **failure: Any) -> Status
         (ended("BackoffLimitExceeded", replica="worker-0", code=143), KIND.BACKOFF_LIMIT_EXCEEDED),
         (ended("TaskFailed", Phase.TERMINATED), KIND.BACKOFF_LIMIT_EXCEEDED),
         (ended("PodPending", Phase.ABORTED), KIND.START_TIMEOUT),
-        (ended("InvalidTFJobSpec"), KIND.INVALID),
         (ended("Adopted"), KIND.FAILED),
         (ended("AReasonOfALaterRelease"), KIND.FAILED),
     ],

@@ -10,8 +10,9 @@ from typing import Any
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.scheduling import Scheduler
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, UnavailableNode
-from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Verdict, Wait
+from tf_dist.core.model.assignment import Admit, Preempt, Resize, Verdict, Wait
 from tf_dist.core.model.job import JobKey
+from tf_dist.core.model.reasons import Reason
 
 GPU = "nvidia.com/gpu"
 
@@ -223,5 +224,5 @@ def obeyed(gang: Gang, verdict: Verdict, now: float) -> Gang:
         case Preempt():
             return replace(gang, assigned=None)
         case Wait():
-            return replace(gang, nominated=gang.nominated or verdict.reason == PendingReason.PREEMPTING)
+            return replace(gang, nominated=gang.nominated or verdict.reason == Reason.PREEMPTING)
     return gang

@@ -139,7 +139,7 @@ def test_a_gang_that_even_the_empty_cluster_could_not_hold_holds_back_nobody() -
     found = judged(gangs, node("n", gpu=8), now=10_000)
     never = found["huge"]
     assert isinstance(never, Wait)
-    assert (never.reason, never.reason.unreachable) == ("NeverFits", True)
+    assert (never.reason, never.reason.row.unreachable) == ("NeverFits", True)
     assert never.message == (
         "needs 2 × (nvidia.com/gpu 8) for worker, and even the empty cluster has only nvidia.com/gpu 8 on 1 node"
     )
@@ -171,7 +171,7 @@ def test_constraints_that_make_no_sense_are_said_to_and_block_nobody() -> None:
     odd = replace(member("w", 1, cpu=1), constraints={"nodeSelector": ["zone"]})
     found = judged([gang("odd", odd), gang("a", member("w", 1, cpu=1), at=1)], node("n", cpu=4))
     assert isinstance(found["odd"], Wait)
-    assert (found["odd"].reason, found["odd"].reason.unreachable) == ("Unreadable", True)
+    assert (found["odd"].reason, found["odd"].reason.row.unreachable) == ("Unreadable", True)
     assert found["odd"].message == "w: its nodeSelector, affinity or tolerations cannot be read"
     assert reason(found["a"]) == "Admit"
 
@@ -308,7 +308,7 @@ def test_a_queue_s_quota_is_kept_and_said() -> None:
 def test_more_than_a_queue_can_ever_have_never_fits() -> None:
     verdict = judged([gang("a", workers(5), queue="team")], node("n", gpu=8), queues=(queue("team", gpu=4),))["a"]
     assert isinstance(verdict, Wait)
-    assert (verdict.reason, verdict.reason.unreachable) == ("NeverFits", True)
+    assert (verdict.reason, verdict.reason.row.unreachable) == ("NeverFits", True)
 
 
 def test_a_queue_that_is_not_there_is_said_and_may_come() -> None:
@@ -471,7 +471,7 @@ def test_a_gang_of_equal_pods_that_fits_is_always_admitted(nodes: Any, members: 
     made, one = world_of(nodes, members[:1])
     verdict = judged([one], *made)["g"]
     assert isinstance(verdict, Admit) is fits(one, [dict(n.free) for n in made])
-    never = isinstance(verdict, Wait) and verdict.reason.unreachable
+    never = isinstance(verdict, Wait) and verdict.reason.row.unreachable
     assert never is not fits(one, [dict(n.allocatable) for n in made])
 
 

@@ -13,8 +13,9 @@ from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
 from tests.core.gang.stored import admitter_of, container, node, verdicts
 from tf_dist.core.gang.types import AdmissionConfig, AdmissionRequest, PriorityClass
-from tf_dist.core.model.assignment import Admit, PendingReason, Verdict
+from tf_dist.core.model.assignment import Admit, Verdict
 from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Admission, Attempts, Phase, Status
 from tf_dist.core.podbuilder.replica_pod import require_node
 
@@ -72,7 +73,7 @@ def test_a_pod_that_was_given_up_on_a_node_that_is_gone_takes_no_room_of_the_one
     place = replace(status.admission, sizes={"worker": 1})
     jobs = {"lost": (lost, replace(status, attempts=attempts, admission=place)), "other": (other, Status())}
     found = decided(jobs, pods(lost, "n3", attempt="2.0.0"), n1=3)
-    assert reason(found["other"]) == PendingReason.WAITING_FOR_CAPACITY
+    assert reason(found["other"]) == Reason.WAITING_FOR_CAPACITY
     assert isinstance(decided(jobs, pods(lost, "n1", attempt="2.0.1"), n1=4)["other"], Admit)
 
 
@@ -113,13 +114,13 @@ def test_the_room_of_a_pod_that_may_yet_be_bound_is_not_free(here: str) -> None:
     """The scheduler may bind pods of a preempted gang until they are deleted: no other gang gets their room."""
     gone, first, other = job("gone", 2, 1), job("first", 2, 1, "high"), job("other", 2, 1)
     requeued = Status(phase=Phase.PENDING, reason="Preempted", attempts=Attempts(2))
-    waits = Status(phase=Phase.PENDING, reason=PendingReason.PREEMPTING)
+    waits = Status(phase=Phase.PENDING, reason=Reason.PREEMPTING)
     there = pods(gone, here, here, attempt="1.0.0")
     for pod in there:
         require_node(pod["spec"], "n1")
     jobs = {"first": (first, waits), "gone": (gone, requeued), "other": (other, Status())}
     found = decided(jobs, there, n1=2)
-    assert reason(found["first"]) == PendingReason.PREEMPTING
+    assert reason(found["first"]) == Reason.PREEMPTING
     assert "Admit" not in {reason(found["gone"]), reason(found["other"])}
     assert reason(decided(jobs, [], n1=2)["first"]) == "Admit"
 
@@ -131,11 +132,11 @@ def test_the_room_that_a_preempted_gang_leaves_is_kept_though_it_has_another_pla
     ``late``: by how much the clock has been set back since they came.
     """
     b, c, d = job("b", 3, 2, "high"), job("c", 2, 1), job("d", 2, 2)
-    waits = Status(phase=Phase.PENDING, reason=PendingReason.PREEMPTING)
+    waits = Status(phase=Phase.PENDING, reason=Reason.PREEMPTING)
     jobs = {"b": (b, waits), "c": (c, admitted({"n1": 1, "n2": 1})), "d": (d, Status())}
     found = decided(jobs, pods(c, "n1", "n1", attempt="1.0.0"), late=late, n1=3, n2=3, n3=2)
     assert {name: reason(verdict) for name, verdict in found.items()} == {
-        "b": PendingReason.PREEMPTING,
+        "b": Reason.PREEMPTING,
         "c": "Admit",
         "d": "Reserved",
     }

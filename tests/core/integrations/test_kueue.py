@@ -9,12 +9,13 @@ import pytest
 
 from tests.core.builders import ON_FAILURE, replicas, template, v1_job, v1alpha1_job
 from tests.core.integrations.scenes import FLAVOR, SERVED, WORKLOAD, Scene, admission, asking, condition
-from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.integrations.dispatch import planned_context, wanted_objects
 from tf_dist.core.model.context import ServedApis
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Job
-from tf_dist.core.model.status import PREEMPTED, Phase
+from tf_dist.core.model.reasons import Category, Reason
+from tf_dist.core.model.status import Phase
 
 PRIORITY = "WorkloadPriorityClass.kueue.x-k8s.io"
 
@@ -293,7 +294,7 @@ def test_an_evicted_job_stops_first_and_gives_its_quota_back_then() -> None:
     evicted = condition("Evicted", reason="Preempted", message="a higher priority")
     made.tell(conditions=[*ADMITTED, evicted], admission=admission(ps=1, worker=2))
     made.settle()
-    assert (made.status.reason, made.status.charged_restarts) == (PREEMPTED, 0)
+    assert (made.status.reason, made.status.charged_restarts) == (Reason.PREEMPTED, 0)
     assert made.status.message == "gave its place up: Kueue evicted it: a higher priority"
     assert made.gang()["status"]["admission"] is not None
     made.bury()

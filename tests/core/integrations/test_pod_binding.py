@@ -11,14 +11,15 @@ from tests.core.builders import ON_FAILURE, replicas, template, v1_job, views, v
 from tests.core.dialects.documents import volcano
 from tests.core.integrations.scenes import Scene, asking
 from tests.core.world import World
-from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.dialects import read
 from tf_dist.core.integrations.dispatch import decorate_pod, planned_context
 from tf_dist.core.model.context import EmitEvent, ServedApis
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Dependency, Job, RunPolicy
 from tf_dist.core.model.names import ATTEMPT
-from tf_dist.core.model.status import PREEMPTED, Phase
+from tf_dist.core.model.reasons import Category, Reason
+from tf_dist.core.model.status import Phase
 from tf_dist.core.model.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.podbuilder.replica_pod import build_pod
 
@@ -321,7 +322,7 @@ def test_a_group_that_is_preempted_waits_again_as_another_one() -> None:
     scene.tell(conditions=[{"type": "DisruptionTarget", "status": "True", "message": "preempted by a/b"}])
     scene.settle()
     assert (scene.status.phase, scene.place()) == (Phase.PENDING, None)
-    assert (scene.status.reason, scene.status.message) == (PREEMPTED, "gave its place up: preempted by a/b")
+    assert (scene.status.reason, scene.status.message) == (Reason.PREEMPTED, "gave its place up: preempted by a/b")
     assert (scene.gangs(), scene.status.charged_restarts) == ([first], 0)
     scene.bury()
     scene.settle()

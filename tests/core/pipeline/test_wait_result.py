@@ -10,7 +10,8 @@ from tests.controller.harness import tfjob
 from tf_dist.core.dialects import parse
 from tf_dist.core.model.job import ReplicaId
 from tf_dist.core.model.pods import PodPhase, PodView
-from tf_dist.core.model.status import AcceptedSpec, Admission, Failure, OutcomeKind, Phase, RefusedSpec, Status
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import AcceptedSpec, Admission, Failure, Phase, RefusedSpec, Status
 from tf_dist.core.pipeline.wait_result import (
     DELETED,
     NO_LIMITS,

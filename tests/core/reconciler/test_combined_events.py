@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tf_dist.core.model.context import EmitEvent
-from tf_dist.core.reconciler.tfjob_messages import combined_events
+import pytest
+
+from tf_dist.core.model.context import Create, Delete, EmitEvent
+from tf_dist.core.reconciler.tfjob_messages import combined_events, object_event
 
 
 def created(name: str) -> EmitEvent:
@@ -28,3 +30,13 @@ def test_the_same_words_are_said_once_and_others_one_after_the_other() -> None:
 def test_what_is_not_routine_stays_as_it_is() -> None:
     one, two = EmitEvent("Normal", "Resumed", "a"), EmitEvent("Normal", "Resumed", "b")
     assert combined_events([one, two]) == [one, two]
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Service"])
+def test_a_refused_object_is_an_event_in_the_operators_words(kind: str) -> None:
+    create, delete = Create({"kind": kind, "metadata": {"name": "m"}}), Delete(kind, "m", "uid")
+    refused = [object_event("kubeflow.org/v1", action, OSError("no quota")) for action in (create, delete)]
+    assert [(one.type, one.reason, one.message) for one in refused if one is not None] == [
+        ("Warning", {"Pod": "FailedCreatePod", "Service": "FailedCreateService"}[kind], "Error creating: no quota"),
+        ("Warning", {"Pod": "FailedDeletePod", "Service": "FailedDeleteService"}[kind], "Error deleting: no quota"),
+    ]

@@ -11,13 +11,14 @@ from tests.core.builders import replicas, template, v1_job, v1alpha1_job, volcan
 from tests.core.reconciler.scenarios import lose, started
 from tests.core.world import World
 from tf_dist.core.diagnostics.outcome import job_outcome
-from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Resize, Wait, current_job
+from tf_dist.core.model.assignment import Admit, Preempt, Resize, Wait, current_job
 from tf_dist.core.model.job import CleanPodPolicy, DisruptionPolicy, Job, JobKey, RunPolicy, Scheduling
-from tf_dist.core.model.status import OutcomeKind, Phase, outcome_kind
+from tf_dist.core.model.reasons import OutcomeKind, Reason
+from tf_dist.core.model.status import Phase, outcome_kind
 from tf_dist.core.reconciler.assigned_nodes import UNPIN_AFTER
 
 BY = Preempt(by=JobKey("team", "urgent"), message="its priority is higher")
-WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
+WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="no room")
 JOBS = [v1_job(), v1alpha1_job(), volcano_job()]
 by_format = pytest.mark.parametrize("job", JOBS, ids=lambda job: job.dialect.name)
 

@@ -13,16 +13,17 @@ from tests.core.world import World
 from tf_dist.core.diagnostics.diagnose import pending_reasons
 from tf_dist.core.dialects import read
 from tf_dist.core.gang.resources.queue_resource import parse_queue
-from tf_dist.core.model.assignment import Admit, PendingReason, Wait
+from tf_dist.core.model.assignment import Admit, Wait
 from tf_dist.core.model.context import Observed
 from tf_dist.core.model.job import Dependency, Job, Scheduling, TFConfigStyle
 from tf_dist.core.model.pods import UnreadyNode, unready_node
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Phase
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.job_context import node_loss_times, read_context
 from tf_dist.errors import InvalidJob, InvalidQueue
 
-WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="no room")
+WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="no room")
 
 
 def lose(world: World, replica: str) -> None:

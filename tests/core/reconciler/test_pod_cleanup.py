@@ -10,7 +10,7 @@ from tests.core.world import World, pinned_to
 from tf_dist.core.model.assignment import Admit, Resize
 from tf_dist.core.model.context import Create, Delete
 from tf_dist.core.model.job import CleanPodPolicy, RunPolicy, Scheduling, TFConfigStyle
-from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.reconciler.pod_cleanup import effective_clean_pod_policy
 from tf_dist.core.reconciler.reconcile import reconcile
@@ -60,7 +60,7 @@ def test_pods_of_unknown_attempts_and_types_are_removed_before_new_ones_come() -
     assert not any(isinstance(action, Create) and action.body["kind"] == "Pod" for action in plan.actions)
 
 
-@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded", DISRUPTIONS_EXCEEDED])
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "BackoffLimitExceeded", Reason.MAX_DISRUPTIONS_EXCEEDED])
 def test_a_limit_stops_what_runs_though_the_policy_would_keep_it(reason: str) -> None:
     kept = v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE))
     assert effective_clean_pod_policy(kept, Status(phase=Phase.FAILED, reason=reason)) is CleanPodPolicy.RUNNING

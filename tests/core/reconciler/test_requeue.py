@@ -21,17 +21,18 @@ from tests.core.builders import (
     written_status,
 )
 from tests.core.world import World, pinned_to
-from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Wait
+from tf_dist.core.model.assignment import Admit, Preempt, Wait
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.core.model.job import Action, Dependency, Job, JobKey, Rule, RunPolicy, Scheduling
-from tf_dist.core.model.status import OutcomeKind, Phase, display_phase, outcome_kind
+from tf_dist.core.model.reasons import Category, OutcomeKind, Reason
+from tf_dist.core.model.status import Phase, display_phase, outcome_kind
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT, requeue_backoff
 
 BY = Preempt(by=JobKey("default", "urgent"), message="its priority is 1000, that of this job 0")
-WAITS = Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message="needs 2 × (cpu 4) for worker")
+WAITS = Wait(reason=Reason.WAITING_FOR_CAPACITY, message="needs 2 × (cpu 4) for worker")
 
 
 def started(job: Job) -> World:

@@ -22,10 +22,11 @@ from tests.core.builders import (
     volcano_job,
 )
 from tests.core.world import World
-from tf_dist.core.diagnostics.diagnose import Category, diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.replicas import replica_states
 from tf_dist.core.model.context import WriteStatus
 from tf_dist.core.model.job import Action, CleanPodPolicy, ExitCodes, Job, Rule, RunPolicy
+from tf_dist.core.model.reasons import Category
 from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.model.status_codec import load_status
 from tf_dist.core.reconciler.reconcile import reconcile

@@ -9,9 +9,10 @@ import pytest
 
 from tests.core.builders import replicas, v1_job
 from tests.core.world import WAIT, World
-from tf_dist.core.model.assignment import Admit, PendingReason
+from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.context import EmitEvent, Observed, WriteStatus
 from tf_dist.core.model.job import ReplicaId, SuccessRule
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Phase
 from tf_dist.core.model.status_codec import (
     FIELD,
@@ -154,7 +155,7 @@ def test_why_a_job_at_the_front_waits_is_reworded_within_ten_seconds(rank: int) 
 
 def test_another_reason_to_wait_is_written_at_once() -> None:
     world = waiting(10_000)
-    world.verdict = replace(WAIT, reason=PendingReason.NEVER_FITS, message="2 free", rank=10_000)
+    world.verdict = replace(WAIT, reason=Reason.NEVER_FITS, message="2 free", rank=10_000)
     world.settle()
     assert (world.writes, world.memory.reason) == (2, "NeverFits")
 

@@ -34,7 +34,8 @@ from tf_dist.core.model.job import (
     RunPolicy,
     SuccessRule,
 )
-from tf_dist.core.model.status import OutcomeKind, Phase, outcome_kind
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import Phase, outcome_kind
 from tf_dist.core.reconciler.requeue import DEFAULT_SCHEDULE_TIMEOUT
 
 

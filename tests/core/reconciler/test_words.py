@@ -9,11 +9,12 @@ import pytest
 from tests.core.builders import NEVER, ON_FAILURE, replicas, v1_job, volcano_job
 from tests.core.reconciler.scenarios import lose, started
 from tests.core.world import World
-from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.model.assignment import Preempt
 from tf_dist.core.model.context import EmitEvent
 from tf_dist.core.model.job import Action, CleanPodPolicy, DisruptionPolicy, Event, JobKey, Rule, RunPolicy
 from tf_dist.core.model.pods import pod_view
+from tf_dist.core.model.reasons import Category, Reason
 from tf_dist.core.model.status import Phase
 
 
@@ -34,6 +35,8 @@ def test_a_success_that_its_restart_policy_restarts_is_not_called_a_failure() ->
         "(spent 3)"
     )
     assert end.category is Category.BUDGET
+    assert world.memory.failure is not None
+    assert world.memory.failure.event == Reason.REPLICA_SUCCEEDED
     assert "nothing failed" in end.resolution
     assert "kept failing" not in end.resolution
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
-from tf_dist.core.model.status import OutcomeKind, display_phase
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import display_phase
 from tf_dist.core.pipeline.wait_result import WaitResult, wait_outcome
 from tf_dist.errors import TFDistError, Unavailable
 

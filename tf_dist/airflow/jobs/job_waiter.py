@@ -23,7 +23,7 @@ from tf_dist.client.stored_jobs import StoredJob, leader_problems
 from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.model.job import CleanPodPolicy, Job
-from tf_dist.core.model.status import OutcomeKind
+from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.timestamps import format_micro_time, parse_time
 from tf_dist.core.pipeline.wait_result import (
     DELETED,

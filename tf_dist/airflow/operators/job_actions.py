@@ -11,7 +11,7 @@ from tf_dist.airflow.operators.tfjob import TFJobOperator
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.version_compat import AirflowFailException, AirflowSkipException
-from tf_dist.core.model.status import OutcomeKind
+from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.pipeline.run_options import choice_problems, count_of, job_name_problems
 from tf_dist.errors import InvalidJob, NotFound, Problem
 

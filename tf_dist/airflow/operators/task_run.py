@@ -8,23 +8,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.adopt_or_create import (
-    JobStarter,
-    StartResult,
-    TaskTry,
-    resource_of_request,
-)
+from tf_dist.airflow.jobs.adopt_or_create import JobStarter, StartResult, TaskTry, resource_of_request
 from tf_dist.airflow.jobs.airflow_deployment import deployment
 from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
 from tf_dist.airflow.jobs.job_ownership import adopt_job
 from tf_dist.airflow.jobs.job_request import JobRequest
 from tf_dist.airflow.jobs.orphans import delete_orphans, orphan_annotation
-from tf_dist.airflow.jobs.task_identity import (
-    MASK_KEY,
-    TaskInstanceKey,
-    annotations_of,
-    owner_of_try,
-)
+from tf_dist.airflow.jobs.task_identity import MASK_KEY, TaskInstanceKey, annotations_of, owner_of_try
 from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
 from tf_dist.airflow.operators.foreground_wait import ForegroundWait
 from tf_dist.airflow.operators.job_cleanup import JobCleanup
@@ -36,7 +26,8 @@ from tf_dist.client.stored_jobs import StoredJob, find_job, now
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
 from tf_dist.core.diagnostics.outcome import Outcome
-from tf_dist.core.model.status import OutcomeKind, Status
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import Status
 from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound, Problem
 

@@ -32,7 +32,8 @@ from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_word
 from tf_dist.core.model.job import CleanPodPolicy, JobKey
-from tf_dist.core.model.status import SUCCESSFUL, OutcomeKind, Status, outcome_kind
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import SUCCESSFUL, Status, outcome_kind
 from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.pipeline import wait_result
 from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit

@@ -5,73 +5,27 @@ Categories are a contract: tools may rely on them, so they are added to and neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
-from tf_dist.core.model.assignment import PendingReason, pending_reason, replica_difference_text
+from tf_dist.core.model.assignment import replica_difference_text
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import list_items, mapping
 from tf_dist.core.model.job import Document, Event, Job
-from tf_dist.core.model.names import MAX_DISRUPTIONS, STARTUP_TIMEOUT
-from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED, Exit, PodPhase, PodView, disruption_counts, stable_reason
-from tf_dist.core.model.status import LIVE, PREEMPTED, START_TIMEOUT, STOPPED, SUSPENDED, Phase, Status
+from tf_dist.core.model.pods import Exit, PodPhase, PodView, disruption_counts
+from tf_dist.core.model.reasons import OUT_OF_SERVICE, Category, Group, Level, Reason, Row, reason_row, stable_reason
+from tf_dist.core.model.status import LIVE, STOPPED, Phase, Status
 from tf_dist.core.model.status_codec import NewerStatusFormat, check_version
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.model.wording import share_text, times_text
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.messages import exit_text, room_text, signal_name
 from tf_dist.core.reconciler.missing_objects import backoff_until, creatable_replicas
-from tf_dist.core.reconciler.node_loss import OUT_OF_SERVICE, overdue_pods
-from tf_dist.core.reconciler.restarts import REPLICA_SUCCEEDED
+from tf_dist.core.reconciler.node_loss import overdue_pods
 from tf_dist.errors import InvalidJob
 
 __all__ = ["Category", "Diagnosis", "Level", "diagnose", "diagnose_newer_format", "diagnose_unreadable"]
-
-
-class Level(StrEnum):
-    """Severity of a diagnosis."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Category(StrEnum):
-    """Category of a diagnosis."""
-
-    ADMISSION = "waits-for-admission"
-    NEVER_FITS = "never-fits"
-    QUOTA = "quota-exceeded"
-    QUEUE = "queue-not-found"
-    SCHEDULER_MISSING = "gang-scheduler-missing"
-    RESERVED = "room-is-reserved"
-    PREEMPTED = "preempted"
-    SCHEDULE_TIMEOUT = "not-scheduled-in-time"
-    UNSCHEDULABLE = "unschedulable"
-    REFUSED = "refused"
-    IMAGE = "image"
-    CONFIGURATION = "configuration"
-    BACKOFF = "waits-to-restart"
-    STOPPING = "waits-for-old-pods"
-    DEPENDENCY = "waits-for-dependency"
-    STARTING = "starting"
-    FAILURE = "failure"
-    COMMAND = "command"
-    MEMORY = "out-of-memory"
-    EVICTION = "eviction"
-    NODE_LOST = "node-lost"
-    DEADLINE = "deadline"
-    BUDGET = "restart-budget"
-    INVALID = "invalid-spec"
-    NEWER_FORMAT = "newer-status-format"
-    SUSPENDED = "suspended"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    NO_LEADER = "no-leader"
-    MANAGED_ELSEWHERE = "managed-elsewhere"
-    DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,152 +39,21 @@ class Diagnosis:
     resolution: str = ""
 
 
-_WAITS_FOR_ROOM: Final = (Level.INFO, Category.ADMISSION, "it starts as soon as there is room for its gang")
-
-# Why a job waits -> how grave that is, what it is, and what helps. Every reason has its row.
-PENDING_REASONS: Final[Mapping[PendingReason, tuple[Level, Category, str]]] = {
-    PendingReason.UNREADABLE: (
-        Level.ERROR,
-        Category.INVALID,
-        "write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain pod.spec.affinity)",
-    ),
-    PendingReason.NEVER_FITS: (
-        Level.ERROR,
-        Category.NEVER_FITS,
-        "ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node cpu=8); a "
-        "ResourceQuota that it names has to be raised",
-    ),
-    PendingReason.QUOTA_EXCEEDED: (
-        Level.INFO,
-        Category.QUOTA,
-        "it starts when jobs of its queue end; tf-dist queues shows who uses what, and its owner may raise the quota",
-    ),
-    PendingReason.RESOURCE_QUOTA_EXCEEDED: (
-        Level.INFO,
-        Category.QUOTA,
-        "it starts when pods of its namespace end or the quota is raised (kubectl describe resourcequota)",
-    ),
-    PendingReason.QUEUE_NOT_FOUND: (
-        Level.ERROR,
-        Category.QUEUE,
-        "name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there",
-    ),
-    PendingReason.NAMESPACE_MISMATCH: (
-        Level.ERROR,
-        Category.QUEUE,
-        "name a queue that is open to this namespace (tf-dist queues -o wide), or ask the cluster's administrator to "
-        "label the namespace or to change the queue; the job starts as soon as they match",
-    ),
-    PendingReason.PRIORITY_CLASS_REFUSED: (
-        Level.ERROR,
-        Category.QUEUE,
-        "name a priority class that the queue takes (kubectl get queues -o yaml), or none; it starts as soon as it may",
-    ),
-    PendingReason.SCHEDULER_MISSING: (
-        Level.ERROR,
-        Category.SCHEDULER_MISSING,
-        "install it, and grant tf-dist its objects (value gangSchedulers of the Helm chart); or name another one",
-    ),
-    PendingReason.QUEUE_REFUSED: (
-        Level.ERROR,
-        Category.QUEUE,
-        "name a queue that the gang scheduler serves, or have this one made; the job starts as soon as it is there",
-    ),
-    PendingReason.DEACTIVATED: (
-        Level.WARNING,
-        Category.ADMISSION,
-        "who switched it off can switch it on again; until then it waits outside its queue",
-    ),
-    PendingReason.NODES_REFUSED: (
-        Level.WARNING,
-        Category.UNSCHEDULABLE,
-        "see why the cluster's scheduler refuses these nodes (anti-affinity, ports, volumes, taints); it tries again",
-    ),
-    PendingReason.NODES_UNAVAILABLE: (
-        Level.WARNING,
-        Category.UNSCHEDULABLE,
-        "see kubectl get nodes: it starts when they are ready and uncordoned (kubectl uncordon NODE), or others come",
-    ),
-    PendingReason.RESERVED: (
-        Level.INFO,
-        Category.RESERVED,
-        "the room is kept for a gang that has waited longer; a shorter job may pass if it says how long it runs",
-    ),
-    PendingReason.PREEMPTING: (
-        Level.INFO,
-        Category.ADMISSION,
-        "it starts when the pods that make room for it are gone",
-    ),
-    PendingReason.BACKOFF: (
-        Level.WARNING,
-        Category.SCHEDULE_TIMEOUT,
-        "it gave its place back the last time: see why, and what the cluster's scheduler said (kubectl get events)",
-    ),
-    PendingReason.SCHEDULE_TIMEOUT: (
-        Level.WARNING,
-        Category.SCHEDULE_TIMEOUT,
-        "see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late",
-    ),
-    PendingReason.PODS_REJECTED: (
-        Level.ERROR,
-        Category.REFUSED,
-        "mend the job, which then starts without a pause, or have the cluster allow it: it is tried again by itself",
-    ),
-    PendingReason.NAME_CONFLICT: (
-        Level.ERROR,
-        Category.REFUSED,
-        "submit the job under another name, or ask the owner of that object to remove it: the job is then tried again",
-    ),
-    PendingReason.RECOVERY_TIMEOUT: (
-        Level.WARNING,
-        Category.NODE_LOST,
-        "it starts again, with the age it has, when there is room for all of it; fewer workers may do with "
-        "tf-dist.dev/min-workers, and tf-dist.dev/recovery-timeout says how long it waits for lost nodes",
-    ),
-    PendingReason.WAITING_FOR_LOST_NODE: (
-        Level.ERROR,
-        Category.NODE_LOST,
-        f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; a "
-        "finalizer is removed by its owner; the job starts elsewhere as soon as the pod is gone",
-    ),
-    PendingReason.PREEMPTED: (
-        Level.WARNING,
-        Category.PREEMPTED,
-        "it starts again when there is room; a higher priority class protects it, checkpoints save its work",
-    ),
-    PendingReason.EVICTED: (
-        Level.WARNING,
-        Category.EVICTION,
-        "it starts again when there is room, as its on-eviction policy says; checkpoints save its work",
-    ),
-    PendingReason.WAITING_FOR_CAPACITY: _WAITS_FOR_ROOM,
-    PendingReason.WAITING_IN_QUEUE: _WAITS_FOR_ROOM,
-}
-_REQUEUED: Final = frozenset(
-    {
-        PendingReason.PREEMPTED,
-        PendingReason.SCHEDULE_TIMEOUT,
-        PendingReason.PODS_REJECTED,
-        PendingReason.NAME_CONFLICT,
-        PendingReason.RECOVERY_TIMEOUT,
-    }
-)
+def _reason_diagnosis(row: Row, summary: str) -> Diagnosis:
+    """What the registry says of a reason, about this summary."""
+    return Diagnosis(row.level, row.category or Category.FAILURE, summary, resolution=row.advice)
 
 
 def pending_reasons(status: Status) -> Iterator[Diagnosis]:
     """Why a job waits for admission: first what holds now, then what took its place away."""
-    reason = pending_reason(status)
-    level, category, advice = _WAITS_FOR_ROOM if reason is None else PENDING_REASONS[reason]
-    yield Diagnosis(level, category, status.message or "waits for admission", resolution=advice)
+    waits = reason_row(status.reason)
+    waits = waits if waits.group is Group.WAITING else Reason.WAITING_FOR_CAPACITY.row
+    yield _reason_diagnosis(waits, status.message or "waits for admission")
     # Why it lost its place is soon overwritten in the status by what it waits for now.
     failure = status.failure
-    if failure is not None and failure.event in _REQUEUED and status.reason != failure.event:
-        level, category, advice = PENDING_REASONS[PendingReason(failure.event)]
-        said = f"it {failure.message}" if failure.event == PREEMPTED else failure.message
-        yield Diagnosis(level, category, said, resolution=advice)
-
-
-_MEND: Final = "mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once"
+    lost = reason_row(failure.event) if failure is not None and failure.event != status.reason else None
+    if failure is not None and lost is not None and lost.group is Group.WAITING:
+        yield _reason_diagnosis(lost, f"it {failure.message}" if failure.event == Reason.PREEMPTED else failure.message)
 
 
 def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
@@ -243,7 +66,9 @@ def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) ->
 
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
     """The diagnosis of a job without a valid spec."""
-    return Diagnosis(Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), _MEND)
+    return Diagnosis(
+        Level.ERROR, Category.INVALID, "the job's spec is invalid", str(problem), Reason.INVALID_SPEC.row.advice
+    )
 
 
 def diagnose_managed_elsewhere(manager: str) -> Diagnosis:
@@ -299,64 +124,41 @@ def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
 
 def _of_last_error(status: Status) -> Iterator[Diagnosis]:
     if status.last_error:
-        advice = "mend what is refused; it is tried again at least every 30 s, and goes on as soon as that works"
         text = status.display_message if status.stalled else f"what is left cannot be cleared away: {status.last_error}"
-        yield Diagnosis(Level.ERROR, Category.REFUSED, text, resolution=advice)
+        yield _reason_diagnosis(Reason.RECONCILE_FAILED.row, text)
 
 
 def _of_refusal(status: Status) -> Iterator[Diagnosis]:
     if status.refusal:
         level = Level.ERROR if status.never_accepted else Level.WARNING
-        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=_MEND)
+        yield Diagnosis(level, Category.INVALID, status.refusal, resolution=Reason.INVALID_SPEC.row.advice)
 
 
 def _of_end(status: Status) -> Iterator[Diagnosis]:
     if status.phase in (Phase.COMPLETING, Phase.COMPLETED):
         yield Diagnosis(Level.INFO, Category.SUCCEEDED, status.message)
-    elif status.reason == SUSPENDED:
-        yield Diagnosis(Level.INFO, Category.SUSPENDED, status.message, resolution="tf-dist resume starts it again")
+    elif status.reason == Reason.SUSPENDED:
+        yield _reason_diagnosis(Reason.SUSPENDED.row, status.message)
     else:
         ended = _end(status)
-        again = "; tf-dist resume starts it again" if status.phase in STOPPED else ""
+        again = f"; {Reason.SUSPENDED.row.advice}" if status.phase in STOPPED else ""
         yield replace(ended, resolution=ended.resolution + again)
-
-
-ENDS: Final[Mapping[str, tuple[Category, str]]] = {
-    START_TIMEOUT: (
-        Category.DEADLINE,
-        f"see what the message names (an image, a volume, a Secret); {STARTUP_TIMEOUT} says how long it may take",
-    ),
-    "DeadlineExceeded": (Category.DEADLINE, "raise activeDeadlineSeconds, or find out what takes so long"),
-    DISRUPTIONS_EXCEEDED: (
-        Category.EVICTION,
-        f"see who drains, preempts or deletes its pods; {MAX_DISRUPTIONS} allows more, a higher priority protects it",
-    ),
-    "BackoffLimitExceeded": (Category.BUDGET, "look at the log of the replica that kept failing, or raise the limit"),
-    PendingReason.PODS_REJECTED: (Category.REFUSED, "mend what the message names, and submit the job anew"),
-    "InvalidTFJobSpec": (Category.INVALID, "tf-dist validate FILE shows every problem with its place"),
-    "PodEvicted": (Category.EVICTION, "give the job a higher priority, or a policy that restarts it"),
-    "NodeLost": (Category.EVICTION, "look at the node; a policy for PodEvicted would restart the job"),
-    PREEMPTED: (
-        Category.EVICTION,
-        "its policy for PodEvicted ended it: RestartJob would have it wait for another place",
-    ),
-}
 
 
 def _end(status: Status) -> Diagnosis:
     failure = status.failure
     exit_ = Exit(failure.code, failure.reason, failure.message) if failure else None
-    category, advice = ENDS.get(status.reason) or _of_exit(exit_)
-    if status.reason == "BackoffLimitExceeded" and failure is not None:
+    row = reason_row(status.reason)
+    category, advice = (row.category, row.advice_at_end or row.advice) if row.category else _of_exit(exit_)
+    if status.reason == Reason.BACKOFF_LIMIT_EXCEEDED and failure is not None:
         if failure.event == Event.TASK_COMPLETED:
             advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or take it out"
-        elif failure.event == REPLICA_SUCCEEDED:
-            advice = _SUCCEEDED_AGAIN
+        elif failure.event == Reason.REPLICA_SUCCEEDED:
+            advice = Reason.REPLICA_SUCCEEDED.row.advice
     detail = exit_.message if exit_ is not None and not exit_.never_runs else ""  # else the summary has it
     return Diagnosis(Level.ERROR, category, status.message, detail, advice)
 
 
-_CHECK_COMMAND: Final = "check command and args of the container, and that the image has the program"
 _START_FAILED: Final = frozenset({126, 127})
 _SEGMENTATION: Final = 139
 _KILLED: Final = 137
@@ -376,7 +178,7 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
     if exit_.never_runs:
         return _of_waiting(exit_.reason)
     if exit_.start_failed or exit_.code in _START_FAILED:
-        return Category.COMMAND, _CHECK_COMMAND
+        return Category.COMMAND, Reason.RUN_CONTAINER_ERROR.row.advice
     if exit_.code == _KILLED:
         return Category.FAILURE, "something killed it with SIGKILL: often the kernel, for its memory"
     if exit_.code == _TERMINATED:
@@ -392,7 +194,7 @@ def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
     if status.admission is None:
         yield from pending_reasons(status)
     elif not status.has_place:
-        yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, status.message, resolution=_WAITS_FOR_NODES)
+        yield _reason_diagnosis(Reason.UNSCHEDULABLE.row, status.message)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
@@ -419,10 +221,6 @@ def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
 
 
 _KEPT: Final = "its owner removes a finalizer when it is done: see that it runs; kubectl get pod NAME -o yaml shows it"
-_WAITS_FOR_NODES: Final = (
-    "it has its quota, and no place yet: free or add nodes, or let it begin with fewer pods (minAvailable); after "
-    "scheduleTimeoutSeconds it gives its quota back and tries again"
-)
 
 
 def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
@@ -477,40 +275,19 @@ def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
         yield Diagnosis(Level.WARNING, Category.RUNNING, text, resolution=advice)
 
 
-# The kubelet's reason -> category, and what helps.
-_WAITING: Final[tuple[tuple[Callable[[str], bool], Category, str], ...]] = (
-    (
-        lambda r: "Entrypoint" in r,
-        Category.IMAGE,
-        "set command in the container, or tf-dist run --entrypoint IMAGE='…'",
-    ),
-    (lambda r: "Image" in r, Category.IMAGE, "check the image's name and tag, and the pull secret"),
-    (lambda r: r.startswith("CreateContainer"), Category.CONFIGURATION, "check volumes, config maps and secrets"),
-    (lambda r: r == "RunContainerError", Category.COMMAND, _CHECK_COMMAND),
-    (
-        lambda r: r == "CrashLoopBackOff",
-        Category.FAILURE,
-        "the log of the run before says why",
-    ),
-)
-
-
 def _of_waiting(reason: str) -> tuple[Category, str]:
-    found = ((category, advice) for matches, category, advice in _WAITING if matches(reason))
-    return next(found, (Category.STARTING, ""))
-
-
-_SUCCEEDED_AGAIN: Final = "nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest"
+    row = reason_row(stable_reason(reason))
+    return row.category or Category.STARTING, row.advice
 
 
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     category, advice = _of_waiting(reason)
     evidence = message
-    if reason == "CrashLoopBackOff" and pod.last_exit is not None:
+    if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
         if pod.last_exit.start_failed:
             category, advice = _of_exit(pod.last_exit)
         elif pod.last_exit.code == 0:
-            advice = _SUCCEEDED_AGAIN
+            advice = Reason.REPLICA_SUCCEEDED.row.advice
         often = f", {pod.ends} times" if pod.ends > 1 else ""
         evidence = f"it {exit_text(pod.last_exit)}{often}; {message}\n{pod.last_exit.message}".strip()
     return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {stable_reason(reason)}", evidence, advice)

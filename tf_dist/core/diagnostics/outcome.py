@@ -13,12 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 from tf_dist.core.diagnostics.metrics_parser import Progress
+from tf_dist.core.model.reasons import DISRUPTED, OutcomeKind, Reason
 from tf_dist.core.model.status import (
-    DISRUPTED,
     STOPPED,
-    SUSPENDED,
     Failure,
-    OutcomeKind,
     Status,
     display_phase,
     disruptions,
@@ -26,14 +24,7 @@ from tf_dist.core.model.status import (
     outcome_kind,
     preemptions,
 )
-from tf_dist.errors import (
-    AdmissionTimeout,
-    ImagePullFailed,
-    JobEvicted,
-    JobFailed,
-    JobOutcomeError,
-    JobTimeout,
-)
+from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobOutcomeError, JobTimeout
 
 _LOG_LIMIT: Final = 4096  # characters: it goes into databases and into objects of a workflow
 
@@ -86,7 +77,7 @@ class Outcome:
         begun, ended = status.start_time, now if status.completion_time is None else status.completion_time
         return cls(
             kind=kind,
-            reason=reason or status.display_reason,
+            reason=str(reason) or status.display_reason,
             message=message or status.display_message,
             replica=failure.replica if failure else replica,
             exit_code=failure.code if failure else None,
@@ -171,4 +162,4 @@ def outcome_error(outcome: Outcome, message: str, *, hint: str = "", decided: bo
 
 def is_suspended(status: Status) -> bool:
     """Whether a stopped job was suspended, and can be resumed, rather than aborted by a policy."""
-    return status.reason == SUSPENDED
+    return status.reason == Reason.SUSPENDED

@@ -26,8 +26,9 @@ from tf_dist.core.gang.types import (
     Resources,
 )
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import Admit, PendingReason, Verdict, fallback_job
+from tf_dist.core.model.assignment import Admit, Verdict, fallback_job
 from tf_dist.core.model.job import Job
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE
 
 _NO_ORPHANS: Final[Mapping[str, Resources]] = {}
@@ -264,9 +265,9 @@ class Admitter:
     def _with_queue(self, gang: Gang) -> Gang:
         """The gang with why its queue does not take it, if so: its namespace, or its priority class."""
         queue = gang.queue or DEFAULT_QUEUE
-        why, reason = self._namespaces.mismatch(queue, gang.key.namespace), PendingReason.NAMESPACE_MISMATCH
+        why, reason = self._namespaces.mismatch(queue, gang.key.namespace), Reason.NAMESPACE_MISMATCH
         if not why and (why := refused_priority_class(self._config, queue, gang.priority_classes)):
-            reason = PendingReason.PRIORITY_CLASS_REFUSED
+            reason = Reason.PRIORITY_CLASS_REFUSED
         others = tuple(map(self._with_queue, gang.fallbacks))
         same = all(one is two for one, two in zip(others, gang.fallbacks, strict=True))
         if same and (why, reason) == (gang.inadmissible, gang.inadmissible_reason):

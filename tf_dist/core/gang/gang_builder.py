@@ -23,7 +23,6 @@ from tf_dist.core.gang.types import (
 )
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import (
-    PendingReason,
     Placement,
     fallback_job,
     grows_live,
@@ -32,6 +31,7 @@ from tf_dist.core.model.assignment import (
     topology_label,
 )
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec, priority_class
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import NO_PODS, Phase, Status
 from tf_dist.core.model.timestamps import parse_duration
 
@@ -179,7 +179,7 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
         bound_now = assigned.placement  # one object for both: so it is with nearly all, and there may be thousands
     return {
         "created_at": request.created_at,
-        "nominated": assigned is None and status.reason == PendingReason.PREEMPTING,
+        "nominated": assigned is None and status.reason == Reason.PREEMPTING,
         "not_before": status.not_before,
         "assigned": assigned,
         "bound": bound_now,

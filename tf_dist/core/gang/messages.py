@@ -19,9 +19,10 @@ from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources, UnavailableNode
 from tf_dist.core.model import timestamps
-from tf_dist.core.model.assignment import PendingReason, Sizes, Wait
+from tf_dist.core.model.assignment import Sizes, Wait
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.quantity import format_quantity
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.wording import MAX_LISTED, are, counted, join_names
 
 
@@ -215,8 +216,8 @@ def explain_wait(
             said = f"waits, too: {_explain_wait(cache, pending, policy, one, now, known).message}"
         which = f"fallback {one.gang.fallback}" if one.gang.fallback else "the job as its document has it"
         wait = replace(wait, message=f"{wait.message}; {which} {said}")
-        if wait.reason.unreachable and one.request is not None and unsatisfiable(cache, one, one.request) is None:
-            wait = replace(wait, reason=PendingReason.WAITING_FOR_CAPACITY)
+        if wait.reason.row.unreachable and one.request is not None and unsatisfiable(cache, one, one.request) is None:
+            wait = replace(wait, reason=Reason.WAITING_FOR_CAPACITY)
     return wait
 
 
@@ -230,11 +231,11 @@ def _explain_wait(
 ) -> Wait:
     gang, request = entry.gang, entry.request
     if request is None:
-        return Wait(reason=PendingReason.UNREADABLE, message=entry.problem)
+        return Wait(reason=Reason.UNREADABLE, message=entry.problem)
     if gang.inadmissible:
         return Wait(reason=gang.inadmissible_reason, message=gang.inadmissible)
     if pending.in_backoff(entry.uid):
-        return Wait(reason=PendingReason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
+        return Wait(reason=Reason.BACKOFF, message=f"tries again at {time_of_day(gang.not_before, now)}")
     waited = now - entry.since
     counts = request.least if waited >= policy.shrink_after else request.full
     blocked_by = unsatisfiable(cache, entry, request)
@@ -242,7 +243,7 @@ def _explain_wait(
         return blocked_by
     beyond = cache.resource_quotas.beyond(gang, counts)
     if beyond is not None:
-        return Wait(reason=PendingReason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
+        return Wait(reason=Reason.RESOURCE_QUOTA_EXCEEDED, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(counts))
     reason, message = _blocked(cache, entry, request, counts) if lack is None else (lack.reason, str(lack))
 
@@ -265,7 +266,7 @@ def _explain_wait(
             leaving = {gang_text(one.gang, gang.key) for one in cache.departing.values()}
             after = gang_text(reservation.after.gang, gang.key) if reservation.after else ""
             message += reserved_start_text(after, reservation.start, now, leaving)
-    reason = PendingReason.PREEMPTING if gang.nominated else reason
+    reason = Reason.PREEMPTING if gang.nominated else reason
     return Wait(reason=reason, message=message, position=number + 1)
 
 
@@ -280,10 +281,10 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
         return Wait(reason=lack.reason, message=str(lack))
     beyond = cache.resource_quotas.never(entry.gang, request.least)
     if beyond is not None:
-        return Wait(reason=PendingReason.NEVER_FITS, message=str(beyond))
+        return Wait(reason=Reason.NEVER_FITS, message=str(beyond))
     lack = cache.quotas.lack(entry.queue, request.need(request.least))
     if lack is not None and lack.never:
-        return Wait(reason=PendingReason.NEVER_FITS, message=str(lack))
+        return Wait(reason=Reason.NEVER_FITS, message=str(lack))
     assumed_pods = cache.assumed_pods
     lacking = assumed_pods.never(request) if assumed_pods is not None else None
     if assumed_pods is None or lacking is None:
@@ -291,21 +292,21 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
     unavailable = assumed_pods.unavailable
     if assumed_pods.fits_with_unavailable(request):
         text = f"there would be room with nodes that take no pods now: {_listed(unavailable)}"
-        return Wait(reason=PendingReason.NODES_UNAVAILABLE, message=text)
-    reason = PendingReason.NODES_REFUSED if _refused_nodes(request) else PendingReason.NEVER_FITS
+        return Wait(reason=Reason.NODES_UNAVAILABLE, message=text)
+    reason = Reason.NODES_REFUSED if _refused_nodes(request) else Reason.NEVER_FITS
     return Wait(reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, unavailable))
 
 
-def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, counts: Counts) -> tuple[PendingReason, str]:
+def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, counts: Counts) -> tuple[Reason, str]:
     assumed_pods = cache.assumed_pods
     if assumed_pods is not None:
         version, said = request.said.get(counts, (-1, ""))
         if version == assumed_pods.version:
-            return PendingReason.WAITING_FOR_CAPACITY, said
+            return Reason.WAITING_FOR_CAPACITY, said
         if assumed_pods.look(request, counts) is None:
             said = shortage_text(assumed_pods.snapshot, request, counts, assumed_pods.short(request, counts))
             request.said[counts] = assumed_pods.version, said
-            return PendingReason.WAITING_FOR_CAPACITY, said
+            return Reason.WAITING_FOR_CAPACITY, said
     if cache.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
-        return PendingReason.WAITING_IN_QUEUE, "there is room for it, but its queue is served strictly in order"
-    return PendingReason.RESERVED, "there is room for it, but that is reserved for those who have waited longer"
+        return Reason.WAITING_IN_QUEUE, "there is room for it, but its queue is served strictly in order"
+    return Reason.RESERVED, "there is room for it, but that is reserved for those who have waited longer"

@@ -20,9 +20,9 @@ from tf_dist.core.gang.cohorts import (
     resources_in_billionths,
 )
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue, Resources
-from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.fieldpath import nearest_word
 from tf_dist.core.model.quantity import format_quantity
+from tf_dist.core.model.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class QuotaShortage:
         return bool(self.resource) and self.needed > self.limit
 
     @property
-    def reason(self) -> PendingReason:
+    def reason(self) -> Reason:
         """The reason of the wait."""
-        return PendingReason.QUOTA_EXCEEDED if self.resource else PendingReason.QUEUE_NOT_FOUND
+        return Reason.QUOTA_EXCEEDED if self.resource else Reason.QUEUE_NOT_FOUND
 
     def __str__(self) -> str:
         """For people: what is short, and where."""

@@ -13,7 +13,8 @@ from tf_dist.core.gang.messages import explain_wait, unsatisfiable
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node
-from tf_dist.core.model.assignment import Admit, PendingReason, Verdict, Wait
+from tf_dist.core.model.assignment import Admit, Verdict, Wait
+from tf_dist.core.model.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +187,7 @@ class Scheduler:
         except Exception as error:
             # The decision stands; a message that fails must not undo it, nor affect other gangs.
             return Wait(
-                reason=PendingReason.WAITING_IN_QUEUE,
+                reason=Reason.WAITING_IN_QUEUE,
                 message=f"waits; why cannot be said ({type(error).__name__}: {error})",
             )
         # Queues are served side by side, and a gang without a position after those that have one.

@@ -8,9 +8,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.job import Document, Job, JobKey
 from tf_dist.core.model.names import Requirements
+from tf_dist.core.model.reasons import Reason
 
 if TYPE_CHECKING:
     from tf_dist.core.model.assignment import Placement, Sizes
@@ -255,7 +255,7 @@ class Gang:
     """Why its pods cannot be counted: then it waits, or keeps what its pods use."""
     inadmissible: str = ""
     """Why its queue does not take it: then it waits, or keeps what it has and does not grow."""
-    inadmissible_reason: PendingReason = PendingReason.NAMESPACE_MISMATCH
+    inadmissible_reason: Reason = Reason.NAMESPACE_MISMATCH
     priority_classes: tuple[str, ...] = ()
     """The classes that the job and its pod templates name."""
     fallback: int = 0

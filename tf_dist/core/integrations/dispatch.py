@@ -12,7 +12,7 @@ from tf_dist.core.integrations.kueue import KUEUE
 from tf_dist.core.integrations.volcano_pod_group import VOLCANO
 from tf_dist.core.integrations.workload_api import WORKLOAD_API
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.assignment import Verdict, Wait
 from tf_dist.core.model.context import (
     Action,
     ApiResource,
@@ -26,6 +26,7 @@ from tf_dist.core.model.context import (
 )
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId
 from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE, Status
 from tf_dist.core.model.timestamps import round_time
 
@@ -70,7 +71,7 @@ def integration_verdict(s: ReconcileContext, scheduler: Integration) -> Verdict 
     if s.status.phase not in LIVE or served is None:
         return None
     if served.missing:
-        waits = Wait(reason=PendingReason.SCHEDULER_MISSING, message=served.missing)
+        waits = Wait(reason=Reason.GANG_SCHEDULER_MISSING, message=served.missing)
         return waits if s.status.admission is None else None
     return scheduler.verdict(s, served)
 
@@ -169,6 +170,6 @@ def retry_at(s: ReconcileContext) -> float | None:
     if s.observed.served is None:
         return round_time(s.now + _SHORT_RETRY_INTERVAL)
     verdict = s.verdict
-    refused = isinstance(verdict, Wait) and verdict.reason == PendingReason.QUEUE_REFUSED
+    refused = isinstance(verdict, Wait) and verdict.reason == Reason.QUEUE_REFUSED
     waits = s.status.phase in LIVE and (s.observed.served.missing or refused)
     return round_time(s.now + _RETRY_INTERVAL) if waits else None

@@ -15,7 +15,6 @@ from tf_dist.core.gang.types import PriorityClass
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import (
     Admit,
-    PendingReason,
     Resize,
     Wait,
     minimum_met,
@@ -27,6 +26,7 @@ from tf_dist.core.model.context import ApiResource, ReconcileContext, ServedApis
 from tf_dist.core.model.fieldpath import mapping, mappings
 from tf_dist.core.model.job import Document, Job
 from tf_dist.core.model.quantity import format_quantity
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.wording import are, counted, join_names
 
 Body = dict[str, Any]
@@ -143,4 +143,4 @@ def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
         whole = counted(len(s.job.replicas), "pod")
         text = f"{join_names(lacking)} of {whole} {are(len(lacking), 'has', 'have')} no node"
         text += f": {words}" if words else " yet"
-    return Wait(reason=PendingReason.WAITING_FOR_CAPACITY, message=f"waits in {queue}: {text}")
+    return Wait(reason=Reason.WAITING_FOR_CAPACITY, message=f"waits in {queue}: {text}")

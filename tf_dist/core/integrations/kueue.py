@@ -20,11 +20,12 @@ from typing import Any, Final
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import Admit, PendingReason, Preempt, Verdict, Wait, replica_bounds
+from tf_dist.core.model.assignment import Admit, Preempt, Verdict, Wait, replica_bounds
 from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
 from tf_dist.core.model.fieldpath import mapping, mappings, number, text, texts
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import MAX_REPLICAS, Document, Job, ReplicaId, ReplicaSpec, Role, priority_class
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.timestamps import format_time
 from tf_dist.core.podbuilder import replica_pod
 
@@ -276,11 +277,11 @@ _JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 
 # Kueue's reason of a wait -> ours. Others are waits for capacity.
 _REASONS: Final = {
-    "NoMatchingFlavor": PendingReason.NEVER_FITS,
-    "ExceedsMaxQuota": PendingReason.NEVER_FITS,
-    "Misconfigured": PendingReason.QUEUE_REFUSED,
-    "Inadmissible": PendingReason.QUEUE_REFUSED,
-    "Suspended": PendingReason.QUEUE_REFUSED,
+    "NoMatchingFlavor": Reason.NEVER_FITS,
+    "ExceedsMaxQuota": Reason.NEVER_FITS,
+    "Misconfigured": Reason.QUEUE_REFUSED,
+    "Inadmissible": Reason.QUEUE_REFUSED,
+    "Suspended": Reason.QUEUE_REFUSED,
 }
 
 
@@ -324,7 +325,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     queue = f"Kueue's queue {_queue(s.job)}"
     if name := _lacks_class(s, served):
         text = f"its {PRIORITY.kind} {name} is not there, or tf-dist may not see it"
-        return Wait(reason=PendingReason.QUEUE_REFUSED, message=f"waits to get into {queue}: {text}")
+        return Wait(reason=Reason.QUEUE_REFUSED, message=f"waits to get into {queue}: {text}")
     if there is None or (
         interface.condition_is_true(there, "Evicted") and interface.condition_is_true(there, "QuotaReserved")
     ):
@@ -334,7 +335,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
         if not lacking:
             return Admit(sizes=admitted_sizes(there))
         text = f"it is admitted, but its resource flavor {', '.join(lacking)} is not there"
-        return Wait(reason=PendingReason.QUEUE_REFUSED, message=f"waits in {queue}: {text}")
+        return Wait(reason=Reason.QUEUE_REFUSED, message=f"waits in {queue}: {text}")
     return _wait(there, queue)
 
 
@@ -352,16 +353,16 @@ def _wait(there: Document, queue: str) -> Wait:
     spec, status = mapping(there.get("spec")), mapping(there.get("status"))
     if spec.get("active") is False:
         text = "its Workload is deactivated (spec.active is false)"
-        return Wait(reason=PendingReason.DEACTIVATED, message=f"waits in {queue}: {text}")
+        return Wait(reason=Reason.DEACTIVATED, message=f"waits in {queue}: {text}")
     reserved = interface.find_condition(there, "QuotaReserved")
     if interface.condition_is_true(there, "QuotaReserved"):
         checks = [one for one in mappings(status.get("admissionChecks")) if one.get("state") != "Ready"]
         text = "its quota is reserved; " + ("; ".join(map(_check, checks)) or "it is about to be admitted")
-        return Wait(reason=PendingReason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
+        return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     text = _message(reserved) or "Kueue has not looked at its Workload yet (is it running?)"
     if at := mapping(status.get("requeueState")).get("requeueAt"):
         text += f"; it is queued again at {at}"
-    reason = _REASONS.get(str(reserved.get("reason")), PendingReason.WAITING_IN_QUEUE)
+    reason = _REASONS.get(str(reserved.get("reason")), Reason.WAITING_IN_QUEUE)
     return Wait(reason=reason, message=f"waits in {queue}: {text}")
 
 

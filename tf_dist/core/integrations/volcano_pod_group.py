@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from tf_dist.core.integrations import interface
 from tf_dist.core.integrations.interface import Body
-from tf_dist.core.model.assignment import PendingReason, Verdict, Wait
+from tf_dist.core.model.assignment import Verdict, Wait
 from tf_dist.core.model.context import ApiResource, Integration, ReconcileContext, ServedApis, Update
 from tf_dist.core.model.fieldpath import mapping, text
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId, ReplicaSpec, priority_class
+from tf_dist.core.model.reasons import Reason
 
 POD_GROUP: Final = ApiResource(
     group="scheduling.volcano.sh", kind="PodGroup", plural="podgroups", versions=("v1beta1",)
@@ -102,12 +103,12 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
         return place
     if not _phase(group):
         text = "Volcano has not looked at its PodGroup yet (is its scheduler running?)"
-        return Wait(reason=PendingReason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
+        return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     said = _said(group)
     if _phase(group) in _OUTSIDE and not s.facts.current:
         where = f"kubectl describe {POD_GROUP.plural}.{POD_GROUP.group} {interface.object_name(s.job)} tells more"
         text = said or f"Volcano has no room for its PodGroup yet ({where})"
-        return Wait(reason=PendingReason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
+        return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     return interface.wait_verdict(s, queue, said)
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from tf_dist.core.model import names
 from tf_dist.core.model.job import Job, JobKey, ReplicaId, ReplicaSpec, Role, TFConfigStyle
-from tf_dist.core.model.status import LIVE, PREEMPTED, RECOVERY_TIMEOUT, Admission, Status
+from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import LIVE, Admission, Status
 
 # How many replicas of each type, and how many of each type on which node.
 Sizes = Mapping[str, int]
@@ -237,55 +237,13 @@ class Admit:
     fallback: int = 0
 
 
-class PendingReason(StrEnum):
-    """Why a job waits, as the reason of its status; a contract: values are added and never renamed."""
-
-    WAITING_FOR_CAPACITY = "WaitingForCapacity"
-    WAITING_IN_QUEUE = "WaitingInQueue"
-    RESERVED = "Reserved"  # there is room, which is reserved for gangs that have waited longer
-    PREEMPTING = "Preempting"  # others are preempted for it; it counts as ``nominated`` from then on
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"
-    NEVER_FITS = "NeverFits"
-    UNREADABLE = "Unreadable"  # its pods' requests or constraints cannot be read
-    NODES_REFUSED = "NodesRefused"  # large enough are only nodes that the scheduler refused it; tried again later
-    NODES_UNAVAILABLE = "NodesUnavailable"  # it would fit with nodes that are cordoned or not ready
-    QUEUE_NOT_FOUND = "QueueNotFound"
-    NAMESPACE_MISMATCH = "NamespaceMismatch"  # its queue takes no jobs from its namespace
-    PRIORITY_CLASS_REFUSED = "PriorityClassRefused"  # its queue does not take jobs of its priority class
-    SCHEDULER_MISSING = "GangSchedulerMissing"
-    QUEUE_REFUSED = "QueueRefused"  # another gang scheduler does not serve its queue
-    DEACTIVATED = "Deactivated"  # switched off in another gang scheduler
-    BACKOFF = "Backoff"
-    SCHEDULE_TIMEOUT = "ScheduleTimeout"
-    PODS_REJECTED = "PodsRejected"
-    NAME_CONFLICT = "NameConflict"  # an object that is not the job's has the name of one of its own
-    PREEMPTED = PREEMPTED
-    RECOVERY_TIMEOUT = RECOVERY_TIMEOUT
-    EVICTED = "Evicted"  # it lost pods, and on_eviction says that it waits again
-    WAITING_FOR_LOST_NODE = "WaitingForLostNode"
-
-    @property
-    def unreachable(self) -> bool:
-        """Whether no change of load lets the gang start, only a change of the job or of the nodes."""
-        return self in (PendingReason.NEVER_FITS, PendingReason.UNREADABLE)
-
-
-_PENDING_REASONS: Final[Mapping[str, PendingReason]] = {one.value: one for one in PendingReason}
-
-
-def pending_reason(status: Status) -> PendingReason | None:
-    """Why a job without a place waits; None if its status says no such reason."""
-    return _PENDING_REASONS.get(status.reason)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """The gang waits. ``position``: its place in its queue, from 1 (0: it has none). ``rank``: about how many gangs of
     all queues have their turn until it has its own (0: not known), so how soon its message matters.
     """
 
-    reason: PendingReason
+    reason: Reason
     message: str
     position: int = 0
     rank: int = 0

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from tf_dist.core.model.assignment import PendingReason, Resize, Verdict, minimum_met
+from tf_dist.core.model.assignment import Resize, Verdict, minimum_met
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Document, Job, ReplicaId
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import NO_PODS, AcceptedSpec, Counts, RefusedSpec, Status
 from tf_dist.core.model.timestamps import round_time
 
@@ -284,7 +285,7 @@ class Observed:
     served: ServedApis | None = None
     gang: str = ""
     last_error: str | None = None
-    rejected: PendingReason | None = None
+    rejected: Reason | None = None
     invalid: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None

@@ -16,9 +16,9 @@ from typing import Any, Final
 from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import list_items, mapping, mappings, number, text, texts
 from tf_dist.core.model.job import Job, ReplicaId, replica_id
+from tf_dist.core.model.reasons import HOLDING_REASONS, Reason, reason_row, stable_reason
 from tf_dist.core.model.timestamps import parse_time
 
-DISRUPTIONS_EXCEEDED: Final = "MaxDisruptionsExceeded"
 POD_DELETED: Final = "Deleted"
 NODE_LOST: Final = "NodeLost"
 DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
@@ -116,45 +116,11 @@ _SIGNALLED: Final = frozenset({None, 137, 143, -9, -15})
 _SKEW: Final = 5.0
 
 
-# A kubelet's reasons for which a container does not start, or not again, that do not pass by waiting alone.
-_SAME_REASON: Final = {"ErrImagePull": "ImagePullBackOff"}  # it alternates between the two, every few minutes at last
-HOLDING_REASONS: Final = frozenset(
-    {
-        "CrashLoopBackOff",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageEntrypoint",
-        "ErrImageNeverPull",
-        "ImageInspectError",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "RunContainerError",
-    }
-)
-
-
 # Reasons of a runtime for a container that ended without having run: its command does not exist, or a mount is wrong.
 START_FAILURES: Final = frozenset({"StartError", "ContainerCannotRun"})
-# Reasons of a failed pod of which no container could be made: every pod of the same template fails so.
-_NEVER_RUNS: Final = frozenset(
-    {
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "ErrImageEntrypoint",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-    }
-)
 # A runtime's words (containerd, CRI-O, Docker) for an image without a program, where the container names none either.
 # Kubelets have no reason for it of its own.
 _NO_COMMAND: Final = "no command specified"
-
-_HELD: Final = HOLDING_REASONS | frozenset(_SAME_REASON)
-
-
-def stable_reason(reason: str) -> str:
-    """The reason of a container that waits, the same for states between which a kubelet goes back and forth."""
-    return _SAME_REASON.get(reason, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +146,7 @@ class Exit:
     @property
     def never_runs(self) -> bool:
         """Whether no container of the pod could be made, and another pod of the same template would fail likewise."""
-        return self.code is None and self.reason in _NEVER_RUNS
+        return self.code is None and reason_row(self.reason).permanent
 
     @property
     def out_of_memory(self) -> bool:
@@ -523,12 +489,12 @@ def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[st
     every = _every_container(status)
     for one in every:
         reason, message = _waiting(one["state"].get("waiting")) or ("", "")
-        if reason == "CreateContainerError" and _NO_COMMAND in message.lower():
-            return "ErrImageEntrypoint", f"container {one['name']} has no command, and its image has none to run"
-    if own is not None and own[0] in _HELD:
+        if reason == Reason.CREATE_CONTAINER_ERROR and _NO_COMMAND in message.lower():
+            return Reason.ERR_IMAGE_ENTRYPOINT, f"container {one['name']} has no command, and its image has none to run"
+    if own is not None and stable_reason(own[0]) in HOLDING_REASONS:
         return own
     others = ((one["name"], _waiting(one["state"].get("waiting"))) for one in every)
-    held = ((name, said) for name, said in others if said is not None and said[0] in _HELD)
+    held = ((name, said) for name, said in others if said is not None and stable_reason(said[0]) in HOLDING_REASONS)
     return next(((said[0], f"container {name}: {said[1]}".rstrip(": ")) for name, said in held), own)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from tf_dist.core.model.fieldpath import PackedJson
 from tf_dist.core.model.job import Document, ReplicaId
+from tf_dist.core.model.reasons import DISRUPTED, Category, OutcomeKind, Reason, reason_row, stable_reason
 
 
 class Phase(StrEnum):
@@ -50,26 +51,6 @@ TERMINAL: Final = frozenset(phase for phase, following in ALLOWED_TRANSITIONS.it
 LIVE: Final = _LIVE
 SUCCESSFUL: Final = frozenset({Phase.COMPLETING, Phase.COMPLETED})
 STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
-
-# The reason of a job that its user has stopped, and may resume.
-SUSPENDED: Final = "Suspended"
-# The reason of a job whose present spec is not accepted.
-INVALID_SPEC: Final = "InvalidSpec"
-# The reason of a job that cannot go on.
-STALLED: Final = "ReconcileFailed"
-# The reason of an admitted job while the scheduler refuses nodes to so many pods that the gang lacks its minimum.
-UNSCHEDULABLE: Final = "Unschedulable"
-# The reason of a job that had its place and did not run within its ``tf-dist.dev/startup-timeout``.
-START_TIMEOUT: Final = "StartTimeout"
-# The reason of what a Command of Volcano has done, and the cause of its restarts.
-COMMAND_ISSUED: Final = "CommandIssued"
-# Its message says how many replicas run, and changes with that number.
-RUNNING: Final = "JobRunning"
-# Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
-PREEMPTED: Final = "Preempted"
-RESIZED: Final = "Resized"
-RECOVERY_TIMEOUT: Final = "RecoveryTimeout"
-UNCHARGED_REASONS: Final = frozenset({PREEMPTED, RESIZED, RECOVERY_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +313,7 @@ class Status:
 
     def with_restart(self, cause: str) -> Self:
         """This status with one restart more of this cause."""
+        cause = str(cause)  # it becomes a key of the stored document
         return replace(self, restarts={**self.restarts, cause: self.restarts.get(cause, 0) + 1})
 
     @property
@@ -345,8 +327,8 @@ class Status:
     def display_reason(self) -> str:
         """The reason of its state in one word, as a list of jobs shows it."""
         if self.stalled:
-            return STALLED
-        return INVALID_SPEC if self.refusal else self.reason
+            return Reason.RECONCILE_FAILED.value
+        return Reason.INVALID_SPEC.value if self.refusal else str(self.reason)
 
     @property
     def stalled(self) -> bool:
@@ -377,7 +359,7 @@ class Status:
 
         A controller that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
         """
-        return self.admission is not None and self.reason != UNSCHEDULABLE
+        return self.admission is not None and self.reason != Reason.UNSCHEDULABLE
 
     @property
     def placed_at(self) -> float | None:
@@ -394,7 +376,7 @@ class Status:
     @property
     def charged_restarts(self) -> int:
         """Restarts charged to the job's budget, those by the kubelet not included."""
-        return sum(count for cause, count in self.restarts.items() if cause not in UNCHARGED_REASONS)
+        return sum(count for cause, count in self.restarts.items() if reason_row(cause).charged)
 
     @property
     def total_disruptions(self) -> int:
@@ -411,7 +393,7 @@ class Status:
 
 def display_phase(status: Status) -> str:
     """The state in one word, as a list of jobs shows it."""
-    if status.phase in STOPPED and status.reason == SUSPENDED:
+    if status.phase in STOPPED and status.reason == Reason.SUSPENDED:
         return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
     if status.phase is Phase.COMPLETED:
         return "Succeeded"
@@ -420,51 +402,8 @@ def display_phase(status: Status) -> str:
     return status.phase.value
 
 
-class OutcomeKind(StrEnum):
-    """How a job ended, or why a client stopped waiting for it. A contract of every face: added to, never renamed.
-
-    ``EVICTED``: pods were taken away through no fault of its own; ``PREEMPTED``: by a job of a higher priority;
-    ``DEADLINE_EXCEEDED``: its own deadline, or that of the client; ``ADMISSION_TIMEOUT``, ``START_TIMEOUT``: it had no
-    place, or did not run, in time; ``SUSPENDED``: its user stopped it, and may resume it; ``UNKNOWN``: the client had
-    to stop waiting, and the job may go on.
-    """
-
-    SUCCEEDED = "succeeded"  # it did what its policies ask of a success
-    FAILED = "failed"  # by itself, or by a policy for a failure
-    EVICTED = "evicted"  # its pods were taken away, and a policy or the bound on disruptions ended it
-    PREEMPTED = "preempted"  # it lost its place to a job of a higher priority, and a policy ended it
-    DEADLINE_EXCEEDED = "deadline_exceeded"  # its own deadline, or the time of the task, step or command
-    BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"  # no restart was left
-    ADMISSION_TIMEOUT = "admission_timeout"  # it had no place in the time that the task or step gave it
-    START_TIMEOUT = "start_timeout"  # it had its place and did not run in time
-    IMAGE_PULL_FAILED = "image_pull_failed"  # an image cannot be had, so it never ran
-    INVALID = "invalid"  # its spec cannot be read, and never could
-    SUSPENDED = "suspended"  # a user stopped it, and may resume it
-    DELETED = "deleted"  # a user deleted it
-    UNKNOWN = "unknown"  # the client had to stop waiting; the job may go on
-
-
-DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})
 # The reason of a pod's condition where the cluster's scheduler preempted it.
 SCHEDULER_PREEMPTION: Final = "PreemptionByScheduler"
-# The kubelet's reasons for an image that no second try can pull.
-UNRECOVERABLE_IMAGE_REASONS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "ErrImageEntrypoint"})
-_IMAGE_REASONS: Final = UNRECOVERABLE_IMAGE_REASONS | {"ErrImagePull", "ImagePullBackOff", "ImageInspectError"}
-
-# By the reason of a job that has ended or was stopped by a policy. What is not listed has failed.
-_KIND_OF_REASON: Final[Mapping[str, OutcomeKind]] = {
-    SUSPENDED: OutcomeKind.SUSPENDED,
-    PREEMPTED: OutcomeKind.PREEMPTED,
-    "PodEvicted": OutcomeKind.EVICTED,
-    "NodeLost": OutcomeKind.EVICTED,
-    "MaxDisruptionsExceeded": OutcomeKind.EVICTED,
-    "DeadlineExceeded": OutcomeKind.DEADLINE_EXCEEDED,
-    "BackoffLimitExceeded": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
-    "TaskFailed": OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
-    "PodPending": OutcomeKind.START_TIMEOUT,
-    START_TIMEOUT: OutcomeKind.START_TIMEOUT,
-    "InvalidTFJobSpec": OutcomeKind.INVALID,
-}
 _SIGTERM: Final = 143
 
 
@@ -474,14 +413,14 @@ def outcome_kind(status: Status) -> OutcomeKind | None:
         return None
     if status.phase in SUCCESSFUL:
         return OutcomeKind.SUCCEEDED
-    kind, failure = _KIND_OF_REASON.get(status.reason, OutcomeKind.FAILED), status.failure
+    kind, failure = reason_row(status.reason).outcome, status.failure
     if failure is None:
         return kind
+    held = reason_row(stable_reason(failure.reason))
     if kind is OutcomeKind.EVICTED and failure.reason == SCHEDULER_PREEMPTION:
         return OutcomeKind.PREEMPTED
-    if kind is OutcomeKind.FAILED and failure.reason in UNRECOVERABLE_IMAGE_REASONS:
-        return OutcomeKind.IMAGE_PULL_FAILED
-    if status.reason == START_TIMEOUT and failure.reason in _IMAGE_REASONS:
+    waits = status.reason == Reason.START_TIMEOUT or (kind is OutcomeKind.FAILED and held.permanent)
+    if held.category is Category.IMAGE and waits:
         return OutcomeKind.IMAGE_PULL_FAILED
     # A program ends so when it is asked to stop, and tf-dist did not ask: its pod was about to go.
     if kind is OutcomeKind.FAILED and failure.code == _SIGTERM:
@@ -505,13 +444,13 @@ def ending_failure(status: Status) -> Failure | None:
 
 def disruptions(status: Status) -> int:
     """How often pods were taken away, the last time included where the job ended for it."""
-    ended = status.reason != PREEMPTED and outcome_kind(status) in DISRUPTED
+    ended = status.reason != Reason.PREEMPTED and outcome_kind(status) in DISRUPTED
     return status.total_disruptions + ended
 
 
 def preemptions(status: Status) -> int:
     """How often the job lost its place, or a pod of it, to one of a higher priority; likewise."""
-    before = status.restarts.get(PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
+    before = status.restarts.get(Reason.PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
     return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
 
 

@@ -30,6 +30,7 @@ from tf_dist.core.model.job import (
     replica_id,
     stored_index,
 )
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import (
     FIRST_ATTEMPTS,
     AcceptedSpec,
@@ -329,8 +330,6 @@ def load_status(stored: Document) -> Status:
 
 # -- versions --
 
-NEWER_FORMAT: Final = "NewerStatusFormat"
-
 
 class NewerStatusFormat(TFDistError):
     """A newer release of tf-dist wrote this status, in a form that may mean things that this one does not know."""
@@ -454,8 +453,6 @@ def _displayed(status: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- jobs of other controllers --
 
-# The reason of a job that another operator had ended (or stopped) before tf-dist came: its words are left alone.
-ADOPTED: Final = "Adopted"
 _PHASES_OF_OTHER_CONTROLLERS: Final = (
     ("Succeeded", Phase.COMPLETED),
     ("Completed", Phase.COMPLETED),
@@ -471,7 +468,7 @@ def _status_of_other_controller(stored: Document) -> Status:
     for name, phase in _PHASES_OF_OTHER_CONTROLLERS:
         if name in said:
             ended = parse_time(stored.get("completionTime"))
-            return Status(phase=phase, reason=ADOPTED, created=ended, completion_time=ended)
+            return Status(phase=phase, reason=Reason.ADOPTED, created=ended, completion_time=ended)
     return Status()
 
 

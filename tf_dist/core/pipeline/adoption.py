@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tf_dist.core.model.status import DISRUPTED, OutcomeKind, Status, outcome_kind
+from tf_dist.core.model.reasons import DISRUPTED, OutcomeKind
+from tf_dist.core.model.status import Status, outcome_kind
 
 
 class DriverChoice(StrEnum):

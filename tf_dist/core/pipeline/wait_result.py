@@ -9,18 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tf_dist.core.diagnostics.diagnose import Category, Diagnosis, diagnose
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import PodPhase, PodView
-from tf_dist.core.model.status import (
-    UNRECOVERABLE_IMAGE_REASONS,
-    OutcomeKind,
-    Phase,
-    Status,
-    display_phase,
-    outcome_kind,
-)
+from tf_dist.core.model.reasons import Category, OutcomeKind, Row, reason_row, stable_reason
+from tf_dist.core.model.status import Phase, Status, display_phase, outcome_kind
 from tf_dist.core.pipeline.wait_conditions import WAIT_CONDITIONS, goal_unreachable, was_admitted
 
 
@@ -134,13 +128,19 @@ def _late(kind: OutcomeKind, job: Job, status: Status, pods: tuple[PodView, ...]
 
 
 def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Iterator[WaitResult]:
-    if any(pod.waiting is not None and pod.waiting[0] in UNRECOVERABLE_IMAGE_REASONS for pod in pods):
+    if any(_held(pod).permanent and _held(pod).category is Category.IMAGE for pod in pods):
         found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
         yield from (_of_image(one, pods) for one in found)
 
 
+def _held(pod: PodView) -> Row:
+    return reason_row(stable_reason(pod.waiting[0]) if pod.waiting else "")
+
+
 def _of_image(found: Diagnosis, pods: tuple[PodView, ...]) -> WaitResult:
-    waiting = sorted((str(pod.replica), pod.waiting[0]) for pod in pods if pod.waiting and "Image" in pod.waiting[0])
+    waiting = sorted(
+        (str(pod.replica), pod.waiting[0]) for pod in pods if pod.waiting and _held(pod).category is Category.IMAGE
+    )
     replica, reason = waiting[0] if waiting else ("", "")
     return WaitResult(
         kind=OutcomeKind.IMAGE_PULL_FAILED,

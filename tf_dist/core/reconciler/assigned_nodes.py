@@ -17,6 +17,7 @@ from tf_dist.core.model.assignment import Placement, replica_nodes, requires_dom
 from tf_dist.core.model.context import PodClassification, ReconcileContext
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Admission, Status
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import join_names
@@ -79,7 +80,6 @@ def _of_type(job: Job, placement: Placement, facts: PodClassification, type_: st
     return found
 
 
-UNPINNED: Final = "Unpinned"
 # Seconds that the cluster's scheduler has to bind a pod to the node that admission chose.
 UNPIN_AFTER: Final = 30.0
 # Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
@@ -109,7 +109,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
         attempts=attempts,
         observed_replicas=s.status.observed_replicas - lost.keys(),
         refused_nodes=exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
-        reason=UNPINNED,
+        reason=Reason.UNPINNED,
         message=message,
     )
 

@@ -15,7 +15,8 @@ from tf_dist.core.model.context import Action, Delete, EmitEvent, ReconcileConte
 from tf_dist.core.model.fieldpath import mapping, text
 from tf_dist.core.model.job import Action as PolicyAction
 from tf_dist.core.model.job import Document
-from tf_dist.core.model.status import COMMAND_ISSUED, Phase, Status
+from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import Phase, Status
 from tf_dist.core.reconciler import restarts
 
 COMMAND: Final = "Command"
@@ -28,7 +29,7 @@ COMMANDED_PHASES: Final = frozenset(
 
 def _stop(phase: Phase, action: PolicyAction) -> Callable[[ReconcileContext], Status]:
     message = f"stopped by the Command {action.value}"
-    return lambda s: s.status.with_phase(phase, s.now, COMMAND_ISSUED, message)
+    return lambda s: s.status.with_phase(phase, s.now, Reason.COMMAND_ISSUED, message)
 
 
 # What an action does to a job that is live. Any other does nothing: RestartTask and RestartPod have no target here.
@@ -79,9 +80,11 @@ def _event(command: Document, before: Status, after: Status) -> EmitEvent:
     """The original's words; one that changes nothing is named as that."""
     action = _action(command)
     if (before.phase, before.attempts) == (after.phase, after.attempts):
-        return EmitEvent("Warning", COMMAND_ISSUED, f"command {action} does nothing to a job that is {before.phase}")
+        return EmitEvent(
+            "Warning", Reason.COMMAND_ISSUED, f"command {action} does nothing to a job that is {before.phase}"
+        )
     message = f"Start to execute command {action}, and clean it up to make sure executed not more than once."
-    return EmitEvent("Normal", COMMAND_ISSUED, message)
+    return EmitEvent("Normal", Reason.COMMAND_ISSUED, message)
 
 
 def _next(s: ReconcileContext) -> Document | None:

@@ -11,54 +11,19 @@ from typing import Final
 
 from tf_dist.core.dialects.volcano_extensions.scheduler_annotations import unused_annotations
 from tf_dist.core.integrations.dispatch import names_idle_scheduler
-from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.context import EmitEvent, ReconcileContext
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect, Job
 from tf_dist.core.model.pods import PodPhase
-from tf_dist.core.model.status import (
-    COMMAND_ISSUED,
-    INVALID_SPEC,
-    LIVE,
-    NO_PODS,
-    RESIZED,
-    RUNNING,
-    STOPPED,
-    SUCCESSFUL,
-    SUSPENDED,
-    Phase,
-    Status,
-)
+from tf_dist.core.model.reasons import Reason, reason_row
+from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, Phase, Status
 from tf_dist.core.reconciler.messages import exit_text, held_text
-from tf_dist.core.reconciler.status_writer import SPEC_ACCEPTED
 from tf_dist.core.reconciler.tfjob_messages import phase_text, resumed_text
 
-_WARNINGS: Final = frozenset({Phase.FAILED, Phase.RESTARTING, Phase.TERMINATING, Phase.TERMINATED, *STOPPED})
-_SETBACKS: Final = frozenset(
-    {
-        PendingReason.PREEMPTED,
-        PendingReason.EVICTED,
-        PendingReason.SCHEDULE_TIMEOUT,
-        PendingReason.PODS_REJECTED,
-        PendingReason.NAME_CONFLICT,
-        PendingReason.RECOVERY_TIMEOUT,
-        PendingReason.WAITING_FOR_LOST_NODE,
-        PendingReason.UNREADABLE,
-    }
-)
-# A Command has its own event.
-_EXPECTED: Final = frozenset({"JobCreated", "PodsPending", RUNNING, COMMAND_ISSUED})
-_STARTED_AT_ONCE: Final = frozenset({"", "JobCreated", "Resumed"})
-
-NODES_REASSIGNED: Final = "NodesReassigned"
-"""The reason of the event about pods that admission sends to other nodes."""
-
-UNKNOWN_FIELDS: Final = "UnknownFields"
-"""The reason of the event about keys of a stored spec that nothing reads."""
-
+_STARTED_AT_ONCE: Final = frozenset({"", Reason.JOB_CREATED, Reason.RESUMED})
 
 # Reasons for which the training operator has an event of its own that says as much.
-_SAID_BY_OPERATOR: Final = frozenset({"JobSucceeded", "Suspended", "Resumed"})
+_SAID_BY_OPERATOR: Final = frozenset({Reason.JOB_SUCCEEDED, Reason.SUSPENDED, Reason.RESUMED})
 _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
 
 
@@ -75,11 +40,15 @@ def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     yield from _container_events(before, s)
 
 
+def _event(reason: Reason, message: str, *, routine: bool = False) -> EmitEvent:
+    return EmitEvent(reason.row.event_type, reason, message, routine=routine)
+
+
 def _transition_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
     """The Kubernetes Event of the transition, if it deserves one."""
     if _deserves_event(job, before, after):
-        grave = after.reason in _SETBACKS or (after.phase in _WARNINGS and after.reason not in (RESIZED, SUSPENDED))
-        yield EmitEvent("Warning" if grave else "Normal", after.reason, after.message)
+        type_ = "Warning" if after.phase in _FAILED else reason_row(after.reason).event_type
+        yield EmitEvent(type_, after.reason, after.message)
 
 
 def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -88,21 +57,21 @@ def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     if verdict is None or old is None or new is None or old.granted != new.granted:
         return
     if verdict.message and new.placement == verdict.placement != old.placement:
-        yield EmitEvent("Normal", NODES_REASSIGNED, verdict.message)
+        yield _event(Reason.NODES_REASSIGNED, verdict.message)
 
 
 def _deserves_event(job: Job, before: Status, after: Status) -> bool:
     """Whether a Kubernetes Event is recorded: what is expected of a job is in its conditions only."""
     if job.dialect is Dialect.TFJOB_V1 and after.reason in _SAID_BY_OPERATOR:
         return False
-    if _event_key(after) == _event_key(before) or after.reason in _EXPECTED:
+    if _event_key(after) == _event_key(before) or not reason_row(after.reason).is_event:
         return False
-    return after.reason != "Admitted" or before.reason not in _STARTED_AT_ONCE
+    return after.reason != Reason.ADMITTED or before.reason not in _STARTED_AT_ONCE
 
 
 def _event_key(status: Status) -> tuple[object, ...]:
     """What one Event is recorded for; each resize has its own, though the reason is the same."""
-    return status.reason, status.attempts, status.message if status.reason == RESIZED else ""
+    return status.reason, status.attempts, status.message if status.reason == Reason.RESIZED else ""
 
 
 def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -115,24 +84,22 @@ def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
     unused = [key for _, key in unused_annotations(job.annotations, templates)] if templates else []
     if unused:
         message = f"tf-dist does not use {', '.join(unused)}: tf-dist validate says what each is for"
-        yield EmitEvent("Warning", "AnnotationsNotUsed", message[:1000])
+        yield _event(Reason.ANNOTATIONS_NOT_USED, message[:1000])
     if any(names_idle_scheduler(job, mapping(one.get("spec"))) for one in (job_level, *templates)):
         message = (
             "tf-dist decides where the pods go, so they are left to the cluster's default scheduler, not to volcano"
         )
-        yield EmitEvent("Normal", "SchedulerNameNotUsed", message)
+        yield _event(Reason.SCHEDULER_NAME_NOT_USED, message)
 
 
 def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
     """The events about a spec: refused, once for each; accepted again; accepted with keys that nothing reads."""
     if after.accepted_spec is not None and after.accepted_spec != before.accepted_spec and after.accepted_spec.unknown:
-        yield EmitEvent(
-            "Warning", UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted_spec.unknown}"
-        )
+        yield _event(Reason.UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted_spec.unknown}")
     if after.refusal and after.refused_spec != before.refused_spec:
-        yield EmitEvent("Warning", INVALID_SPEC, after.refusal)
+        yield _event(Reason.INVALID_SPEC, after.refusal)
     elif before.refusal and after.refused_spec is None:
-        yield EmitEvent("Normal", SPEC_ACCEPTED, "the spec is accepted again")
+        yield _event(Reason.SPEC_ACCEPTED, "the spec is accepted again")
 
 
 def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -148,7 +115,7 @@ def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent
         if latest is not None:
             pod, exit_ = latest
             text = f"{pod.replica} {exit_text(exit_)}; its container was restarted in its pod (restart {pod.restarts})"
-            yield EmitEvent("Warning", "ContainerRestarted", text, routine=True)
+            yield _event(Reason.CONTAINER_RESTARTED, text, routine=True)
 
 
 def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -170,7 +137,7 @@ def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
         type_ = pod.replica.type
         if pod.phase is PodPhase.SUCCEEDED or failed[type_] > before.counts.get(type_, NO_PODS).failed:
             text = f"Pod: {s.job.key.namespace}.{pod.name} exited with code {code}"
-            yield EmitEvent("Normal", "ExitedWithCode", text, routine=True)
+            yield _event(Reason.EXITED_WITH_CODE, text, routine=True)
 
 
 def _waiting_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -197,15 +164,15 @@ def _waiting_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
 def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
     job, after = s.job, s.status
     if before.phase in STOPPED and after.phase in LIVE:
-        yield EmitEvent("Normal", "TFJobResumed", resumed_text(job))
+        yield _event(Reason.TFJOB_RESUMED, resumed_text(job))
     if after.phase in STOPPED and before.phase in LIVE:
-        yield EmitEvent("Normal", "TFJobSuspended", phase_text(job, after, after.phase))
+        yield _event(Reason.TFJOB_SUSPENDED, phase_text(job, after, after.phase))
     if after.phase is Phase.RESTARTING and after.attempts != before.attempts:
-        yield EmitEvent("Warning", "TFJobRestarting", phase_text(job, after, after.phase))
+        yield _event(Reason.TFJOB_RESTARTING, phase_text(job, after, after.phase))
     if after.phase in SUCCESSFUL and before.phase in LIVE:
-        yield EmitEvent("Normal", "TFJobSucceeded", phase_text(job, after, after.phase))
+        yield _event(Reason.TFJOB_SUCCEEDED, phase_text(job, after, after.phase))
     if after.phase in _FAILED and before.phase in LIVE:
-        yield EmitEvent("Warning", "TFJobFailed", phase_text(job, after, after.phase))
+        yield _event(Reason.TFJOB_FAILED, phase_text(job, after, after.phase))
     if before.created is None and after.created is not None:
         yield from _template_events(s)
 
@@ -215,8 +182,8 @@ def _template_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     pods = [spec.pod_spec for spec in s.job.replica_specs]
     if any(pod.get("restartPolicy") for pod in pods):
         text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
-        yield EmitEvent("Warning", "SetPodTemplateRestartPolicy", text)
+        yield _event(Reason.SET_POD_TEMPLATE_RESTART_POLICY, text)
     ours = s.integration.scheduler_name if s.integration is not None else ""
     if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
         text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
-        yield EmitEvent("Warning", "SetPodTemplateSchedulerName", text)
+        yield _event(Reason.SET_POD_TEMPLATE_SCHEDULER_NAME, text)

@@ -11,6 +11,7 @@ from typing import Final
 from tf_dist.core.model.assignment import current_job, fallback_job, replica_difference_text, startable_replicas
 from tf_dist.core.model.job import Event, Job
 from tf_dist.core.model.pods import Exit, PodView
+from tf_dist.core.model.reasons import HOLDING_REASONS, Reason
 from tf_dist.core.model.status import Admission, Status
 from tf_dist.core.model.wording import MAX_LISTED, are, join_names, share_text
 from tf_dist.core.reconciler.pod_classification import PodEvent
@@ -105,10 +106,8 @@ def held_text(pods: Sequence[PodView]) -> str:
     return f"{join_names(alike)} {'waits' if len(alike) == 1 else 'wait'}: {reason}" + (f" ({what})" if what else "")
 
 
-# Reasons whose messages name an object and stay the same for as long as the container waits.
-_NAMING_REASONS: Final = frozenset(
-    {"CreateContainerConfigError", "ErrImageEntrypoint", "ErrImageNeverPull", "InvalidImageName"}
-)
+# Their messages name an object and stay the same for as long as the container waits.
+_NAMING: Final = frozenset(one for one in HOLDING_REASONS if one.row.permanent) - {Reason.CREATE_CONTAINER_ERROR}
 _IMAGE: Final = re.compile(r'\bimage \\?"(?:docker\.io/(?:library/)?)?([^"\\]+?)(?::latest)?\\?"')
 _LONGEST_DETAIL: Final = 300
 
@@ -119,9 +118,9 @@ def _what_holds(pod: PodView) -> str:
     Of an image only the name: the kubelet's messages alternate, and each would be another status.
     """
     message = pod.waiting[1] if pod.waiting else ""
-    if pod.held_by in _NAMING_REASONS:
+    if pod.held_by in _NAMING:
         return message[:_LONGEST_DETAIL]
-    found = _IMAGE.search(message) if pod.held_by == "ImagePullBackOff" else None
+    found = _IMAGE.search(message) if pod.held_by == Reason.IMAGE_PULL_BACK_OFF else None
     return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""
 
 

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.model.assignment import (
-    PendingReason,
     admitted_with,
     placement_within,
     replica_bounds,
@@ -32,14 +31,14 @@ from tf_dist.core.model.assignment import (
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.job import DisruptionPolicy, Event, ReplicaId
 from tf_dist.core.model.pods import PodView, UnreadyNode
-from tf_dist.core.model.status import LIVE, RECOVERY_TIMEOUT, Admission, Failure, Phase, Status
+from tf_dist.core.model.reasons import OUT_OF_SERVICE, Reason
+from tf_dist.core.model.status import LIVE, Admission, Failure, Phase, Status
 from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.model.wording import join_names
 from tf_dist.core.reconciler.missing_objects import AttemptBarrier, backoff_until, dependencies_met
 from tf_dist.core.reconciler.requeue import requeue, with_size
 
 DEFAULT_RECOVERY_TIMEOUT: Final = 300.0
-OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 # A pass that comes so many seconds late means that the clock was set ahead, or that no controller ran.
 _LATE: Final = 60.0
 # Seconds that a kubelet needs to remove a pod whose grace period is over.
@@ -154,13 +153,15 @@ def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Sta
     if late := overdue_pods(s):
         message = f"{what}; the gang gave its place back; it {_waits_text(s, late)}"
     node = _node(s, lacking[0])
-    failure = Failure(event=RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
+    failure = Failure(event=Reason.RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
     status = replace(s.status, failure=failure)
     policy = s.job.run_policy.on_eviction
     if policy is DisruptionPolicy.FAIL:
         return status.with_phase(Phase.FAILED, s.now, Event.NODE_LOST.value, what)
     fall_back = policy is DisruptionPolicy.FALLBACK
-    return requeue(s, status.with_restart(RECOVERY_TIMEOUT), RECOVERY_TIMEOUT, message, fall_back=fall_back)
+    return requeue(
+        s, status.with_restart(Reason.RECOVERY_TIMEOUT), Reason.RECOVERY_TIMEOUT, message, fall_back=fall_back
+    )
 
 
 def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status | None:
@@ -196,7 +197,7 @@ def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
     text = _waits_text(s, late)
     if text in s.status.message:
         return None
-    return replace(s.status, reason=PendingReason.WAITING_FOR_LOST_NODE.value, message=text)
+    return replace(s.status, reason=Reason.WAITING_FOR_LOST_NODE, message=text)
 
 
 def _waits_text(s: ReconcileContext, late: tuple[PodView, ...]) -> str:

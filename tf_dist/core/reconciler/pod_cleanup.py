@@ -7,26 +7,14 @@ policy names, and the services that lead to them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Final
 
-from tf_dist.core.model.assignment import PendingReason
 from tf_dist.core.model.context import Action, Delete, ReconcileContext
 from tf_dist.core.model.job import CleanPodPolicy, Dialect, Job, ServiceStyle
 from tf_dist.core.model.names import replica_name
-from tf_dist.core.model.pods import DISRUPTIONS_EXCEEDED, PodView
-from tf_dist.core.model.status import LIVE, START_TIMEOUT, STOPPED, Status
+from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.reasons import Reason, reason_row
+from tf_dist.core.model.status import LIVE, STOPPED, Status
 from tf_dist.core.podbuilder import services
-
-# Reasons for which running pods stop at the end though the policy would keep them: the limit was set for that.
-_CUT_SHORT: Final = frozenset(
-    {
-        "DeadlineExceeded",
-        "BackoffLimitExceeded",
-        DISRUPTIONS_EXCEEDED,
-        PendingReason.PODS_REJECTED.value,
-        START_TIMEOUT,
-    }
-)
 
 
 def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
@@ -34,7 +22,7 @@ def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
     if status.phase in STOPPED:
         return CleanPodPolicy.RUNNING
     policy = job.run_policy.clean_pods
-    if policy is CleanPodPolicy.NONE and status.reason in _CUT_SHORT:
+    if policy is CleanPodPolicy.NONE and reason_row(status.reason).cuts_pods_short:
         return CleanPodPolicy.RUNNING
     return policy
 
@@ -59,7 +47,7 @@ def _crashing_pod(s: ReconcileContext) -> PodView | None:
 
     It is never finished. A job that wants its pods kept wants it for the log of this one.
     """
-    if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != "BackoffLimitExceeded":
+    if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != Reason.BACKOFF_LIMIT_EXCEEDED:
         return None
     culprit = s.status.failure.replica if s.status.failure is not None else ""
     return next((pod for replica, pod in s.facts.current.items() if str(replica) == culprit and pod.ends), None)

@@ -33,8 +33,9 @@ from tf_dist.core.model.context import (
     WriteStatus,
 )
 from tf_dist.core.model.job import Job
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE, NO_PODS, Phase, Status
-from tf_dist.core.model.status_codec import ADOPTED, load_status, memory
+from tf_dist.core.model.status_codec import load_status, memory
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.reconciler.commands import command_actions
 from tf_dist.core.reconciler.job_context import is_in_future, read_context, without_clock_skew
@@ -62,7 +63,7 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     before = without_clock_skew(job, observed.last_status or stored, observed.now)
     if _expired(job, before, observed.now):
         return Plan(before, (DeleteJob(),))
-    if before.finished and before.reason == ADOPTED:
+    if before.finished and before.reason == Reason.ADOPTED:
         return Plan(before, wake_at=_expires_at(job, before))
 
     s = read_context(job, before, observed)

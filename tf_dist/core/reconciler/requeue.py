@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.model.assignment import (
-    PendingReason,
     Preempt,
     Sizes,
     admitted_with,
@@ -33,17 +32,8 @@ from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId
 from tf_dist.core.model.names import short_hash
 from tf_dist.core.model.pods import Disruption, PodPhase, PodView
-from tf_dist.core.model.status import (
-    LIVE,
-    PREEMPTED,
-    RESIZED,
-    SCHEDULER_PREEMPTION,
-    UNSCHEDULABLE,
-    Admission,
-    Failure,
-    Phase,
-    Status,
-)
+from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import LIVE, SCHEDULER_PREEMPTION, Admission, Failure, Phase, Status
 from tf_dist.core.model.timestamps import format_time, round_time
 from tf_dist.core.model.wording import join_names
 from tf_dist.core.reconciler import restarts
@@ -78,7 +68,7 @@ def resize(s: ReconcileContext) -> Status | None:
         return None
     if not changed:
         status = replace(s.status, admission=place)
-        return replace(status, message=admitted_text(job, status)) if status.reason == "Admitted" else status
+        return replace(status, message=admitted_text(job, status)) if status.reason == Reason.ADMITTED else status
     return with_size(s, place, before, why or f"{replica_change_text(job, before, after)}, as the job asks for now")
 
 
@@ -88,10 +78,14 @@ def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not resize_restarts(s.job, before, after):
         status = restarts.keep_container_restarts(s, s.status, leaving)
-        return replace(status, admission=place, reason=RESIZED, message=message)
+        return replace(status, admission=place, reason=Reason.RESIZED, message=message)
     status = restarts.keep_container_restarts(s, s.status, s.facts.current)
     message += "; all replicas start again, because TF_CONFIG names every one of them"
-    return status.next_attempt(place).with_restart(RESIZED).with_phase(Phase.RESTARTING, s.now, RESIZED, message)
+    return (
+        status.next_attempt(place)
+        .with_restart(Reason.RESIZED)
+        .with_phase(Phase.RESTARTING, s.now, Reason.RESIZED, message)
+    )
 
 
 # Seconds: how long an admitted gang may be without all its nodes, where the job does not say; the back-off before it
@@ -111,7 +105,7 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
         return None
     message = f"gave its place to {_preemptor(s.job, verdict)}" if verdict.by else "gave its place up"
     message += f": {verdict.message}" if verdict.message else ""
-    status = replace(s.status, failure=Failure(event=PREEMPTED, message=message, at=s.now))
+    status = replace(s.status, failure=Failure(event=Reason.PREEMPTED, message=message, at=s.now))
     evictions = (
         PodEvent(
             event=Event.POD_EVICTED,
@@ -124,9 +118,9 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     )
     decided = most_severe_action(s.job, evictions, s.now)
     if decided is not None and decided[0] in END_PHASES:
-        return status.with_phase(END_PHASES[decided[0]], s.now, PREEMPTED, message)
+        return status.with_phase(END_PHASES[decided[0]], s.now, Reason.PREEMPTED, message)
     falls_back = decided is not None and decided[0] is Action.FALL_BACK
-    return requeue(s, status.with_restart(PREEMPTED), PREEMPTED, message, fall_back=falls_back)
+    return requeue(s, status.with_restart(Reason.PREEMPTED), Reason.PREEMPTED, message, fall_back=falls_back)
 
 
 def _preemptor(job: Job, verdict: Preempt) -> str:
@@ -143,21 +137,21 @@ def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: 
         return status
     what = describe_events(s.job, [occurrence for occurrence, _ in answered])
     message = f"{what}; the gang gave its place back and waits for another one, with its old age"
-    return requeue(s, status, PendingReason.EVICTED.value, message, fall_back=fall_back)
+    return requeue(s, status, Reason.EVICTED, message, fall_back=fall_back)
 
 
 def fail_invalid_objects(s: ReconcileContext) -> Status | None:
     """The API server finds a pod, a Service or the like of an admitted gang invalid: no later try will do better."""
     if not s.observed.invalid or s.status.admission is None:
         return None
-    reason, why = PendingReason.PODS_REJECTED.value, s.observed.last_error or ""
+    reason, why = Reason.PODS_REJECTED, s.observed.last_error or ""
     failed = replace(s.status, failure=Failure(event=reason, message=why, at=s.now))
     return failed.with_phase(Phase.FAILED, s.now, reason, f"the API server finds an object of the job invalid: {why}")
 
 
 _REJECTIONS: Final = {
-    PendingReason.PODS_REJECTED: "the cluster refuses pods of the gang",
-    PendingReason.NAME_CONFLICT: "the name of one of its objects is taken",
+    Reason.PODS_REJECTED: "the cluster refuses pods of the gang",
+    Reason.NAME_CONFLICT: "the name of one of its objects is taken",
 }
 
 
@@ -173,7 +167,7 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
         return _released(s, s.observed.rejected, f"{_REJECTIONS[s.observed.rejected]}: {s.observed.last_error}", "")
     if s.now < due:
         return None
-    return _released(s, PendingReason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
+    return _released(s, Reason.SCHEDULE_TIMEOUT, _unplaced_text(s), f" within {schedule_timeout(s.job):g} s")
 
 
 def requeue_incomplete(s: ReconcileContext) -> Status | None:
@@ -183,7 +177,7 @@ def requeue_incomplete(s: ReconcileContext) -> Status | None:
     a minimum that says so.
     """
     ended = [replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.SUCCEEDED]
-    if not ended or not (s.status.reason == UNSCHEDULABLE or refused_pods(s)):
+    if not ended or not (s.status.reason == Reason.UNSCHEDULABLE or refused_pods(s)):
         return None
     done = {replica for replica in s.facts.succeeded if replica not in s.facts.current}
     started = {replica for replica, pod in s.facts.current.items() if _has_started(pod)}
@@ -192,7 +186,7 @@ def requeue_incomplete(s: ReconcileContext) -> Status | None:
     missing = join_names(sorted(replica for replica, pod in s.facts.current.items() if not _has_started(pod)))
     why = f"{join_names(sorted(ended))} ended before {missing} had a node"
     again = replace(s, status=replace(s.status, succeeded=s.status.succeeded.difference(ended)))
-    return _released(again, PendingReason.SCHEDULE_TIMEOUT, why, "")
+    return _released(again, Reason.SCHEDULE_TIMEOUT, why, "")
 
 
 def refused_pods(s: ReconcileContext) -> list[PodView]:
@@ -209,7 +203,7 @@ def _has_started(pod: PodView) -> bool:
     return pod.phase is not PodPhase.PENDING
 
 
-def _released(s: ReconcileContext, reason: PendingReason, why: str, when: str) -> Status:
+def _released(s: ReconcileContext, reason: Reason, why: str, when: str) -> Status:
     requeues = s.status.requeues + 1
     following = _next_fallback(s)
     # A fallback that has not had its turn since the first is tried at once.

@@ -15,15 +15,13 @@ from tf_dist.core.model import pods
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec
 from tf_dist.core.model.names import MAX_DISRUPTIONS
-from tf_dist.core.model.status import COMMAND_ISSUED, Attempts, Failure, Phase, RestartBackoff, Status
+from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import Attempts, Failure, Phase, RestartBackoff, Status
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import are, times_text
 from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents
 from tf_dist.core.reconciler.messages import describe_events, exit_text
 from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events
-
-# The event of a failure that is none: a success that a restart policy restarted until the budget was spent.
-REPLICA_SUCCEEDED: Final = "ReplicaSucceeded"
 
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
@@ -97,10 +95,10 @@ def restart_by_command(s: ReconcileContext) -> Status:
         return _fail_over_budget(s, "the Command RestartJob was issued")
     kept = keep_container_restarts(s, s.status, s.facts.current)
     if not again:
-        kept = replace(kept.with_restart(COMMAND_ISSUED), retries=kept.retries + 1)
+        kept = replace(kept.with_restart(Reason.COMMAND_ISSUED), retries=kept.retries + 1)
     anew = replace(kept.next_attempt(kept.admission), start_time=kept.start_time, succeeded=frozenset())
     phase = Phase.PENDING if anew.admission is None else Phase.RESTARTING
-    return anew.with_phase(phase, s.now, COMMAND_ISSUED, "restarted by the Command RestartJob")
+    return anew.with_phase(phase, s.now, Reason.COMMAND_ISSUED, "restarted by the Command RestartJob")
 
 
 def next_run(s: ReconcileContext) -> Status:
@@ -113,7 +111,7 @@ def next_run(s: ReconcileContext) -> Status:
     fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
     if not s.job.run_policy.resume_keeps_succeeded:
         fresh = replace(fresh, succeeded=frozenset())
-    return fresh.with_phase(Phase.PENDING, s.now, "Resumed", "resumed; waits for its place")
+    return fresh.with_phase(Phase.PENDING, s.now, Reason.RESUMED, "resumed; waits for its place")
 
 
 def fail_by_container_restarts(s: ReconcileContext) -> Status:
@@ -136,7 +134,7 @@ def fail_by_container_restarts(s: ReconcileContext) -> Status:
         spec = s.job.spec(worst.replica.type)
         policy = spec.pod_restart_policy if spec is not None else ""
         what = f"{worst.replica} succeeded (exit code 0){times}, and its restartPolicy {policy} starts it again"
-        failure = replace(failure, event=REPLICA_SUCCEEDED)
+        failure = replace(failure, event=Reason.REPLICA_SUCCEEDED)
     return _fail_over_budget(s, what, failure)
 
 
@@ -145,7 +143,7 @@ def _fail_over_budget(s: ReconcileContext, what: str, failure: Failure | None = 
     message = f"{what}; no restart is left (spent {spent_restarts(s)})"
     # The retry that is refused is counted, as Volcano does it: a job with maxRetry 2 ends with retryCount 2.
     failed = replace(s.status, failure=failure or s.status.failure, retries=s.status.retries + 1)
-    return failed.with_phase(Phase.FAILED, s.now, "BackoffLimitExceeded", message)
+    return failed.with_phase(Phase.FAILED, s.now, Reason.BACKOFF_LIMIT_EXCEEDED, message)
 
 
 def fail_unhandled(s: ReconcileContext, failed: Collection[ReplicaId], message: str) -> Status:
@@ -241,7 +239,7 @@ def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], 
         before += f" ({pods.disruption_counts(status.disruptions)})"
     message = f"{what}; {before}, and no more than {most} {are(most)} allowed ({MAX_DISRUPTIONS})"
     failed = replace(status, failure=failure_of(next(iter(disrupted)), s.now))
-    return failed.with_phase(Phase.FAILED, s.now, pods.DISRUPTIONS_EXCEEDED, message)
+    return failed.with_phase(Phase.FAILED, s.now, Reason.MAX_DISRUPTIONS_EXCEEDED, message)
 
 
 def charge_disruptions(job: Job, status: Status, count: int) -> Status:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from tf_dist.core.model.assignment import startable_replicas
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Event
-from tf_dist.core.model.pods import HOLDING_REASONS, PodPhase, PodView
-from tf_dist.core.model.status import RUNNING, START_TIMEOUT, UNSCHEDULABLE, Failure, Phase, Status
+from tf_dist.core.model.pods import PodPhase, PodView
+from tf_dist.core.model.reasons import HOLDING_REASONS, Reason
+from tf_dist.core.model.status import Failure, Phase, Status
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import join_names, share_text
 from tf_dist.core.reconciler import restarts
@@ -23,8 +23,6 @@ from tf_dist.core.reconciler.lifecycle_policy import decide_action, policy_timeo
 from tf_dist.core.reconciler.messages import describe_events, held_text, room_text
 from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, event_key, eviction_key, held_pods
 from tf_dist.core.reconciler.requeue import refused_pods
-
-_PODS_PENDING: Final = "PodsPending"
 
 
 def follow_pod_phases(s: ReconcileContext) -> Status | None:
@@ -36,20 +34,20 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
         return None
     refused = refused_pods(s)
     if refused:
-        return s.status.with_phase(Phase.PENDING, s.now, UNSCHEDULABLE, _refused_text(refused))
-    if s.status.reason == UNSCHEDULABLE and not s.status.admission.placement:
+        return s.status.with_phase(Phase.PENDING, s.now, Reason.UNSCHEDULABLE, _refused_text(refused))
+    if s.status.reason == Reason.UNSCHEDULABLE and not s.status.admission.placement:
         # It was admitted by quota alone, and has nodes only now: the wait for them counts as waiting.
         s = replace(s, status=replace(s.status, start_time=s.now))
     if _runs(s):
         if phase is not Phase.RUNNING:
-            return s.status.with_phase(Phase.RUNNING, s.now, RUNNING, _running_text(s))
+            return s.status.with_phase(Phase.RUNNING, s.now, Reason.JOB_RUNNING, _running_text(s))
         return _running_status(s)
     held = _pending_reason(s)
     if phase is Phase.RESTARTING:
-        reason, message = held or (_PODS_PENDING, "the new pods have not started yet")
+        reason, message = held or (Reason.PODS_PENDING, "the new pods have not started yet")
         return s.status.with_phase(Phase.PENDING, s.now, reason, message)
     if phase is Phase.RUNNING and _too_few(s):
-        return s.status.with_phase(Phase.PENDING, s.now, *(held or (_PODS_PENDING, "too few pods are running")))
+        return s.status.with_phase(Phase.PENDING, s.now, *(held or (Reason.PODS_PENDING, "too few pods are running")))
     if phase is Phase.RUNNING:
         return _running_status(s)
     if phase is Phase.PENDING:
@@ -59,16 +57,16 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
 
 def _running_status(s: ReconcileContext) -> Status | None:
     """A running job says how many replicas run, though they may be fewer than it needs."""
-    return updated(s.status, message=_running_text(s)) if s.status.reason == RUNNING else None
+    return updated(s.status, message=_running_text(s)) if s.status.reason == Reason.JOB_RUNNING else None
 
 
 def _pending_status(s: ReconcileContext, held: tuple[str, str] | None) -> Status | None:
     """A pending job's reason: what holds its pods up, as long as that lasts."""
     if held is not None:
         return replace(s.status, reason=held[0], message=held[1])
-    if s.status.reason not in (*HOLDING_REASONS, UNSCHEDULABLE):
+    if s.status.reason not in (*HOLDING_REASONS, Reason.UNSCHEDULABLE):
         return None
-    return replace(s.status, reason=_PODS_PENDING, message="its pods are starting")
+    return replace(s.status, reason=Reason.PODS_PENDING, message="its pods are starting")
 
 
 def _refused_text(refused: list[PodView]) -> str:
@@ -126,13 +124,13 @@ def exceed_start_limit(s: ReconcileContext) -> Status | None:
     first, said = (held[0], f": {held_text(held)}") if held else (None, "")
     message = f"had its place, and did not run within {s.job.run_policy.startup_timeout:g} s{said}"
     failure = Failure(
-        event=START_TIMEOUT,
+        event=Reason.START_TIMEOUT,
         replica=str(first.replica) if first else "",
         reason=first.held_by if first else "",
         message=first.waiting[1] if first and first.waiting else "",
         at=s.now,
     )
-    return replace(s.status, failure=failure).with_phase(Phase.FAILED, s.now, START_TIMEOUT, message)
+    return replace(s.status, failure=failure).with_phase(Phase.FAILED, s.now, Reason.START_TIMEOUT, message)
 
 
 def start_limit_at(s: ReconcileContext) -> float | None:

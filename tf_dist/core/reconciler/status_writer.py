@@ -17,11 +17,10 @@ from tf_dist.core.model import names
 from tf_dist.core.model.context import ReconcileContext
 from tf_dist.core.model.fieldpath import mapping, mappings, number
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role, TFConfigStyle
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import (
-    INVALID_SPEC,
     LIVE,
     NO_PODS,
-    STALLED,
     STOPPED,
     SUCCESSFUL,
     Counts,
@@ -131,14 +130,14 @@ def _admitted(status: Status, before: Condition | None, now: float) -> Condition
     if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
         return before
     value = status.has_place
-    reason, message = ("Admitted", "the gang is admitted") if value else (status.reason, status.message)
+    reason, message = (Reason.ADMITTED, "the gang is admitted") if value else (status.reason, status.message)
     return _own(before, _ADMITTED, value, reason, message, now)
 
 
 def _stalled(status: Status, before: Condition | None, now: float) -> list[Condition]:
     if not status.last_error:
         return []
-    return [_own(before, _STALLED, True, STALLED, status.last_error, now)]
+    return [_own(before, _STALLED, True, Reason.RECONCILE_FAILED, status.last_error, now)]
 
 
 def spec_condition(status: Status, before: Condition | None, now: float) -> list[Condition]:
@@ -146,7 +145,7 @@ def spec_condition(status: Status, before: Condition | None, now: float) -> list
     if status.finished or (status.accepted_spec is None and status.refused_spec is None):
         return [before] if before else []
     if status.refused_spec is not None:
-        condition = _own(before, SPEC_ACCEPTED, False, INVALID_SPEC, status.refusal, now)
+        condition = _own(before, SPEC_ACCEPTED, False, Reason.INVALID_SPEC, status.refusal, now)
         return [{**condition, "observedGeneration": status.refused_spec.generation}]
     condition = _own(before, SPEC_ACCEPTED, True, "Accepted", "the spec is in force", now)
     return [{**condition, "observedGeneration": status.accepted_spec.generation if status.accepted_spec else 0}]

@@ -13,13 +13,14 @@ from typing import Final
 
 from tf_dist.core.model.context import Create, Delete, EmitEvent
 from tf_dist.core.model.job import Action, Dialect, Event, Job, ReplicaSpec
+from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import NO_PODS, Phase, Status
 
 # In this order the operator looks at the types of a job: the first that has failures is named.
 _ORDER: Final = ("chief", "evaluator", "master", "ps", "worker")
 _LIMITS: Final[Mapping[str, str]] = {
-    "BackoffLimitExceeded": "it has reached the specified backoff limit",
-    "DeadlineExceeded": "it was active longer than specified deadline",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "it has reached the specified backoff limit",
+    Reason.DEADLINE_EXCEEDED: "it was active longer than specified deadline",
 }
 
 

@@ -24,7 +24,8 @@ from tf_dist.core.model.context import ReconcileContext, matching_replicas
 from tf_dist.core.model.fieldpath import updated
 from tf_dist.core.model.job import Action, CompletionByCounts, ReplicaId, ReplicaSpec
 from tf_dist.core.model.pods import PodPhase, PodView
-from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUSPENDED, Admission, Counts, Phase, Status
+from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, Admission, Counts, Phase, Status
 from tf_dist.core.model.status_codec import runs_under_other_controller
 from tf_dist.core.model.timestamps import parse_time, round_time
 from tf_dist.core.model.wording import counted
@@ -100,7 +101,7 @@ def suspend(s: ReconcileContext) -> Status | None:
     """The user suspends the job; that costs no restart."""
     if not s.job.run_policy.suspend:
         return None
-    return s.status.with_phase(Phase.ABORTING, s.now, SUSPENDED, "suspended by the user; its pods are stopped")
+    return s.status.with_phase(Phase.ABORTING, s.now, Reason.SUSPENDED, "suspended by the user; its pods are stopped")
 
 
 def resume(s: ReconcileContext) -> Status | None:
@@ -108,7 +109,7 @@ def resume(s: ReconcileContext) -> Status | None:
     if s.job.run_policy.suspend:
         return None
     by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
-    if s.status.reason != SUSPENDED and not by_command:
+    if s.status.reason != Reason.SUSPENDED and not by_command:
         return None
     return restarts.next_run(s)
 
@@ -119,7 +120,7 @@ def exceed_active_deadline(s: ReconcileContext) -> Status | None:
     if due is None or s.now < due:
         return None
     message = f"active longer than activeDeadlineSeconds={s.job.run_policy.active_deadline:g}"
-    return _end_before(s, due) or s.status.with_phase(Phase.FAILED, s.now, "DeadlineExceeded", message)
+    return _end_before(s, due) or s.status.with_phase(Phase.FAILED, s.now, Reason.DEADLINE_EXCEEDED, message)
 
 
 def _end_before(s: ReconcileContext, due: float) -> Status | None:
@@ -154,7 +155,7 @@ def succeed(s: ReconcileContext) -> Status | None:
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
             who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
-            done = s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", f"{who} succeeded")
+            done = s.status.with_phase(Phase.COMPLETING, s.now, Reason.JOB_SUCCEEDED, f"{who} succeeded")
             return requeue_incomplete(s) or done
     return None
 
@@ -210,11 +211,11 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
     succeeded = sum(counts.succeeded for counts in s.facts.counts.values())
     done = f"{counted(succeeded, 'replica')} succeeded"
     if counting.min_success is not None and succeeded >= counting.min_success:
-        return s.status.with_phase(Phase.COMPLETING, s.now, "MinSuccess", f"{done} (minSuccess)")
+        return s.status.with_phase(Phase.COMPLETING, s.now, Reason.MIN_SUCCESS, f"{done} (minSuccess)")
     if not _all_ended(s) or next_policy_timeout(s) is not None:
         return None
     if counting.min_success is None and _enough(s, counting):
-        return s.status.with_phase(Phase.COMPLETING, s.now, "JobSucceeded", done)
+        return s.status.with_phase(Phase.COMPLETING, s.now, Reason.JOB_SUCCEEDED, done)
     failed = {replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.FAILED}
     return restarts.fail_unhandled(s, failed, _ended_badly(s))
 
@@ -296,10 +297,10 @@ def take_admission(s: ReconcileContext) -> Status | None:
         # Its own pods have the room that it would wait for.
         begun = parse_time(s.observed.stored_status.get("startTime"))
         admitted = replace(s.status, admission=Admission(s.now), start_time=s.now if begun is None else begun)
-        return replace(admitted, reason="Admitted", message="its pods ran already when tf-dist took the job over")
+        return replace(admitted, reason=Reason.ADMITTED, message="its pods ran already when tf-dist took the job over")
     verdict = s.verdict
     if isinstance(verdict, Wait):
-        return replace(s.status, reason=verdict.reason.value, message=verdict.message)
+        return replace(s.status, reason=verdict.reason, message=verdict.message)
     if isinstance(verdict, Admit):
         job = fallback_job(s.requested_job, verdict.fallback)
         place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
@@ -307,7 +308,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
         place = place if other else admitted_with(place, job, verdict.sizes)
         admitted = replace(s.status, fallback=verdict.fallback, fallback_from=0, admission=place, start_time=s.now)
         which = f"{fallback_text(s.requested_job, verdict.fallback)}: " if verdict.fallback else ""
-        return replace(admitted, reason="Admitted", message=which + admitted_text(job, admitted))
+        return replace(admitted, reason=Reason.ADMITTED, message=which + admitted_text(job, admitted))
     return None
 
 
@@ -373,7 +374,9 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
     """
     before = s.status
     if before.created is None and before.phase is Phase.PENDING:
-        new = replace(before, created=s.now, since=s.now, reason="JobCreated", message="the job has been accepted")
+        new = replace(
+            before, created=s.now, since=s.now, reason=Reason.JOB_CREATED, message="the job has been accepted"
+        )
         s = replace(s, status=new)
     steps: list[str] = []
     while (found := _next_transition(s, rules)) is not None:

@@ -105,7 +105,7 @@ def test_what_can_never_be_within_it_is_told_so() -> None:
     made.put(bounded("a", 3))
     [verdict] = made.decide(0).values()
     assert isinstance(verdict, Wait)
-    assert (verdict.reason, verdict.reason.unreachable) == ("NeverFits", True)
+    assert (verdict.reason, verdict.reason.row.unreachable) == ("NeverFits", True)
     assert verdict.message == "needs pods 3, and ResourceQuota q allows no more than 2"
     made.scheduler.cache.put_resource_quotas({"ml": (quota(3, used=1),)})
     assert {uid: reason(one) for uid, one in made.decide(1).items()} == {"a": "ResourceQuotaExceeded"}
@@ -116,7 +116,7 @@ def test_an_elastic_gang_of_which_the_least_is_within_it_does_not_wait_in_vain()
     made.put(bounded("a", 4, least=2))
     [verdict] = made.decide(0).values()
     assert isinstance(verdict, Wait)
-    assert (verdict.reason, verdict.reason.unreachable) == ("ResourceQuotaExceeded", False)
+    assert (verdict.reason, verdict.reason.row.unreachable) == ("ResourceQuotaExceeded", False)
     assert reason(made.decide(1000)["a"]) == "Admit"
 
 
