@@ -9,7 +9,7 @@ from docs.generator.markdown import code, prose, table
 from docs.generator.source import Undocumented
 from tf_dist import errors
 from tf_dist.client.exit_codes import exit_code_of_error, exit_code_of_outcome
-from tf_dist.core.model.reasons import CONDITIONS, Group, OutcomeKind, Reason, Row
+from tf_dist.core.model.reasons import CONDITIONS, Group, Level, OutcomeKind, Reason, Row
 
 # Not a key: the group of an API, or the prefix alone.
 _NO_KEYS = re.compile(r"tf-dist\.dev/(?:v\d\w*)?")
@@ -55,8 +55,13 @@ def _reasons(group: Group, rows: list[Row]) -> str:
         return table(titles, [(code(row.word), prose(row.meaning), prose(row.advice)) for row in rows])
     return table(
         ("reason", "meaning", "outcome", "what to do"),
-        [(code(row.word), prose(row.meaning), code(row.outcome.value), prose(row.advice)) for row in rows],
+        [(code(row.word), prose(row.meaning), _outcome(row), prose(row.advice)) for row in rows],
     )
+
+
+def _outcome(row: Row) -> str:
+    """How a job ends for it; "" where that depends on the policy which answers it."""
+    return "" if row.level is Level.INFO and row.outcome is OutcomeKind.FAILED else code(row.outcome.value)
 
 
 def outcomes() -> str:
