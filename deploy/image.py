@@ -22,7 +22,6 @@ from typing import Any
 PACKAGE = "tf-dist"
 # What runs in containers: the controller, a step of Argo, the commands. Imported, it shows what has to be there.
 PROGRAMS = (
-    "tf_dist.cli.controller_config",
     "tf_dist.cli.main",
     "tf_dist.argo.launcher.launcher",
     "tf_dist.argo.launcher.main",

@@ -28,7 +28,6 @@ from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import Standalone
 from tf_dist.controller.settings import ControllerSettings
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import parse_controller_config
 
 
 @pytest.fixture
@@ -425,17 +424,3 @@ def test_the_domain_of_the_cluster_ends_every_address(world: World) -> None:
     world.settle()
     (variable,) = world.pods()["mnist-worker-0"]["spec"]["containers"][0]["env"]
     assert "mnist-ps-0.default.svc.example.local:2222" in variable["value"]
-
-
-def test_accelerators_reach_the_pods_of_a_job(world: World) -> None:
-    world.controller.stop()
-    config = {"accelerators": {"cpu": {"envVars": [{"name": "LIBRARIES", "value": "/usr/lib/gpu"}]}}}
-    settings = ControllerSettings(accelerators=parse_controller_config(config))
-    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
-    pod = {"containers": [{"name": "tensorflow", "image": "t:1", "resources": {"limits": {"cpu": "1"}}}]}
-    master = {"tfReplicaType": "MASTER", "template": {"spec": pod}}
-    job = tfjob()
-    world.submit({**job, "spec": {"replicaSpecs": [master]}})
-    world.settle()
-    (found,) = world.pods().values()
-    assert {"name": "LIBRARIES", "value": "/usr/lib/gpu"} in found["spec"]["containers"][0]["env"]

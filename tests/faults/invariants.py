@@ -31,12 +31,15 @@ from tests.faults.record import (
 from tf_dist.cluster.api import Object
 from tf_dist.cluster.apiserver.storage.store import Key
 from tf_dist.core.model.job import Job
-from tf_dist.core.model.status import UNCHARGED_REASONS, Admission, Phase, Status
+from tf_dist.core.model.status import Admission, Phase, Status
 
 # Seconds that a verdict takes, from the decision to the status: it may have been made before a node was given up.
 UNDER_WAY: Final = 5.0
 # Seconds after which every controller has seen a pod.
 SEEN: Final = 15.0
+
+# Causes of restarts that cost no budget: the job was preempted or resized, or nodes were lost.
+_UNCHARGED: Final = frozenset({"Preempted", "Resized", "RecoveryTimeout"})
 
 
 class Invariants(Record):
@@ -152,7 +155,7 @@ class Invariants(Record):
 
     def _budget(self, stored: Object, memory: Status) -> None:
         truth, job = self.truth[uid(stored)], self.job(stored)
-        spent = sum(count for cause, count in memory.restarts.items() if cause not in UNCHARGED_REASONS)
+        spent = sum(count for cause, count in memory.restarts.items() if cause not in _UNCHARGED)
         disrupted, failed = memory.total_disruptions, len(truth.failed)
         kubelets = sum(truth.containers.values())
         assert spent <= failed + kubelets, f"{spent} restarts for {failed} pods that failed"

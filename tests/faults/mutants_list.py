@@ -374,7 +374,7 @@ MUTANTS: Final = (
     Mutant(
         "limit-reached-and-running-on",
         "core/reconciler/pod_cleanup.py",
-        "if policy is CleanPodPolicy.NONE and status.reason in _CUT_SHORT:",
+        "if policy is CleanPodPolicy.NONE and reason_row(status.reason).cuts_pods_short:",
         "if False:",
         "pods of a job that is over its deadline run on",
     ),

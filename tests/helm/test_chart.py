@@ -68,12 +68,6 @@ POD: list[tuple[str, str, Any]] = [
     ("defaultScheduler=kueue", "containers.0.args.3", "--gang-scheduler=kueue"),
     ("clusterDomain=example.local", "containers.0.args.3", "--cluster-domain=example.local"),
     ("disruptionBudgets=true", "containers.0.args.3", "--disruption-budgets"),
-    ("controllerConfig.name=c", "volumes.1.configMap.name", "c"),
-    (
-        "controllerConfig.name=c",
-        "containers.0.args.3",
-        "--controller-config-file=/etc/config/controller_config_file.yaml",
-    ),
 ]
 
 
@@ -198,7 +192,6 @@ REFUSED = [
     ({"gangSchedulers": ["yunikorn"]}, "gangSchedulers"),
     ({"defaultScheduler": ""}, "defaultScheduler"),
     ({"clusterDomain": "a'b"}, "clusterDomain"),
-    ({"controllerConfig": {"name": "a", "key": ".."}}, "controllerConfig"),
     ({"networkPolicy": {"enabled": "yes"}}, "networkPolicy"),
     ({"systemNamespace": ""}, "systemNamespace"),
 ]

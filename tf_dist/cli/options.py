@@ -192,12 +192,6 @@ ClusterDomain = Annotated[
         help="What addresses in TF_CONFIG of TFJobs v1 end in, as cluster.local; nothing if not given.",
     ),
 ]
-ControllerConfigFile = Annotated[
-    str,
-    typer.Option(
-        "--controller-config-file", metavar="FILE", help="Accelerators for TFJobs v1alpha1, as for the tf-operator."
-    ),
-]
 Name = Annotated[str, typer.Argument(help="A job: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME")]
 Names = Annotated[list[str], typer.Argument(help="Jobs: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME…")]
 Namespace = Annotated[

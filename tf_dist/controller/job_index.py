@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from tf_dist.cluster.api import Object
 from tf_dist.controller.observability.metrics_interface import JobMetricsKey
 from tf_dist.controller.settings import ControllerSettings, JobRef
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.model.assignment import current_job
@@ -181,7 +180,6 @@ class JobIndex:
         """The job as it is here. Where there are no other gang schedulers, the one that it names is ignored."""
         settings = self._settings
         job = replace(job, cluster_domain=settings.cluster_domain) if settings.cluster_domain else job
-        job = with_accelerators(job, settings.accelerators)
         if settings.disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
             job = replace(job, disruption_budget=True)
         job = replace(job, fallbacks=tuple(map(self._seen, job.fallbacks))) if job.fallbacks else job

@@ -21,7 +21,6 @@ from tf_dist.cluster.api import (
 )
 from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.core.model import names
 from tf_dist.core.model.gang_scheduler import GangScheduler
 
@@ -76,7 +75,6 @@ class ControllerSettings:
     gang_scheduler: GangScheduler = GangScheduler.BUILTIN  # decides about the gangs of jobs that name no scheduler
     other_schedulers: bool = True  # whether there can be others than tf-dist; where not, whom a job names is ignored
     cluster_domain: str = ""  # what addresses in the TF_CONFIG of TFJobs v1 end in ("": in ``svc``)
-    accelerators: Accelerators = field(default_factory=dict)  # what v1alpha1 containers get with resources they ask for
     disruption_budgets: bool = False  # gangs of v1alpha1 have a PodDisruptionBudget each
 
     @property

@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,7 +23,6 @@ from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import system_namespace
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.dialects import read, update_problems
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import Accelerators
 from tf_dist.core.gang.resources.queue_resource import parse_queue
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob
@@ -38,13 +37,12 @@ class EmbeddedSettings(NodeSettings):
     """How an embedded cluster is set up: as its node, and with a store, an API server and a controller.
 
     ``durable``: the store is a file in ``state_dir``; ``serve``: with an API server on loopback, at ``port`` if that is
-    free (0: any); ``accelerators``: see ``ControllerSettings``. The token is a new one at every start.
+    free (0: any). The token is a new one at every start.
     """
 
     durable: bool = False
     serve: bool = True
     port: int = 0
-    accelerators: Accelerators = field(default_factory=dict)
 
 
 class EmbeddedCluster(Service):
@@ -105,7 +103,7 @@ class EmbeddedCluster(Service):
         leadership.step()
         leadership.start()
         stack.callback(leadership.stop)
-        alone = ControllerSettings(other_schedulers=False, accelerators=self.settings.accelerators)
+        alone = ControllerSettings(other_schedulers=False)
         controller = Controller(self.cluster, settings=alone, leadership=leadership)
         controller.start()
         stack.callback(controller.stop)

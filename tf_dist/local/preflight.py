@@ -13,7 +13,6 @@ from tf_dist.cluster.kubelet.node.node_settings import NetworkDescription, Netwo
 from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.cluster.kubelet.pod.pod_volumes import HostPathVolume, Volume, plan_volume, refuse_mounts
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container
-from tf_dist.core.dialects.kubeflow_extensions.accelerators import with_accelerators
 from tf_dist.core.dialects.registry import template_path
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.status import Attempts
@@ -26,7 +25,6 @@ def machine_problems(
     job: Job, companions: Iterable[Object], settings: EmbeddedSettings, network: NetworkDescription
 ) -> Iterator[Problem]:
     """Every container and volume of the job, by its path in the document, that cannot be had here."""
-    job = with_accelerators(job, settings.accelerators)
     around = _surroundings(job, companions, settings, network)
     for position, spec in enumerate(job.replica_specs):
         if not spec.replicas:

@@ -248,38 +248,3 @@ def test_much_output_all_arrives(tf_dist: Program) -> None:
     found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job("seq 1 30000")))
     lines = [line for line in found.stdout.splitlines() if line.startswith("worker-0 | ")]
     assert lines == [f"worker-0 | {number}" for number in range(1, 30001)]
-
-
-CONTROLLER_CONFIG = """\
-accelerators:
-  cpu:
-    envVars:
-      - name: LIBRARIES
-        value: /usr/lib/gpu
-"""
-
-
-def test_containers_get_the_accelerators_of_the_controllers_file(tf_dist: Program) -> None:
-    config = tf_dist.folder / "controller_config_file.yaml"
-    config.write_text(CONTROLLER_CONFIG)
-    script = {"name": "tensorflow", "image": "x", "command": ["sh", "-c", "echo have $LIBRARIES"]}
-    container = {**script, "resources": {"requests": {"cpu": "10m"}}}
-    pod = {"restartPolicy": "Never", "containers": [container]}
-    spec = {"replicaSpecs": [{"tfReplicaType": "MASTER", "template": {"spec": pod}}]}
-    job = {"apiVersion": "kubeflow.org/v1alpha1", "kind": "TFJob", "metadata": {"name": "job"}, "spec": spec}
-    found = tf_dist("run", tf_dist.write("job.yaml", job), "--controller-config-file", str(config))
-    assert found.returncode == 0, found.stderr
-    assert "master-0 | have /usr/lib/gpu" in found.stdout
-
-
-def test_a_wrong_file_of_accelerators_is_told_with_its_path_and_line(tf_dist: Program) -> None:
-    config = tf_dist.folder / "config.yaml"
-    config.write_text(CONTROLLER_CONFIG.replace("envVars", "envVar"))
-    job = tf_dist.write("job.yaml", tf_dist.job("true"))
-    for command in (("run", job), ("controller",)):
-        found = tf_dist(*command, "--controller-config-file", str(config))
-        assert found.returncode == 2
-        assert f"{config}:3: accelerators.cpu.envVar: unknown key" in found.stderr
-        assert "Traceback" not in found.stderr
-    missing = tf_dist("run", job, "--controller-config-file", "nowhere.yaml")
-    assert (missing.returncode, "nowhere.yaml: does not exist" in missing.stderr) == (2, True)

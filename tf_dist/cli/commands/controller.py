@@ -48,7 +48,6 @@ def controller(
         GangScheduler, typer.Option("--gang-scheduler", help="The gang scheduler of jobs that name none.")
     ] = GangScheduler.BUILTIN,
     cluster_domain: options.ClusterDomain = "",
-    controller_config_file: options.ControllerConfigFile = "",
     disruption_budgets: options.DisruptionBudgets = False,
 ) -> None:
     """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
@@ -56,7 +55,6 @@ def controller(
     Run as many replicas as you like: one leads, the others follow the cluster and take over within 20 seconds when it
     dies. Ctrl-C or SIGTERM ends it and lets the next one go on at once; jobs and pods stay as they are.
     """
-    from tf_dist.cli.controller_config import read_accelerators
     from tf_dist.cluster.client.client_config import load_config
     from tf_dist.controller.leases.lease import system_namespace
     from tf_dist.controller.manager import ManagerSettings
@@ -64,7 +62,6 @@ def controller(
     from tf_dist.controller.settings import ControllerSettings
 
     json_logging.configure_logging(json_logging.LogFormat(log_format.value), level=log_level.number)
-    accelerators = read_accelerators(controller_config_file)
     # Not the lasting local cluster, though it may be up: that one has a controller of its own.
     place = load_config(kubeconfig or None, context or None)
     settings = ManagerSettings(
@@ -76,7 +73,6 @@ def controller(
             volcano_jobs=volcano_jobs,
             gang_scheduler=gang_scheduler,
             cluster_domain=cluster_domain.strip("."),
-            accelerators=accelerators,
             disruption_budgets=disruption_budgets,
         ),
     )

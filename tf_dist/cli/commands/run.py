@@ -49,7 +49,6 @@ def run(
         typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, in place of the one that FILE names."),
     ] = None,
     driver: options.Driver = DriverChoice.AUTO,
-    controller_config_file: options.ControllerConfigFile = "",
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
         options.TextFormat.TEXT
     ),
@@ -79,7 +78,7 @@ def run(
 
     limit = options.parse_seconds(timeout)
     startup = options.parse_seconds(startup_timeout, "--startup-timeout")
-    machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir, controller_config_file)
+    machine = LocalMachineOptions(network, node, tuple(entrypoint or ()), workdir)
     elsewhere = _elsewhere(kubeconfig, context, local=local, embedded=embedded)
     if elsewhere:
         machine.refuse()
@@ -151,7 +150,6 @@ class LocalMachineOptions:
     node: str
     entrypoints: tuple[str, ...]
     workdir: str
-    controller_config_file: str
 
     def refuse(self) -> None:
         """InvalidJob if anything is said, though the run is elsewhere."""
@@ -162,7 +160,6 @@ class LocalMachineOptions:
             "--node": self.node,
             "--entrypoint": self.entrypoints,
             "--workdir": self.workdir,
-            "--controller-config-file": self.controller_config_file,
         }
         problems = [
             Problem(name, "this is for runs on this machine only", "") for name, said in options.items() if said
@@ -173,7 +170,6 @@ class LocalMachineOptions:
     def settings(self, file: str) -> EmbeddedSettings:
         """The cluster to start for a file; InvalidJob."""
         from tf_dist.cli import options
-        from tf_dist.cli.controller_config import read_accelerators
         from tf_dist.local.embedded import EmbeddedSettings
 
         return EmbeddedSettings(
@@ -182,7 +178,6 @@ class LocalMachineOptions:
             network=options.parse_network_mode(self.network),
             capacity=options.parse_resources(self.node),
             entrypoints=options.parse_entrypoints(self.entrypoints),
-            accelerators=read_accelerators(self.controller_config_file),
             serve=False,
         )
 

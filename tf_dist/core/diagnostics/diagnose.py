@@ -25,8 +25,6 @@ from tf_dist.core.reconciler.missing_objects import backoff_until, creatable_rep
 from tf_dist.core.reconciler.node_loss import overdue_pods
 from tf_dist.errors import InvalidJob
 
-__all__ = ["Category", "Diagnosis", "Level", "diagnose", "diagnose_newer_format", "diagnose_unreadable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
