@@ -387,9 +387,9 @@ def partial_status(stored: Document) -> Status:
 # -- the memory in a field of another definition --
 
 MEMORY_CONDITION: Final = "tf-dist.dev/Memory"
-"""The condition of a TFJob that has the memory, where another definition prunes ``tfDist``."""
+"""Condition of a TFJob: the memory of the controller, where the installed definition prunes ``status.tfDist``."""
 MEMORY_RESOURCE: Final = "tf-dist.dev/memory"
-"""The same, among a Volcano Job's ``controlledResources``."""
+"""Entry of ``controlledResources`` of a Volcano Job: the memory of the controller, where the definition prunes it."""
 
 
 def stored_status(job: Document) -> Document:

@@ -13,7 +13,7 @@ from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import PodPhase, PodView
-from tf_dist.core.model.reasons import Category, OutcomeKind, Row, reason_row, stable_reason
+from tf_dist.core.model.reasons import Category, OutcomeKind, Reason, Row, reason_row, stable_reason
 from tf_dist.core.model.status import Phase, Status, display_phase, outcome_kind
 from tf_dist.core.pipeline.wait_conditions import WAIT_CONDITIONS, goal_unreachable, was_admitted
 
@@ -62,7 +62,7 @@ class WaitResult:
 _LATE: Final = {
     OutcomeKind.DEADLINE_EXCEEDED: ("Timeout", "it took too long"),
     OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it got no place in time"),
-    OutcomeKind.START_TIMEOUT: ("StartTimeout", "it has a place, but did not come up in time"),
+    OutcomeKind.START_TIMEOUT: (Reason.START_TIMEOUT, "it has a place, but did not come up in time"),
 }
 # Goals that a job which is over has reached when it had its place.
 _PLACES: Final = frozenset({"admitted", "scheduled"})
