@@ -17,6 +17,7 @@ ARGUMENTS = "airflow/operators/operator_arguments.py"
 SENSORS = "airflow/sensors/tfjob.py"
 DECORATOR = "airflow/decorators/tfjob.py"
 ACTIONS = "airflow/operators/job_actions.py"
+NAMED_JOB = "airflow/jobs/named_job.py"
 CLASSES = {
     ACTIONS: (
         "SubmitTFJobOperator",
@@ -57,6 +58,8 @@ def _class(path: str, name: str, of_operator: dict[str, str]) -> str:
     given: dict[str, Argument] = {}
     texts: dict[str, str] = {}
     said: set[str] = set()  # what a class says itself when it calls its base
+    modules = (source.module(path), source.module(NAMED_JOB))
+    siblings = [one for module in modules for one in module.body if isinstance(one, ast.ClassDef)]
     found: ast.ClassDef | None = source.class_(path, name)
     about = _doc(source.class_(path, name))
     while found is not None:
@@ -71,9 +74,7 @@ def _class(path: str, name: str, of_operator: dict[str, str]) -> str:
         upward = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
         said |= {word.arg for call in upward for word in call.keywords if word.arg}
         bases = {one.id for one in found.bases if isinstance(one, ast.Name)}
-        classes = [one for one in source.module(path).body if isinstance(one, ast.ClassDef)]
-        found = next((one for one in classes if one.name in bases), None)
-    siblings = [one for one in source.module(path).body if isinstance(one, ast.ClassDef)]
+        found = next((one for one in siblings if one.name in bases), None)
     beside = [source.described(ast.get_docstring(one) or "") for one in siblings]
     shared = {"poke_interval": "Seconds between two looks.", **of_operator}
     shared |= {key: text for one in beside for key, text in one.items() if not text.startswith("and ``")}

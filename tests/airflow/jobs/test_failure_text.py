@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
+from typing import Any
 
 import pytest
 
-from tests.airflow.instance import Instance, MakeOperator, deferred
-from tests.airflow.site import document
-from tf_dist.errors import JobFailed
+from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
+from tests.airflow.site import SECONDS, Site, document
+from tf_dist.errors import ImagePullFailed, JobFailed, TFDistError
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
+from tf_dist.airflow import TFJobSensor
 from tf_dist.airflow.jobs.event_payload import exception_first
+from tf_dist.airflow.version_compat import TaskDeferred
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nValueError: odd\nshape'
 SCRIPT = "printf '%s\\n' '" + TRACEBACK + "'; exit 1"
@@ -30,6 +34,48 @@ SCRIPT = "printf '%s\\n' '" + TRACEBACK + "'; exit 1"
 )
 def test_puts_the_exception_first(message: str, expected: str) -> None:
     assert exception_first(message) == expected
+
+
+PATHS = ("operator", "deferred operator", "sensor", "deferred sensor")
+
+
+def run(task: Any, instance: Instance) -> None:
+    """Run it in the worker, or go on after its trigger."""
+    try:
+        task.execute(instance.context())
+    except TaskDeferred as request:
+        task.execute_complete(instance.context(), event_of(request.trigger))  # type: ignore[arg-type]
+
+
+def ended(path: str, body: dict[str, Any], operator: MakeOperator, site: Site) -> tuple[type[Exception], str, str]:
+    """How a job that cannot succeed ends a task: the error, its text without the job's name, the XCom's message."""
+    instance = Instance(uuid.uuid4().hex)
+    task: Any = operator(body)
+    if path.endswith("sensor"):
+        site.submit(body)
+        task = TFJobSensor(
+            task_id="wait", job_name="job", config_file=site.kubeconfig, poke_interval=0.1, timeout=SECONDS
+        )
+    task.deferrable = path.startswith("deferred")
+    with pytest.raises(TFDistError) as caught:
+        run(task, instance)
+    site.delete("job")
+    site.until_empty()
+    return type(caught.value), str(caught.value).partition(": ")[2], str(instance.xcoms["outcome"]["message"])
+
+
+@pytest.mark.usefixtures("controller_leads")
+@pytest.mark.parametrize("case", ["traceback", "image"])
+def test_says_same_of_failure_on_every_path(operator: MakeOperator, cluster_site: Site, case: str) -> None:
+    body = document(SCRIPT)
+    if case == "image":
+        body["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
+        del body["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"]
+    found = {path: ended(path, body, operator, cluster_site) for path in PATHS}
+    assert found == dict.fromkeys(PATHS, found["operator"])
+    kind, text, _ = found["operator"]
+    assert kind is (JobFailed if case == "traceback" else ImagePullFailed)
+    assert "Traceback" not in text
 
 
 @pytest.mark.usefixtures("nothing_is_left")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
+from tf_dist.airflow.masking import masked
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
@@ -135,9 +136,13 @@ def payload_error(event: Event) -> TFDistError | None:
     if event["reached"]:
         return None
     hint = str(event.get("hint") or "")
-    message = f"{event['job']}: {event['message']}"
-    message = f"{message} ({hint})" if hint else message
-    outcome = payload_outcome(event)
+    return failure(event["job"], event["message"], hint, payload_outcome(event), decided=event["decided"])
+
+
+def failure(job: str, message: str, hint: str, outcome: Outcome | None, *, decided: bool) -> TFDistError:
+    """The error of a job that did not reach its goal: one text in a worker, after a trigger, and of a sensor."""
+    text = f"{job}: {exception_first(message)}"
+    text = masked(f"{text} ({hint})" if hint else text)
     if outcome is None or outcome.kind is OutcomeKind.UNKNOWN:
-        return Unavailable(message, hint=hint)
-    return outcome_error(outcome, message, hint=hint, decided=event["decided"])
+        return Unavailable(text, hint=hint)
+    return outcome_error(outcome, text, hint=hint, decided=decided)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
+from tf_dist.airflow.jobs.named_job import NamedJobTask
 from tf_dist.airflow.operators.tfjob import TFJobOperator
-from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
-from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.version_compat import AirflowFailException, AirflowSkipException
-from tf_dist.core.model.reasons import OutcomeKind
-from tf_dist.core.pipeline.run_options import choice_problems, count_of, job_name_problems
+from tf_dist.core.diagnostics.outcome import is_suspended
+from tf_dist.core.pipeline.run_options import count_of
 from tf_dist.errors import InvalidJob, NotFound, Problem
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from tf_dist.client.stored_jobs import StoredJob
 
 _REACTIONS: Final = ("fail", "skip", "ignore")
-_ARGUMENTS: Final = ("namespace", "in_cluster", "workers", "wait_for_completion")
 _OF_A_WAIT: Final = (
     "wait_for_completion",
     "deferrable",
@@ -56,84 +54,49 @@ class SubmitTFJobOperator(TFJobOperator):
 class _Act(NamedTuple):
     """What an operator does to a job with the hook, and what its log says of that."""
 
-    do: Callable[[TFJobHook, StoredJob, Any], StoredJob]
+    do: Callable[[TFJobHook, StoredJob, Any], StoredJob | None]
     told: Callable[[StoredJob, StoredJob, Any], str]
 
 
-class _StoredJobOperator(TextTemplates):
-    """One act on a job of a cluster. What the operators for that have in common:
+class _StoredJobOperator(NamedJobTask):
+    """One act on a job of a cluster.
 
-    :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``. (templated)
-    :param namespace: where it is; else that of the connection. (templated)
-    :param kubernetes_conn_id: and ``in_cluster``, ``config_file``, ``cluster_context``: as of ``TFJobOperator``.
     :param if_missing: what becomes of the task if there is no such job: ``fail``, ``skip``, or ``ignore`` (success).
 
-    They return ``name``, ``namespace``, ``uid`` and ``status`` of the job, None if there is none.
+    It returns ``name``, ``namespace``, ``uid`` and ``status`` of the job, None if there is none.
     """
 
-    template_fields: Sequence[str] = ("job_name", "namespace", "kubernetes_conn_id", "config_file", "cluster_context")
     ui_color = "#ffe0b2"
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {"if_missing": _REACTIONS}
     does: ClassVar[_Act]
 
-    def __init__(
-        self,
-        *,
-        job_name: str,
-        namespace: str | None = None,
-        kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
-        in_cluster: bool | None = None,
-        config_file: str | None = None,
-        cluster_context: str | None = None,
-        if_missing: str = "fail",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**{**TEXTS, **kwargs})
-        self.job_name = job_name
-        self.namespace = namespace
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.in_cluster = in_cluster
-        self.config_file = config_file
-        self.cluster_context = cluster_context
+    def __init__(self, *, if_missing: str = "fail", **kwargs: Any) -> None:
         self.if_missing = if_missing
-        self._refuse_problems()
-
-    def _refuse_problems(self) -> None:
-        if problems := [*self.problems()]:
-            raise InvalidJob(problems)
-
-    def problems(self) -> Iterator[Problem]:
-        """What is wrong with the arguments: asked when the DAG is read, and again when they are filled in."""
-        yield from self.unfilled
-        yield from job_name_problems(self.job_name, comes_later)
-        yield from attribute_problems(self, {name: OPTIONS[name] for name in _ARGUMENTS if name in vars(self)})
-        for name in ("if_missing", "if_ended"):
-            yield from choice_problems(name, getattr(self, name, "fail"), _REACTIONS)
+        super().__init__(**kwargs)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Do it. AirflowFailException for what no other try can do, either; ClusterError."""
-        hook = TFJobHook.of(ClusterArguments.of(vars(self)))
-        try:
-            self._refuse_problems()
-            return job_summary(self.act(hook, hook.get_job(self.job_name, self.namespace)))
-        except NotFound as error:
-            if self.if_missing == "fail":
-                raise
-            self.react(self.if_missing, error)
-            return None
-        except InvalidJob as error:
-            raise AirflowFailException(str(error)) from None
-        finally:
-            hook.close()
+        self.refuse_problems()
+        with closing(self.hook()) as hook:
+            try:
+                return job_summary(self.act(hook, hook.get_job(self.job_name, self.namespace)))
+            except NotFound as error:
+                self.react(self.if_missing, error)
+                return None
+            except InvalidJob as error:
+                raise AirflowFailException(str(error)) from None
 
     def react(self, reaction: str, why: Exception) -> None:
-        """Skip the task, or go on, where there is nothing to do."""
+        """Fail, skip the task, or go on, where there is nothing to do."""
+        if reaction == "fail":
+            raise why
         if reaction == "skip":
             raise AirflowSkipException(str(why))
         self.log.info("nothing to do: %s", why)
 
     def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
         """Do what the operator is for, and say so; the job as it is then. InvalidJob if that cannot be done to it."""
-        found = self.does.do(hook, job, self)
+        found = self.does.do(hook, job, self) or job
         self.log.info("%s %s", job.shown, self.does.told(job, found, self))
         return found
 
@@ -144,8 +107,10 @@ class _JobChangeOperator(_StoredJobOperator):
     :param if_ended: what becomes of the task then: ``fail``, ``skip``, or ``ignore`` (success).
     """
 
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {"if_missing": _REACTIONS, "if_ended": _REACTIONS}
+
     def __init__(self, *, if_ended: str = "fail", **kwargs: Any) -> None:
-        self.if_ended = if_ended  # before the arguments are looked at
+        self.if_ended = if_ended
         super().__init__(**kwargs)
 
     def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
@@ -154,14 +119,8 @@ class _JobChangeOperator(_StoredJobOperator):
             return super().act(hook, job)
         except InvalidJob as error:
             present = hook.get_job(job)
-            if self.if_ended == "fail" or not present.status.finished:
-                raise
-            self.react(self.if_ended, error)
+            self.react(self.if_ended if present.status.finished else "fail", error)
             return present
-
-
-def _is_suspended(job: StoredJob) -> bool:
-    return job.outcome is not None and job.outcome.kind is OutcomeKind.SUSPENDED
 
 
 class SuspendTFJobOperator(_JobChangeOperator):
@@ -173,7 +132,7 @@ class SuspendTFJobOperator(_JobChangeOperator):
 
     does = _Act(
         lambda hook, job, _: hook.suspend(job),
-        lambda job, _, __: "was suspended already" if _is_suspended(job) else "is being suspended",
+        lambda job, _, __: "was suspended already" if is_suspended(job.status) else "is being suspended",
     )
 
 
@@ -198,19 +157,15 @@ class ScaleTFJobOperator(_JobChangeOperator):
     """
 
     template_fields: Sequence[str] = (*_JobChangeOperator.template_fields, "workers")
+    checked: ClassVar[Sequence[str]] = (*_JobChangeOperator.checked, "workers")
     does = _Act(
         lambda hook, job, task: hook.scale(job, count_of(task.workers)),
         lambda job, found, task: f"has {task.workers} workers{' already' if found is job else ''}",
     )
 
     def __init__(self, *, workers: int | str, **kwargs: Any) -> None:
-        self.workers = workers  # before the arguments are looked at
+        self.workers = workers
         super().__init__(**kwargs)
-
-
-def _deleted(hook: TFJobHook, job: StoredJob, task: DeleteTFJobOperator) -> StoredJob:
-    hook.delete(job, wait=task.wait_for_completion)
-    return job
 
 
 class DeleteTFJobOperator(_StoredJobOperator):
@@ -222,11 +177,12 @@ class DeleteTFJobOperator(_StoredJobOperator):
     however the others end.
     """
 
+    checked: ClassVar[Sequence[str]] = (*_StoredJobOperator.checked, "wait_for_completion")
     does = _Act(
-        _deleted,
+        lambda hook, job, task: hook.delete(job, wait=task.wait_for_completion),
         lambda _, __, task: "is gone" if task.wait_for_completion else "is being deleted",
     )
 
     def __init__(self, *, wait_for_completion: bool = False, if_missing: str = "ignore", **kwargs: Any) -> None:
-        self.wait_for_completion = wait_for_completion  # before the arguments are looked at
+        self.wait_for_completion = wait_for_completion
         super().__init__(if_missing=if_missing, **kwargs)

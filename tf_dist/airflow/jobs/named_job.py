@@ -1,0 +1,66 @@
+"""Task about a job of the cluster that it names: what operators for single acts and sensors have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
+from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
+from tf_dist.airflow.templates import TEXTS, TextTemplates
+from tf_dist.airflow.version_compat import AirflowFailException
+from tf_dist.core.pipeline.run_options import choice_problems, job_name_problems
+from tf_dist.errors import InvalidJob, Problem
+
+
+class NamedJobTask(TextTemplates):
+    """A task about one job. What a subclass checks of its own has to be set before this ``__init__`` is called.
+
+    :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``. (templated)
+    :param namespace: where it is; else that of the connection. (templated)
+    :param kubernetes_conn_id: and ``in_cluster``, ``config_file``, ``cluster_context``: as of ``TFJobOperator``.
+    """
+
+    template_fields: Sequence[str] = ("job_name", "namespace", "kubernetes_conn_id", "config_file", "cluster_context")
+    checked: ClassVar[Sequence[str]] = ("namespace", "in_cluster")
+    """Arguments that are checked by their rows in ``task_options``."""
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Arguments that are one of several words."""
+
+    def __init__(
+        self,
+        *,
+        job_name: str,
+        namespace: str | None = None,
+        kubernetes_conn_id: str | None = DEFAULT_CONNECTION,
+        in_cluster: bool | None = None,
+        config_file: str | None = None,
+        cluster_context: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**{**TEXTS, **kwargs})
+        self.job_name = job_name
+        self.namespace = namespace
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.in_cluster = in_cluster
+        self.config_file = config_file
+        self.cluster_context = cluster_context
+        if problems := [*self._problems()]:
+            raise InvalidJob(problems)
+
+    def _problems(self) -> Iterator[Problem]:
+        yield from self.unfilled
+        yield from job_name_problems(self.job_name, comes_later)
+        yield from attribute_problems(self, {name: OPTIONS[name] for name in self.checked})
+        for name, words in self.choices.items():
+            yield from choice_problems(name, getattr(self, name), words)
+
+    def refuse_problems(self) -> None:
+        """AirflowFailException if templates made the arguments wrong: no other try can succeed."""
+        if problems := [*self._problems()]:
+            raise AirflowFailException(str(InvalidJob(problems)))
+
+    def hook(self) -> TFJobHook:
+        """The hook of the cluster that the arguments name; close it."""
+        return TFJobHook.of(ClusterArguments.of(vars(self)))
