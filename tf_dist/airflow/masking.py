@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -35,7 +36,10 @@ def masked(value: Any) -> Any:
 def secrets_in(documents: Iterable[Any]) -> list[str]:
     """The secrets, as this process masks them, that stand in the documents."""
     found = {secret for text in _texts(list(documents)) for secret in _secrets_of_text(text)}
-    related = {other for secret in found for other in (quote(secret), unquote(secret), *_texts(_parsed(secret)))}
+    related = {other for secret in found for other in (quote(secret), unquote(secret))}
+    for secret in found:
+        with suppress(ValueError):
+            related |= {*_texts(json.loads(secret))}
     return sorted(found | {one for one in related if _is_secret(one)})
 
 
@@ -76,9 +80,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _texts(key)
-            yield from _texts(one)
+        yield from _texts([*value.keys(), *value.values()])
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _texts(one)
@@ -96,10 +98,3 @@ def _secrets_of_text(text: str) -> Iterator[str]:
 
 def _is_secret(text: str) -> bool:
     return bool(text) and bool(_STARS.fullmatch(str(redact(text)))) and not _STARS.fullmatch(text)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None

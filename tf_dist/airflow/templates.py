@@ -67,8 +67,10 @@ class TextTemplates(BaseOperator):
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
         """Fill in what Jinja is in; any other text stays as it is: Jinja takes away line ends, and the last one."""
-        jinja_env = jinja_env or self.get_template_env()
-        if isinstance(content, str) and not _is_template(content, jinja_env):
+        env = jinja_env = jinja_env or self.get_template_env()
+        marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
+        lines = filter(None, (env.line_statement_prefix, env.line_comment_prefix))
+        if isinstance(content, str) and not any(mark in content for mark in (*marks, *lines)):
             return content
         found = super().render_template(content, context, jinja_env, seen_oids)
         if not isinstance(content, str) or self.keeps_types or isinstance(found, _STRUCTURES):
@@ -81,12 +83,6 @@ class TextTemplates(BaseOperator):
             return super().render_template(content, context, self.get_template_env(), seen_oids)
         finally:
             self.render_template_as_native_obj = True
-
-
-def _is_template(text: str, env: Environment) -> bool:
-    marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
-    lines = (env.line_statement_prefix, env.line_comment_prefix)
-    return any(mark in text for mark in (*marks, *filter(None, lines)))
 
 
 def unfilled_problems(given: Any, filled: Any, name: str = "") -> Iterator[Problem]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_dist.airflow.jobs.task_identity import TASK_LABEL, TaskInstanceKey, label_value
+from tf_dist.airflow.jobs.task_identity import TaskInstanceKey, label_value
 
 KEY = TaskInstanceKey(deployment="prod", dag_id="d", run_id="scheduled__2026-11-22T00:00:00+00:00", task_id="train")
 LABEL = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -26,7 +26,6 @@ def test_every_task_instance_has_a_label_of_its_own() -> None:
     ]
     assert len({one.label for one in [KEY, *others]}) == 7
     assert KEY.label == replace(KEY).label
-    assert KEY.selector == f"{TASK_LABEL}={KEY.label}"
 
 
 def test_a_try_makes_one_name_however_often_it_is_asked_and_the_next_one_another() -> None:

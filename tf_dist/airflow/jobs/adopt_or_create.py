@@ -20,18 +20,13 @@ from tf_dist.airflow.jobs.task_identity import (
 from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_companion, create_job
-from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Cluster, Resource
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.status import SUCCESSFUL, Phase
 from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
 from tf_dist.errors import AlreadyExists, NotFound
-
-
-def jobs_of_task(cluster: Cluster, resource: Resource, namespace: str, key: TaskInstanceKey) -> list[StoredJob]:
-    """The jobs of a task instance, those of all its tries."""
-    return [StoredJob(resource, stored) for stored in cluster.list(resource, namespace, labels=key.selector).items]
 
 
 def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate:
@@ -110,7 +105,8 @@ class JobStarter:
 
     def _adopt_or_create(self) -> StartResult:
         cluster, this, resource = self.connection.cluster, self.this, resource_of_request(self.request)
-        found = {job.uid: job for job in jobs_of_task(cluster, resource, self.namespace, this.key)}
+        stored = cluster.list(resource, self.namespace, labels=f"{TASK_LABEL}={this.key.label}").items
+        found = {job.uid: job for job in (StoredJob(resource, one) for one in stored)}
         chosen = decide_adoption([candidate(job, this.max_tries) for job in found.values()], durable=this.durable)
         for uid in chosen.surplus:
             delete_if_owned(cluster, found[uid], annotations_of(found[uid].stored).get(OWNER_ANNOTATION, ""))
@@ -120,49 +116,32 @@ class JobStarter:
 
     def _create(self, resource: Resource) -> StoredJob:
         connection, request, namespace, this = self.connection, self.request, self.namespace, self.this
-        drive = this.drive and connection.place is not None
-        if drive and request.entry.job.dialect is Dialect.VOLCANO:
+        if this.drive and connection.place is not None and request.entry.job.dialect is Dialect.VOLCANO:
             refuse_beside_volcano(connection.cluster, request.base_name)
+        # The same however often it is asked, so that no try makes two jobs.
+        made = not this.exact_name or "generateName" in request.entry.written.content["metadata"]
         mine = request_of_try(
             request,
-            name=_name(request, this),
+            name=this.key.job_name(request.base_name, this.number) if made else request.base_name,
             namespace=namespace,
             labels={**this.labels, **this.key.labels(this.number)},
-            notes={
-                **this.annotations,
-                OWNER_ANNOTATION: this.owner,
-            },
+            notes={**this.annotations, OWNER_ANNOTATION: this.owner},
             changed=self.changed,
         )
         for written in request.companions:
             create_companion(connection.cluster, written, namespace, owner=this.key.task)
         folder = request.folder if connection.here else ""
         try:
-            created = create_job(connection.cluster, mine.entry, namespace, workdir=folder)
-            return StoredJob(resource, created.stored)
+            return StoredJob(resource, create_job(connection.cluster, mine.entry, namespace, workdir=folder).stored)
         except AlreadyExists:
-            return _existing_job(connection, resource, mine, namespace, this)
-
-
-def _name(request: JobRequest, this: TaskTry) -> str:
-    """The name of the job that this try makes: the same however often it is asked, so that none is made twice."""
-    made = not this.exact_name or "generateName" in request.entry.written.content["metadata"]
-    return this.key.job_name(request.base_name, this.number) if made else request.base_name
-
-
-def _existing_job(
-    connection: Connection, resource: Resource, mine: JobRequest, namespace: str, this: TaskTry
-) -> StoredJob:
-    """The job of that name: ours, if the answer to its creation was lost and it lives; else the error stands."""
-    stored = connection.cluster.get(resource, namespace, mine.base_name)
-    if annotations_of(stored).get(OWNER_ANNOTATION) != this.owner:
-        found = StoredJob(resource, stored)
+            found = StoredJob(resource, connection.cluster.get(resource, namespace, mine.base_name))
+            if annotations_of(found.stored).get(OWNER_ANNOTATION) == this.owner:
+                return found  # the answer to its creation was lost
         what, hint = f"there is a job {mine.base_name} in namespace {namespace}, and it ", ""
-        if (stored["metadata"].get("labels") or {}).get(TASK_LABEL) == this.key.label:
+        if (found.stored["metadata"].get("labels") or {}).get(TASK_LABEL) == this.key.label:
             what += f"is of an earlier try of this task, and is {found.state}"
             hint = f"for a new one, delete it first: tf-dist delete {found.shown} -n {namespace}"
         else:
             what += "is not this task's"
             hint = "delete it first, or give this one another name" if this.exact_name else ""
         raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
-    return StoredJob(resource, stored)

@@ -61,25 +61,15 @@ def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
 
     ``output``: an object there; ``value``: what the function of a ``@task.tfjob`` returned.
     """
-    message = _leaders_message(snapshot)
-    value = _read_json(message.removeprefix(RESULT_MARK) if message.startswith(RESULT_MARK) else snapshot.result.result)
-    found = _read_json(message)
-    output = found if isinstance(found, dict) else {}
-    numbers = {key: float(value) for key, value in output.items() if type(value) in (int, float)}
-    metrics = {**snapshot.result.metrics, **numbers}
-    values = {
-        "metrics": {key: _plain(value) for key, value in metrics.items()},
-        "checkpoint": snapshot.result.checkpoint,
-    }
-    output = _storable(output)
-    return values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": _storable(value)})
-
-
-def _leaders_message(snapshot: JobSnapshot) -> str:
-    """The first termination message that is any, the leader's first."""
     exits = {pod.replica: pod.exit for pod in snapshot.pods if pod.exit is not None}
     messages = (exits[one].message.strip() for one in leaders_first(snapshot.job) if one in exits)
-    return next((one for one in messages if one.startswith(("{", RESULT_MARK))), "")
+    message = next((one for one in messages if one.startswith(("{", RESULT_MARK))), "")
+    value = _read_json(message.removeprefix(RESULT_MARK) if message.startswith(RESULT_MARK) else snapshot.result.result)
+    output = read if isinstance(read := _read_json(message), dict) else {}
+    numbers = {key: float(value) for key, value in output.items() if type(value) in (int, float)}
+    values = {"metrics": {**snapshot.result.metrics, **numbers}, "checkpoint": snapshot.result.checkpoint}
+    found = values | ({"output": output} if output else {}) | ({} if value is _NOTHING else {"value": value})
+    return dict(_storable(found))
 
 
 def _read_json(text: str) -> Any:
@@ -107,23 +97,26 @@ def _storable(value: Any) -> Any:
         return {key: _storable(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_storable(one) for one in value]
-    return _plain(value) if isinstance(value, float) else value
-
-
-def _plain(value: float) -> float | str:
-    """A number that every database takes: ``nan`` and ``inf`` are none there."""
-    return value if math.isfinite(value) else str(value)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # nan and inf are none there
 
 
 def error_payload(error: Exception, job: str) -> dict[str, Any]:
     """The payload of a wait that could not go on; the job is where it was."""
     hint = getattr(error, "hint", "")
-    known = isinstance(error, TFDistError)
-    message = str(error) if known else f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, TFDistError) else f"{type(error).__name__}: {error}"
     outcome = Outcome(kind=OutcomeKind.UNKNOWN, reason=type(error).__name__, message=message)
-    nothing: dict[str, Any] = {"over": False, "exit_code": None, "replica": "", "result": {}}
-    told = {"reached": False, "decided": False, "outcome": outcome.document()}
-    return {**told, "message": message, "hint": hint, "job": job, **nothing}
+    return {
+        "reached": False,
+        "decided": False,
+        "outcome": outcome.document(),
+        "message": message,
+        "hint": hint,
+        "job": job,
+        "over": False,
+        "exit_code": None,
+        "replica": "",
+        "result": {},
+    }
 
 
 def payload_outcome(event: Event) -> Outcome | None:

@@ -13,7 +13,6 @@ from tf_dist.airflow.jobs.task_identity import (
     RESULT_USED,
     annotations_of,
 )
-from tf_dist.client.connection import Connection
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster, Object
 from tf_dist.errors import ClusterError, Conflict, NotFound
@@ -37,7 +36,7 @@ def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
 
 
 def mark_result_used(cluster: Cluster, job: StoredJob, owner: str, max_tries: int) -> None:
-    """Note that its result has been handed on, so that a task that is cleared begins anew."""
+    """Note that its result has been handed on, so that a task that is cleared begins anew; NotFound."""
     _annotate(cluster, job, lambda _: {RESULT_USED: owner, MAX_TRIES: str(max_tries)})
 
 
@@ -59,16 +58,11 @@ def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
     except (OwnershipLost, NotFound):
         return False
     except Conflict:
-        if _is_there(cluster, job):
-            raise
+        with suppress(NotFound):
+            if cluster.get(job.resource, job.namespace, job.name)["metadata"]["uid"] == job.uid:
+                raise
         return False  # another job has its name by now
     return True
-
-
-def _is_there(cluster: Cluster, job: StoredJob) -> bool:
-    with suppress(NotFound):
-        return bool(cluster.get(job.resource, job.namespace, job.name)["metadata"]["uid"] == job.uid)
-    return False
 
 
 def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mapping[str, str]]) -> StoredJob:
@@ -82,15 +76,3 @@ def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mappin
         with suppress(Conflict):
             return StoredJob(job.resource, cluster.patch(job.resource, job.namespace, job.name, body))
     raise Conflict(f"{job.shown} changes faster than it can be written", hint="try again")
-
-
-def finish_job(connection: Connection, job: StoredJob, owner: str, max_tries: int, *, delete: bool) -> bool:
-    """The result has been handed on: delete the job, or note that on it; whether it was deleted.
-
-    A try that has lost the job to another one leaves it alone.
-    """
-    if delete:
-        return delete_if_owned(connection.cluster, job, owner)
-    with suppress(NotFound):
-        mark_result_used(connection.cluster, job, owner, max_tries)
-    return False

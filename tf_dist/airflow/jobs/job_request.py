@@ -80,7 +80,9 @@ def job_request(
         return _with_numbers(_named(content, name, default_name))
 
     if isinstance(job, str):
-        path = _path(job, folders)
+        named = Path(job).expanduser()
+        places = [folder / named for folder in folders]
+        path = next((place for place in (*places, named) if place.exists()), places[0])
         bundle = load_job_files([str(path)], change=lambda content: changed(_filled(content, render)))
         job_of_file = _asking_for_quotes(bundle, path)
         found = JobRequest(job_of_file, _rendered(bundle.companions, render), str(path.absolute().parent))
@@ -157,12 +159,6 @@ def request_of_try(
 
 def _rendered(companions: Iterable[YamlDocument], render: Render) -> tuple[YamlDocument, ...]:
     return tuple(replace(one, content=render(one.content)) for one in companions)
-
-
-def _path(job: str, folders: Sequence[Path]) -> Path:
-    path = Path(job).expanduser()
-    places = [folder / path for folder in folders]
-    return next((place for place in (*places, path) if place.exists()), places[0])
 
 
 def _named(content: Any, name: str | None, default: str) -> Any:

@@ -234,10 +234,8 @@ class JobWaiter:
         job = self._monitor.snapshot.job
         if not self._leads() or self._subscription.job is None or job.run_policy.clean_pods is CleanPodPolicy.NONE:
             return False
-        return running_pods(self._monitor.snapshot.with_objects(self._subscription.last.status, self._pods()).pods) > 0
-
-    def _pods(self) -> list[dict[str, Any]]:
-        return list(self._subscription.pods.values())
+        pods = list(self._subscription.pods.values())
+        return running_pods(self._monitor.snapshot.with_objects(self._subscription.last.status, pods).pods) > 0
 
 
 def take_in_thread(subscription: Subscription, changed: threading.Event, checked: Callable[[], None]) -> Take:

@@ -51,11 +51,6 @@ class TaskInstanceKey:
         """The task itself, over all its runs."""
         return f"{self.deployment}/{self.dag_id}/{self.task_id}"
 
-    @property
-    def selector(self) -> str:
-        """What selects its jobs."""
-        return f"{TASK_LABEL}={self.label}"
-
     def job_name(self, base: str, try_number: int) -> str:
         """The name of the job that this try makes: the same however often it is asked, so that none is made twice."""
         return f"{sanitized_name(base)}-{short_hash(*self._parts(), try_number, length=_HASH)}"

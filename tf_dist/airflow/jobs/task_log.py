@@ -120,7 +120,10 @@ class TriggerLog:
 
     def _add(self, waiting: _Waiting) -> None:
         if max(map(len, waiting.texts), default=0) > _LONGEST:
-            waiting.texts = [*map(_cut, waiting.texts)]
+            waiting.texts = [
+                f"{line[:_LONGEST]} … ({len(line) - _LONGEST:,} more characters)" if len(line) > _LONGEST else line
+                for line in waiting.texts
+            ]
         with self._changed:
             self._waiting.append(waiting)
             self._size += sum(map(len, waiting.texts))
@@ -179,8 +182,3 @@ class TriggerLog:
                 self._changed.notify_all()
             if more:
                 _WRITER.start(self._write_some)
-
-
-def _cut(line: str) -> str:
-    rest = len(line) - _LONGEST
-    return line if rest <= 0 else f"{line[:_LONGEST]} … ({rest:,} more characters)"

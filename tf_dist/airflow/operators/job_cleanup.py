@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.job_ownership import delete_if_owned, finish_job
+from tf_dist.airflow.jobs.job_ownership import delete_if_owned, mark_result_used
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.errors import ClusterError
+from tf_dist.errors import ClusterError, NotFound
 
 if TYPE_CHECKING:
     from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
 
-# By on_finish_action: whether a job that has ended is deleted, given whether it came to what was waited for.
-_DELETED_ENDS: Final[Mapping[str, Callable[[bool], bool]]] = {
-    "delete_job": lambda reached: True,
-    "keep_job": lambda reached: False,
-    "delete_succeeded_job": lambda reached: reached,
-    "delete_active_job": lambda reached: False,
-}
+_DELETED: Final = {"delete_job": (True, False), "delete_succeeded_job": (True,)}
+"""By on_finish_action: of jobs that ended, those that are deleted, by whether they reached what was waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +31,16 @@ class JobCleanup:
     def clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> bool:
         """After the wait, as ``on_finish_action`` says; whether the job was deleted."""
         goes_on = not event["decided"] and not event["over"]
-        delete = goes_on or _DELETED_ENDS[self.operator.options.on_finish_action](event["reached"])
+        delete = goes_on or event["reached"] in _DELETED.get(self.operator.options.on_finish_action, ())
         try:
-            return finish_job(self.hook.connection, job, self.owner, self.ti.max_tries, delete=delete)
+            if delete:
+                return delete_if_owned(self.hook.cluster, job, self.owner)
+            with suppress(NotFound):
+                mark_result_used(self.hook.cluster, job, self.owner, self.ti.max_tries)
         except ClusterError as error:
             # How the job came out is known, and that is what the task is about.
             self.operator.log.warning("%s could not be %s: %s", job.shown, "deleted" if delete else "marked", error)
-            return False
+        return False
 
     def abandon(self, job: StoredJob) -> None:
         """The wait ended and the job did not: a retry adopts it; without one it is deleted."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.airflow.jobs.adopt_or_create import (
-    StartResult,
-)
+from tf_dist.airflow.jobs.adopt_or_create import StartResult
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.masking import masked
 from tf_dist.core.diagnostics.outcome import Outcome
@@ -59,7 +57,8 @@ class XComPublisher:
         # Those without a URL, too: Airflow asks for every link, and logs an error for a value that is not there.
         urls = {tfjob.JOB_URL: operator.options.job_url, tfjob.TENSORBOARD_URL: operator.options.tensorboard_url}
         for key, url in {**urls, tfjob.CHECKPOINT_URL: None}.items():
-            self._ti.xcom_push(key=key, value=masked(_filled(url or "", facts)))
+            filled = (url or "").replace("{name}", facts["name"]).replace("{namespace}", facts["namespace"])
+            self._ti.xcom_push(key=key, value=masked(filled))
 
     def outcome(self, outcome: Outcome | None) -> None:
         """Publish how the job ended, however it did: a task downstream may branch on it."""
@@ -92,10 +91,6 @@ class XComPublisher:
             getattr(callbacks, method)(operator=self._operator, **facts)
 
 
-def _filled(url: str, job: Mapping[str, str]) -> str:
-    return url.replace("{name}", job["name"]).replace("{namespace}", job["namespace"])
-
-
 class ReportedEnd:
     """The success that a try of a task reports, kept in Airflow's task state store (from 3.3).
 
@@ -105,22 +100,22 @@ class ReportedEnd:
 
     def __init__(self, operator: BaseTFJobOperator, context: Context) -> None:
         known: Any = context
-        self._store, self._max_tries = known.get("task_state_store"), known["ti"].max_tries
-        self._operator = operator
+        self._store = known.get("task_state_store") if operator.options.reattach else None
+        self._max_tries, self._log = known["ti"].max_tries, operator.log
 
     def read(self) -> Mapping[str, Any] | None:
         """The job (``JOB_FACTS``) and the event of an earlier try, None if none has reported a success."""
-        if self._store is None or not self._operator.options.reattach:
+        if self._store is None:
             return None
         found: Any = self._store.get(_REPORTED)
         return found if found and found["max_tries"] == self._max_tries else None
 
     def write(self, job: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         """Keep a success, before the job goes."""
-        if self._store is None or not self._operator.options.reattach:
+        if self._store is None:
             return
         try:
             self._store.set(_REPORTED, {"max_tries": self._max_tries, "job": dict(job), "event": dict(event)})
         except Exception as error:
             # How the job came out is known, and that is what the task is about.
-            self._operator.log.warning("the result is not kept for a try that may follow: %s", error)
+            self._log.warning("the result is not kept for a try that may follow: %s", error)
