@@ -18,7 +18,6 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 from airflow.sdk import DAG, task
 
 from tf_dist.airflow import TFJobOperator
-from tf_dist.airflow.operators.operator_arguments import request_of_operator
 from tf_dist.errors import InvalidJob
 
 DAGS = Path(__file__).parents[2] / "dags"
@@ -54,7 +53,7 @@ def rendered(operator: Any, params: dict[str, Any], **given: Any) -> dict[str, A
     operator.render_template_fields(context)
     for name, value in given.items():
         setattr(operator, name, value)
-    found = request_of_operator(operator, lambda value: operator.render_template(value, context))
+    found = operator.read_request(lambda value: operator.render_template(value, context))
     return dict(found.entry.written.content)
 
 

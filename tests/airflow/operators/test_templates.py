@@ -16,7 +16,6 @@ from airflow.sdk import DAG, task
 from airflow.sdk.definitions._internal.templater import NativeEnvironment
 
 from tf_dist.airflow import ScaleTFJobOperator, TFJobOperator, TFJobSensor
-from tf_dist.airflow.operators.operator_arguments import request_of_operator
 from tf_dist.airflow.version_compat import TASKS_CHOOSE_NATIVE, AirflowFailException
 from tf_dist.errors import InvalidJob
 
@@ -43,7 +42,7 @@ def fill_in(operator: Any, value: Any) -> Any:
 
 def job_of(operator: Any) -> dict[str, Any]:
     """The document that it would submit."""
-    request = operator.request or request_of_operator(operator, lambda value: value)
+    request = operator.request or operator.read_request(lambda value: value)
     return dict(request.entry.written.content)
 
 

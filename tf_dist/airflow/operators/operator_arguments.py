@@ -5,7 +5,6 @@ What each argument means, may be, and is where it is not given stands in its row
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -106,13 +105,58 @@ class BaseTFJobOperator(TextTemplates):
         """The cluster that the arguments name."""
         return ClusterArguments.of(vars(self))
 
-    @abstractmethod
     def document(self) -> Any:
-        """The job to run."""
+        """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
+        if self.job is not None:
+            return self.job
+        options = self.options
+        made = TFJob(
+            image=options.image,
+            command=options.command or (),
+            args=options.args or (),
+            workers=1 if options.workers is None else options.workers,
+            ps=options.ps or 0,
+            env_vars=options.env_vars,
+            resources=options.resources,
+            priority_class=options.priority_class,
+        )
+        return made.to_dict()
 
-    @abstractmethod
+    def read_request(self, render: Callable[[Any], Any]) -> JobRequest:
+        """What is submitted; InvalidJob with everything that is wrong with it. ``render`` fills in what a file says."""
+        problems = [*self.unfilled, *operator_problems(self)]
+        # Where a file of the job is looked for: beside the DAG's, then on its template_searchpath.
+        folders = [Path.cwd()]
+        if self.has_dag():
+            searched: Any = self.dag.template_searchpath or ()
+            more = [searched] if isinstance(searched, str) else searched
+            folders = [Path(one) for one in (self.dag.folder, *more)]
+            if not TASKS_CHOOSE_NATIVE and self.dag.render_template_as_native_obj:
+                what = "is set, and this Airflow can fill in no single task's fields as text"
+                problems.append(Problem("render_template_as_native_obj", what, "leave it out of the DAG"))
+        if problems:
+            raise InvalidJob(problems)
+        options = self.options
+        return job_request(
+            self.document(),
+            folders,
+            render,
+            companions=self.companions,
+            changes=NO_CHANGES if self.job is None else options.changes(),
+            overrides=options.overrides or {},
+            queue_name=options.queue_name,
+            name=options.name,
+            default_name=self.task_id,
+        )
+
     def returned(self, result: Mapping[str, Any]) -> Any:
-        """The task's return value."""
+        """The task's return value: what the job came to."""
+        return dict(result)
+
+
+def task_failure(error: InvalidJob) -> AirflowFailException:
+    """What the task fails with: everything that is wrong, and where. No other try would help."""
+    return AirflowFailException(f"the job cannot be run:\n{error}")
 
 
 def operator_problems(operator: Any) -> Iterator[Problem]:
@@ -138,71 +182,3 @@ def operator_problems(operator: Any) -> Iterator[Problem]:
     except InvalidJob as error:
         said = {one.path for one in wrong}  # a time that is none is also no time for the fallbacks
         yield from (one for one in error.problems if one.path not in said)
-
-
-def dry_run_text(operator: BaseTFJobOperator) -> str:
-    """The document as it would be submitted, but for what only a run knows; AirflowFailException."""
-    import yaml
-
-    try:
-        request = request_of_operator(operator, lambda value: value)
-    except InvalidJob as error:
-        raise task_failure(error) from None
-    return str(yaml.safe_dump(request.entry.document, sort_keys=False))
-
-
-def task_failure(error: InvalidJob) -> AirflowFailException:
-    """What the task fails with: everything that is wrong, and where. No other try would help."""
-    return AirflowFailException(f"the job cannot be run:\n{error}")
-
-
-def request_of_operator(operator: BaseTFJobOperator, render: Callable[[Any], Any]) -> JobRequest:
-    """What the operator is to run; InvalidJob with everything that is wrong with it."""
-    _check(operator)
-    options = operator.options
-    return job_request(
-        operator.document(),
-        _folders(operator),
-        render,
-        companions=operator.companions,
-        changes=NO_CHANGES if operator.job is None else options.changes(),
-        overrides=options.overrides or {},
-        queue_name=options.queue_name,
-        name=options.name,
-        default_name=operator.task_id,
-    )
-
-
-def built_job(options: TaskOptions) -> dict[str, Any]:
-    """The job that the arguments make where there is no other."""
-    job = TFJob(
-        image=options.image,
-        command=options.command or (),
-        args=options.args or (),
-        workers=1 if options.workers is None else options.workers,
-        ps=options.ps or 0,
-        env_vars=options.env_vars,
-        resources=options.resources,
-        priority_class=options.priority_class,
-    )
-    return job.to_dict()
-
-
-def _folders(operator: BaseTFJobOperator) -> list[Path]:
-    """Where a file of the job is looked for: beside the DAG's, then on its ``template_searchpath``."""
-    if not operator.has_dag():
-        return [Path.cwd()]
-    searched: Any = operator.dag.template_searchpath or ()
-    return [Path(one) for one in (operator.dag.folder, *([searched] if isinstance(searched, str) else searched))]
-
-
-def _check(operator: BaseTFJobOperator) -> None:
-    """InvalidJob with everything that is wrong with the arguments: those that were filled in, and the DAG's."""
-    if problems := [*operator.unfilled, *operator_problems(operator), *_of_the_dag(operator)]:
-        raise InvalidJob(problems)
-
-
-def _of_the_dag(operator: BaseTFJobOperator) -> Iterator[Problem]:
-    if not TASKS_CHOOSE_NATIVE and operator.has_dag() and operator.dag.render_template_as_native_obj:
-        what = "is set, and this Airflow can fill in no single task's fields as text"
-        yield Problem("render_template_as_native_obj", what, "leave it out of the DAG")

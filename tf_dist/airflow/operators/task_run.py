@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -18,7 +18,7 @@ from tf_dist.airflow.jobs.task_identity import MASK_KEY, TaskInstanceKey, annota
 from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
 from tf_dist.airflow.operators.foreground_wait import ForegroundWait
 from tf_dist.airflow.operators.job_cleanup import JobCleanup
-from tf_dist.airflow.operators.operator_arguments import request_of_operator, task_failure
+from tf_dist.airflow.operators.operator_arguments import task_failure
 from tf_dist.airflow.operators.xcom_publisher import JOB_FACTS, ReportedEnd, XComPublisher
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.version_compat import AirflowSkipException, AirflowTaskTimeout
@@ -68,12 +68,17 @@ class TaskRun:
         if (reported := self._reported.read()) is not None:
             self._publisher.identified(reported["job"])
             operator.log.info("%s is over: an earlier try has reported it, and this one does so again", reported["job"])
-            return self.finish(self._adopted(self.job()), reported["event"])
+            job = self.job()
+            try:
+                job = job and adopt_job(self._hook.cluster, job, self._owner)  # no try came to delete it
+            except ClusterError:
+                job = None  # it goes, or is away: its result is known
+            return self.finish(job, reported["event"])
         try:
             if operator.invalid is not None:
                 raise operator.invalid
-            self._request = operator.request or request_of_operator(
-                operator, lambda value: operator.render_template(value, self._context)
+            self._request = operator.request or operator.read_request(
+                lambda value: operator.render_template(value, self._context)
             )
             start = self._begin(self._request)
         except InvalidJob as error:
@@ -93,18 +98,14 @@ class TaskRun:
         try:
             event = waiting.wait(job)
         except Exception as error:
-            self._publisher.outcome(_outcome_of(error))
+            late = isinstance(error, AirflowTaskTimeout)
+            kind, reason = _TIMEOUT if late else (OutcomeKind.UNKNOWN, type(error).__name__)
+            message = _TOO_LATE if late else str(error)
+            self._publisher.outcome(Outcome(kind=kind, reason=reason, message=message))
             raise
         return self.finish(job, event)
 
     # Beginning
-
-    def _adopted(self, job: StoredJob | None) -> StoredJob | None:
-        """A job that an earlier try did not come to delete, as this one's."""
-        try:
-            return job and adopt_job(self._hook.cluster, job, self._owner)
-        except ClusterError:
-            return None  # it goes, or is away: its result is known
 
     def _begin(self, request: JobRequest) -> StartResult:
         for problem in request.entry.parsed.warnings:
@@ -114,7 +115,11 @@ class TaskRun:
         cluster, ask = self._hook.cluster, self._ti.get_task_states
         delete_orphans(cluster, resource_of_request(request), namespace, key.deployment, ask)
         this = self._try(key, drive=self._drives(request, namespace))
-        return JobStarter(self._hook.connection, request, namespace, this, self._change).start()
+
+        def changed(document: dict[str, Any]) -> None:
+            self._publisher.call("on_job_document_created", document=document)
+
+        return JobStarter(self._hook.connection, request, namespace, this, changed).start()
 
     def _key(self) -> TaskInstanceKey:
         ti = self._ti
@@ -160,9 +165,6 @@ class TaskRun:
             },
         )
 
-    def _change(self, document: dict[str, Any]) -> None:
-        self._publisher.call("on_job_document_created", document=document)
-
     # Waiting
 
     def _limits(self) -> WaitLimits:
@@ -178,6 +180,7 @@ class TaskRun:
 
     def _defer(self, job: StoredJob) -> None:
         operator, limits = self._operator, self._limits()
+        key = annotations_of(job.stored).get(MASK_KEY)
         request = WaitRequest(
             name=job.name,
             namespace=job.namespace,
@@ -193,7 +196,8 @@ class TaskRun:
             admission_timeout=limits.admission,
             startup_timeout=limits.startup,
             asked_at=time.time(),
-            secrets=self._sealed(job),
+            # What the trigger has to mask, for the one who may read the job.
+            secrets=sealed(secrets, key) if key and (secrets := self._secrets()) else "",
         )
         left = None if limits.deadline is None else max(0.0, limits.deadline - time.time()) + _SLACK
         operator.defer(
@@ -206,11 +210,6 @@ class TaskRun:
         request = self._request
         documents = () if request is None else (request.entry.document, *(one.content for one in request.companions))
         return secrets_in([*documents, self._operator.options.labels, self._operator.options.annotations])
-
-    def _sealed(self, job: StoredJob) -> str:
-        """What the trigger has to mask, for the one who may read the job."""
-        key = annotations_of(job.stored).get(MASK_KEY)
-        return sealed(secrets, key) if key and (secrets := self._secrets()) else ""
 
     # Ending
 
@@ -226,7 +225,8 @@ class TaskRun:
         self._publisher.ended(result, succeeded=failure is None)
         if failure is None:
             return self._operator.returned(result)
-        if _is_among(event.get("exit_code"), self._operator.options.skip_on_exit_code):
+        code, skipped = event.get("exit_code"), self._operator.options.skip_on_exit_code
+        if code is not None and code in ([skipped] if isinstance(skipped, int) else skipped or ()):
             raise AirflowSkipException(str(failure))
         raise failure
 
@@ -247,17 +247,12 @@ class TaskRun:
         kind, reason = _TIMEOUT if late else (OutcomeKind.UNKNOWN, "TriggerLost")
         outcome = Outcome.of(status, kind, reason=reason, message=_TOO_LATE if late else str(error), now=time.time())
         self._publisher.outcome(outcome)
-        self._part(job, late=late)
+        if job is not None and late:
+            self._cleanup.give_up(job, _TOO_LATE)
+        elif job is not None:
+            self._cleanup.abandon(job)
         if late:
             raise JobTimeout(_TOO_LATE, outcome=outcome) from error
-
-    def _part(self, job: StoredJob | None, *, late: bool) -> None:
-        if job is None:
-            return
-        if late:
-            self._cleanup.give_up(job, _TOO_LATE)
-        else:
-            self._cleanup.abandon(job)
 
     def job(self) -> StoredJob | None:
         """The job of this try, None if nothing is left of it or the cluster is away."""
@@ -271,15 +266,3 @@ class TaskRun:
             self._operator.log.warning("%s cannot be looked at: %s", name, error)
             return None
         return job if job.uid == uid else None
-
-
-def _outcome_of(error: Exception) -> Outcome:
-    """The outcome of a wait in the worker that ended with an error of Airflow's, or of the cluster."""
-    kind, reason = _TIMEOUT if isinstance(error, AirflowTaskTimeout) else (OutcomeKind.UNKNOWN, type(error).__name__)
-    return Outcome(kind=kind, reason=reason, message=str(error))
-
-
-def _is_among(code: object, codes: int | Container[int] | None) -> bool:
-    if not isinstance(code, int) or codes is None:
-        return False
-    return code == codes if isinstance(codes, int) else code in codes

@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.masking import masked
-from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
+from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator, task_failure
 from tf_dist.airflow.task_options import OPTIONS
-from tf_dist.airflow.version_compat import (
-    TaskDeferralError,
-    TaskDeferralTimeout,
-    is_test_run,
-)
+from tf_dist.airflow.version_compat import TaskDeferralError, TaskDeferralTimeout, is_test_run
 from tf_dist.core.pipeline.run_options import Face, documented
 from tf_dist.errors import InvalidJob
 
@@ -52,10 +48,8 @@ class TFJobOperator(BaseTFJobOperator):
             setattr(self, name, value)
         self.request = self.invalid = None
         super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
-        from tf_dist.airflow.operators.operator_arguments import request_of_operator
-
         try:
-            self.request = request_of_operator(self, lambda value: self.render_template(value, context))
+            self.request = self.read_request(lambda value: self.render_template(value, context))
             self.job = dict(self.request.entry.written.content)
         except InvalidJob as error:
             self.invalid = error
@@ -63,16 +57,6 @@ class TFJobOperator(BaseTFJobOperator):
             # What is submitted is known. Airflow shows these, and masks what stands in them up to a certain depth.
             for name in _DEEP.intersection(template_fields):
                 setattr(self, name, masked(getattr(self, name)))
-
-    def document(self) -> Any:
-        """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
-        from tf_dist.airflow.operators.operator_arguments import built_job
-
-        return built_job(self.options) if self.job is None else self.job
-
-    def returned(self, result: Mapping[str, Any]) -> Any:
-        """The task's return value: what the job came to."""
-        return dict(result)
 
     # What Airflow calls. What it takes to run a job is imported then, and not where DAGs are only read.
 
@@ -116,9 +100,13 @@ class TFJobOperator(BaseTFJobOperator):
 
     def dry_run(self) -> None:
         """Print what would be submitted, without a cluster; AirflowFailException says what is wrong with it."""
-        from tf_dist.airflow.operators.operator_arguments import dry_run_text
+        import yaml
 
-        print(masked(dry_run_text(self)))  # noqa: T201
+        try:
+            request = self.read_request(lambda value: value)
+        except InvalidJob as error:
+            raise task_failure(error) from None
+        print(masked(yaml.safe_dump(request.entry.document, sort_keys=False)))  # noqa: T201
 
 
 TFJobOperator.__doc__ = f"{TFJobOperator.__doc__}{documented(OPTIONS, Face.OPERATOR)}"
