@@ -19,7 +19,7 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 
 from airflow.sdk import DAG, Asset
 
-from tf_dist.airflow import JobFailed, TFJobOperator, TFJobTrigger
+from tf_dist.airflow import JobFailed, SuspendTFJobOperator, TFJobOperator, TFJobSensor, TFJobTrigger
 from tf_dist.airflow.jobs.lineage import job_lineage
 from tf_dist.airflow.masking import masked, sealed, secrets_in, unsealed
 from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferred
@@ -100,9 +100,20 @@ def test_shows_no_secret_of_a_job_that_cannot_be_run(site: Site, instance: Insta
     operator = operator_of(site, body)
     context, fields = rendered(operator, instance)
     assert shown(fields) == []
-    with pytest.raises(AirflowFailException, match="the job cannot be run"):
+    with pytest.raises(AirflowFailException, match="the job cannot be run") as caught:
         operator.execute(context)
+    assert shown(str(caught.value)) == []
     assert shown(instance.xcoms) == []
+
+
+@pytest.mark.parametrize("kind", [SuspendTFJobOperator, TFJobSensor])
+def test_shows_no_secret_when_template_gives_no_job_name(site: Site, instance: Instance, kind: Any) -> None:
+    with DAG("secrets"):
+        operator = kind(task_id="act", job_name="{{ conn.db.password }}", config_file=site.kubeconfig)
+    context, _ = rendered(operator, instance)
+    with pytest.raises(AirflowFailException, match="job_name: ") as caught:
+        operator.execute(context)
+    assert shown(str(caught.value)) == []
 
 
 @pytest.mark.parametrize("code", [0, 3])
