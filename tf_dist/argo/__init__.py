@@ -13,12 +13,12 @@ from tf_dist.client.tfjob import TFJob
 if TYPE_CHECKING:
     from tf_dist.argo.job_source import Input
     from tf_dist.argo.resource import tf_job_resource
-    from tf_dist.argo.steps import IMAGE, OnTerm, TFJobStep, cleanup_step, default_retries, wait_admitted_step
+    from tf_dist.argo.steps import IMAGE, JobFate, TFJobStep, cleanup_step, default_retries, wait_admitted_step
 
 __all__ = [
     "IMAGE",
     "Input",
-    "OnTerm",
+    "JobFate",
     "TFJob",
     "TFJobStep",
     "cleanup_step",

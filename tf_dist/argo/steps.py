@@ -20,7 +20,7 @@ from tf_dist.argo.step_arguments import APART, LAUNCHER, ROWS, check_arguments, 
 from tf_dist.core.pipeline.run_options import SWITCH, Face, documented
 from tf_dist.errors import InvalidJob
 
-OnTerm = Literal["auto", "delete", "suspend", "leave"]
+JobFate = Literal["auto", "delete", "suspend", "leave"]
 
 IMAGE: Final = f"tf-dist:{__version__}"
 """The image of the launcher: that of tf-dist itself."""
@@ -105,7 +105,7 @@ class TFJobStep(Container):
     metric_outputs: Sequence[str] | Mapping[str, str] = ()
     metrics_artifact: bool = False
     checkpoint_artifact: bool = False
-    on_term: OnTerm | str | Parameter = "auto"
+    on_term: JobFate | str | Parameter = "auto"
     on_suspend: str | Parameter = "suspend"
     grace_seconds: int = 60
     reattach: bool = True

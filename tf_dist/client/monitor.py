@@ -202,8 +202,9 @@ class ObjectWatcher:
 class JobInformer:
     """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
 
-    About ``most_lines`` may wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``:
-    about so many lines and other items are taken at once.
+    ``job``: None once it is gone; ``last``: as it was observed last, also when it is gone. About ``most_lines`` may
+    wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``: about so many lines and
+    other items are taken at once.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class JobInformer:
     ) -> None:
         self.uid, self.name = job.uid, job.name
         self.job: StoredJob | None = job
+        self.last = job
         self.pods: dict[str, Object] = {}
         self._resource = job.resource
         self._batch = batch
@@ -300,8 +302,10 @@ class JobInformer:
             case ObjectsListed():
                 mine = [stored for stored in item.items if stored["metadata"]["uid"] == self.uid]
                 self.job = StoredJob(self._resource, mine[0]) if mine else None
+                self.last = self.job or self.last
             case ObjectChanged() if item.object["metadata"]["uid"] == self.uid:
-                self.job = None if item.type == "DELETED" else StoredJob(self._resource, item.object)
+                self.last = StoredJob(self._resource, item.object)
+                self.job = None if item.type == "DELETED" else self.last
 
     def ended(self, instance: ContainerInstance) -> bool:
         """Whether a container has ended, so that its log will end as well."""
@@ -381,7 +385,7 @@ class JobMonitor:
         following: LogFollower,
         kept_lines: int = _TAIL,
     ) -> None:
-        self.snapshot = JobSnapshot(job.job, kept_lines=kept_lines)
+        self.snapshot = JobSnapshot(job.job, job.status, kept_lines=kept_lines)
         self.watch = watch
         self.signal = 0
         self.signals = 0
@@ -404,8 +408,8 @@ class JobMonitor:
             self._following.notice(pod)
         self._note(batch)
         snapshot = self.snapshot.with_lines(lines, time.monotonic())
-        if self.watch.job is not None and len(lines) < len(batch) and not self.decided:
-            job = self.watch.job
+        if len(lines) < len(batch) and not self.decided:
+            job = self.watch.last  # of one that is gone it may be news that it had ended
             snapshot = snapshot.with_objects(job.status, list(self.watch.pods.values()), job.known_job)
         self.snapshot = snapshot
         self._view.show(snapshot, lines)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -18,7 +16,8 @@ from tf_dist.client.connection import Connection
 from tf_dist.client.job_display import show_warnings
 from tf_dist.client.job_files import InvalidFiles, LoadedJob
 from tf_dist.client.log_follower import ContainerInstance, LogOpener, log_opener
-from tf_dist.client.monitor import JobMonitor, JobSnapshot, JobView, WatchingJobInformer, monitoring
+from tf_dist.client.monitor import JobSnapshot, JobView, WatchingJobInformer, monitoring
+from tf_dist.client.session_host import SessionHost
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import (
     TargetNamespaces,
@@ -27,7 +26,6 @@ from tf_dist.client.submission import (
     create_job,
     file_folder,
 )
-from tf_dist.client.wait import run_in_thread
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.controller.observability.signals import Signals
@@ -35,10 +33,12 @@ from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
 from tf_dist.core.model.job import JobKey
-from tf_dist.core.model.reasons import OutcomeKind, reason_row
+from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import LIVE, outcome_kind
 from tf_dist.core.pipeline.adoption import DriverChoice
-from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, NotFound, Problem
+from tf_dist.core.pipeline.session import NEVER_FITS, EndCause, SessionEnd, run_policy
+from tf_dist.core.pipeline.workflow_stop import StopDecision
+from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.local.embedded import EmbeddedSettings
@@ -86,7 +86,6 @@ class RunRequest:
 
 
 _KEPT_LINES: Final = 1_000
-_CLEAN_UP: Final = 10.0  # seconds for what still runs when the job has finished to end in its own time
 
 
 class RunEnd(StrEnum):
@@ -96,6 +95,15 @@ class RunEnd(StrEnum):
     SIGNAL = "signal"
     TIMEOUT = "timeout"
     NEVER_FITS = "never-fits"
+
+    @classmethod
+    def of(cls, end: SessionEnd) -> Self:
+        """The word for the end of a session."""
+        if end.cause is EndCause.STOPPED:
+            return cls.SIGNAL
+        if end.cause is EndCause.OVERDUE:
+            return cls.NEVER_FITS if end.result.reason == NEVER_FITS else cls.TIMEOUT
+        return cls.FINISHED
 
 
 # Of a session that ended before its job did; one that is "finished" then was deleted by others.
@@ -225,9 +233,28 @@ class RunOptions:
     second: str = "once more to kill them at once"
 
 
-@dataclass(slots=True)
+class _RunHost(SessionHost):
+    """Says what the session does."""
+
+    view: JobView
+    options: RunOptions
+
+    def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
+        """See ``SessionHost``."""
+        run_end = RunEnd.of(end)
+        why = {RunEnd.SIGNAL: "stopping", RunEnd.TIMEOUT: "the time is over: stopping"}.get(run_end)
+        if why and self.options.keep:
+            self.view.say(f"{why} to look on; the job stays where it is", "yellow")
+        elif why:
+            self.view.say(f"{why}: pods get their grace period to end in; {self.options.second}", "yellow")
+
+
+@dataclass(frozen=True, slots=True)
 class RunSession:
-    """``timeout``: seconds after which the run is given up (None: never)."""
+    """A job that is shown until it has ended, or was brought to an end.
+
+    ``timeout``: seconds after which the run is given up (None: never).
+    """
 
     cluster: Cluster
     job: StoredJob
@@ -235,69 +262,19 @@ class RunSession:
     signals: Signals
     run_options: RunOptions
     timeout: float | None
-    _started: float = field(default_factory=time.monotonic, init=False)
-
-    @property
-    def _deadline(self) -> float | None:
-        return None if self.timeout is None else self._started + self.timeout
 
     def run(self) -> Result:
-        """Show the job until it has ended or was brought to an end."""
+        """How it came out."""
         options = self.run_options
+        deadline = None if self.timeout is None else now() + self.timeout
+        policy = run_policy(deadline=deadline, keep=options.keep, fixed_capacity=options.gives_up)
         with monitoring(
             self.cluster, self.job, self.view, self.signals, options.open_log, options.kept_lines
         ) as monitor:
-            end = self._until_end(monitor)
-            seconds, monitor.decided = time.monotonic() - self._started, True
-            self._announce(end)
-            self._stop(monitor, _CLEAN_UP if end is RunEnd.FINISHED else None)
-            return Result(end, monitor.snapshot, seconds, monitor.signal)
-
-    def _until_end(self, monitor: JobMonitor) -> RunEnd:
-        while True:
-            monitor.step(self._wait_seconds())
-            snapshot = monitor.snapshot
-            if monitor.signal:
-                return RunEnd.SIGNAL
-            if monitor.watch.job is None or outcome_kind(snapshot.status) is not None:
-                return RunEnd.FINISHED
-            hopeless = snapshot.status.admission is None and reason_row(snapshot.status.reason).unreachable
-            if self.run_options.gives_up and hopeless:
-                return RunEnd.NEVER_FITS
-            if self._deadline is not None and time.monotonic() >= self._deadline:
-                return RunEnd.TIMEOUT
-
-    def _wait_seconds(self) -> float | None:
-        """How long to wait for something to happen."""
-        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        known = [wait for wait in (left, self.view.tick) if wait is not None]
-        return min(known) if known else None
-
-    def _announce(self, end: RunEnd) -> None:
-        why = {RunEnd.SIGNAL: "stopping", RunEnd.TIMEOUT: "the time is over: stopping"}.get(end)
-        if why and self.run_options.keep:
-            self.view.say(f"{why} to look on; the job stays where it is", "yellow")
-        elif why:
-            self.view.say(f"{why}: pods get their grace period to end in; {self.run_options.second}", "yellow")
-
-    def _stop(self, monitor: JobMonitor, longest: float | None) -> None:
-        """Delete the job, wait until its pods have ended in their own time, read their last lines.
-
-        Another signal cuts that short.
-        """
-        before, watch = monitor.signals, monitor.watch
-        if longest is not None or self.run_options.keep:
-            # On a cluster the logs of a job go with it.
-            monitor.sync_pods()
-            run_in_thread(monitor.drain(before), watch.take)
-        if self.run_options.keep:
-            return
-        with suppress(NotFound):
-            self.cluster.delete(self.job.resource, self.job.namespace, self.job.name, uid=self.job.uid)
-        until = time.monotonic() + longest if longest is not None else math.inf
-        while (watch.job or watch.pods) and monitor.signals == before and (left := until - time.monotonic()) > 0:
-            monitor.step(left if longest is not None else self.view.tick)
-        run_in_thread(monitor.drain(before), watch.take)
+            host = _RunHost(self.cluster, self.job, monitor, policy, self.view.tick)
+            host.view, host.options = self.view, options
+            end = host.run()
+            return Result(RunEnd.of(end), monitor.snapshot, host.seconds, end.signal)
 
 
 def follow_job(

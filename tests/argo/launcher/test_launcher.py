@@ -20,7 +20,7 @@ from tf_dist.argo.launcher.step_job import step_document
 from tf_dist.client import exit_codes
 from tf_dist.cluster.api import ALL_LINES, LEASES, PODS, TFJOBS, LogOptions, Object
 from tf_dist.core.pipeline.adoption import DriverChoice
-from tf_dist.core.pipeline.workflow_stop import OnTerm
+from tf_dist.core.pipeline.workflow_stop import LAUNCHER, JobFate
 from tf_dist.errors import AlreadyExists, Forbidden, Unavailable
 
 
@@ -185,7 +185,7 @@ def test_what_has_come_to_its_end_is_told_though_a_signal_came_first(led: Site) 
             launcher.signal()
 
     proxy = proxied(led, passed)
-    with Launcher(led.options(retry=1, kubeconfig=led.config(proxy.url), on_term=OnTerm.DELETE)) as launcher:
+    with Launcher(led.options(retry=1, kubeconfig=led.config(proxy.url), on_term=JobFate.DELETE)) as launcher:
         assert launcher.end() == exit_codes.SUCCEEDED
     assert len(looked_for) == 1
     assert led.stored() is not None
@@ -364,8 +364,8 @@ def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
     assert scene.outputs()["message"] == "stopped before the job was made"
 
 
-@pytest.mark.parametrize("what", [OnTerm.DELETE, OnTerm.SUSPEND, OnTerm.LEAVE])
-def test_what_a_signal_does_as_the_step_says(led: Site, what: OnTerm) -> None:
+@pytest.mark.parametrize("what", [JobFate.DELETE, JobFate.SUSPEND, JobFate.LEAVE])
+def test_what_a_signal_does_as_the_step_says(led: Site, what: JobFate) -> None:
     with Launcher(led.options(on_term=what, grace=600.0)) as launcher:
         led.runs()
         led.shows("Running")
@@ -376,18 +376,18 @@ def test_what_a_signal_does_as_the_step_says(led: Site, what: OnTerm) -> None:
     assert (led.outputs()["status"], led.outputs()["reason"]) == ("Terminated", "Terminated")
     stored = led.stored()
     match what:
-        case OnTerm.DELETE:
+        case JobFate.DELETE:
             assert led.gone()
-        case OnTerm.SUSPEND:
+        case JobFate.SUSPEND:
             assert (led.phase(), led.pods()) == ("Aborted", {})
             assert stored is not None
-            assert stored["metadata"]["annotations"][contract.STOPPED_BY] == contract.LAUNCHER
-        case OnTerm.LEAVE:
+            assert stored["metadata"]["annotations"][contract.STOPPED_BY] == LAUNCHER
+        case JobFate.LEAVE:
             assert (led.uid(), led.phase(), len(led.pods())) == (before, "Running", 3)
 
 
 def test_pods_are_seen_to_their_end(led: Site) -> None:
-    with Launcher(led.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+    with Launcher(led.options(on_term=JobFate.DELETE, grace=600.0)) as launcher:
         led.runs()
         led.shows("Running")
         launcher.signal()
@@ -399,7 +399,7 @@ def test_pods_are_seen_to_their_end(led: Site) -> None:
 def test_another_job_that_came_in_the_meantime_is_not_deleted(led: Site) -> None:
     proxy = proxied(led)
     held = Fault(Kind.REFUSE, frozenset({"delete"}), frozenset({"tfjobs"}), times=1, code=429, retry_after=1)
-    options = led.options(on_term=OnTerm.DELETE, grace=600.0, kubeconfig=led.config(proxy.url))
+    options = led.options(on_term=JobFate.DELETE, grace=600.0, kubeconfig=led.config(proxy.url))
     with Launcher(options) as launcher:
         led.runs()
         led.shows("Running")
@@ -463,7 +463,7 @@ def test_a_workflow_that_may_not_be_read_is_taken_for_stopped(led: Site) -> None
 
 
 def test_a_second_signal_ends_the_waiting_but_not_the_deletion(led: Site) -> None:
-    with Launcher(led.options(on_term=OnTerm.DELETE, grace=600.0)) as launcher:
+    with Launcher(led.options(on_term=JobFate.DELETE, grace=600.0)) as launcher:
         led.runs()
         led.shows("Running")
         launcher.signal()
@@ -476,7 +476,7 @@ def test_a_second_signal_ends_the_waiting_but_not_the_deletion(led: Site) -> Non
 
 def test_a_deletion_is_tried_until_the_time_is_over(led: Site) -> None:
     proxy = proxied(led)
-    options = led.options(on_term=OnTerm.DELETE, grace=1.0, kubeconfig=led.config(proxy.url))
+    options = led.options(on_term=JobFate.DELETE, grace=1.0, kubeconfig=led.config(proxy.url))
     with Launcher(options) as launcher:
         led.runs()
         led.shows("Running")
@@ -489,7 +489,7 @@ def test_a_deletion_is_tried_until_the_time_is_over(led: Site) -> None:
 
 
 def test_a_job_that_has_succeeded_by_the_time_of_the_signal_has_succeeded(led: Site) -> None:
-    with Launcher(led.options(on_term=OnTerm.DELETE)) as launcher:
+    with Launcher(led.options(on_term=JobFate.DELETE)) as launcher:
         led.runs()
         led.shows("Running")
         led.end_pod(f"{led.name}-worker-0", 0)

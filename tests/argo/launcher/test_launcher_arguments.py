@@ -15,7 +15,7 @@ from tf_dist.argo.launcher.launcher_arguments import ROWS, LauncherOptions, docu
 from tf_dist.argo.launcher.step_job import step_document
 from tf_dist.cluster.kubelet.pod.podspec import expand
 from tf_dist.core.pipeline.adoption import DriverChoice
-from tf_dist.core.pipeline.workflow_stop import OnTerm
+from tf_dist.core.pipeline.workflow_stop import JobFate
 from tf_dist.errors import InvalidJob
 
 SAID: list[tuple[str, Any, str, Any]] = [
@@ -55,7 +55,7 @@ SAID: list[tuple[str, Any, str, Any]] = [
     ("reattach", "false", "reattach", False),
     ("on_suspend", "leave", "on_suspend", False),
     ("checkpoint_files", ["/models"], "checkpoint_files", ["/models"]),
-    ("on_term", "leave", "on_term", OnTerm.LEAVE),
+    ("on_term", "leave", "on_term", JobFate.LEAVE),
     ("on_term", "auto", "on_term", None),
     ("grace", "20s", "grace", 20.0),
     ("admission_timeout", "1h30m", "admission_timeout", 5400.0),

@@ -14,10 +14,13 @@ from tests.argo.launcher.launching import SECONDS, Site, site
 from tests.controller.harness import disturbed, tfjob
 from tests.waiting import until
 from tf_dist.argo.launcher import contract
-from tf_dist.argo.launcher.step_job import Interrupted, StepJobCreator, step_document
+from tf_dist.argo.launcher.step_job import Interrupted, StepJobs, step_document
+from tf_dist.client.job_files import LoadedJob
+from tf_dist.client.session_host import start_job
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Cluster, Object, Resource
 from tf_dist.controller.observability.signals import Signals
+from tf_dist.core.pipeline.workflow_stop import LAUNCHER
 from tf_dist.errors import AlreadyExists, Conflict, Unavailable
 
 PENDING = {"phase": "Pending", "message": "waits"}
@@ -37,10 +40,14 @@ class Place:
         self.said: list[str] = []
         self.signals = Signals(exit_after=0)
         entry, _ = step_document(scene.options(), "default")
-        self._placing = StepJobCreator(cluster or scene.memory, entry, "default", self.signals, self.said.append)
+        self._jobs = StepJobs(cluster or scene.memory, entry, "default", self.signals, self.said.append)
 
     def __call__(self) -> StoredJob:
-        return self._placing.place("")
+        return start_job(self._jobs)[1]
+
+
+def placed(scene: Site, entry: LoadedJob, say: Any = print) -> StoredJob:
+    return start_job(StepJobs(scene.memory, entry, "default", Signals(), say))[1]
 
 
 def status(scene: Site, memory: Object) -> None:
@@ -71,7 +78,7 @@ def test_the_next_try_goes_on_with_it(scene: Site, memory: Object | None) -> Non
 def test_a_strangers_job_of_the_same_name_is_left_alone(scene: Site, others: dict[str, str], memory: Object) -> None:
     document = tfjob(scene.name)
     document["metadata"]["labels"] = others
-    document["metadata"]["annotations"] = {contract.REPORTED: "true", contract.STOPPED_BY: contract.LAUNCHER}
+    document["metadata"]["annotations"] = {contract.REPORTED: "true", contract.STOPPED_BY: LAUNCHER}
     scene.memory.create(TFJOBS, "default", document)
     status(scene, memory)
     before = scene.stored()
@@ -85,21 +92,21 @@ def test_a_job_without_a_workflow_is_nobodys_step(scene: Site) -> None:
     entry, _ = step_document(scene.options(workflow="", workflow_uid="", node=""), "default")
     scene.memory.create(TFJOBS, "default", tfjob())
     with pytest.raises(AlreadyExists):
-        StepJobCreator(scene.memory, entry, "default", Signals(), print).place("")
+        placed(scene, entry)
 
 
 @pytest.mark.parametrize("node", ["", "wf.train"])
 def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site, node: str) -> None:
     entry, _ = step_document(scene.options(workflow_uid="", node=node), "default")
-    first = StepJobCreator(scene.memory, entry, "default", Signals(), print).place("")
+    first = placed(scene, entry)
     said: list[str] = []
-    again = StepJobCreator(scene.memory, entry, "default", Signals(), said.append).place("")
+    again = placed(scene, entry, said.append)
     assert again.uid == first.uid
     assert said == [f"goes on with tfjob/{first.name}, which an earlier try of this step has made"]
     for other in ({"node": "wf.other"}, {"workflow": "wf2"}):
         options = scene.options(**{"workflow_uid": "", "node": node, **other})
         with pytest.raises(AlreadyExists, match="is not this step's"):
-            StepJobCreator(scene.memory, step_document(options, "default")[0], "default", Signals(), print).place("")
+            placed(scene, step_document(options, "default")[0])
 
 
 def test_without_the_uid_a_generated_name_is_the_same_for_each_try(scene: Site) -> None:
@@ -264,7 +271,7 @@ def test_one_that_comes_again_and_again_is_given_up(scene: Site) -> None:
         Place(scene, disturbed(scene.memory, again))()
 
 
-@pytest.mark.parametrize("by", [contract.LAUNCHER, None], ids=["by a launcher", "by a user"])
+@pytest.mark.parametrize("by", [LAUNCHER, None], ids=["by a launcher", "by a user"])
 def test_one_that_a_launcher_suspended_is_resumed_and_no_other(scene: Site, by: str | None) -> None:
     before = scene.made(**({contract.STOPPED_BY: by} if by else {}))
     scene.memory.patch(TFJOBS, "default", scene.name, {"spec": {"runPolicy": {"suspend": True}}})

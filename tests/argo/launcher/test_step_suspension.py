@@ -15,6 +15,7 @@ from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.contract import WORKFLOWS
 from tf_dist.client import exit_codes
 from tf_dist.cluster.api import TFJOBS
+from tf_dist.core.pipeline.workflow_stop import WORKFLOW
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_a_job_is_suspended_for_as_long_as_its_workflow_is(scene: Site) -> None:
         suspend_workflow(scene, True)
         launcher.said("the workflow is suspended: suspends tfjob/")
         until(lambda: scene.buried() and scene.phase() == "Aborted" and not scene.pods(), SECONDS)
-        assert suspended_by(scene) == contract.WORKFLOW
+        assert suspended_by(scene) == WORKFLOW
         suspend_workflow(scene, None)
         launcher.said("resumes tfjob/")
         scene.runs()

@@ -13,7 +13,6 @@ from tf_dist.core.pipeline.adoption import (
     AdoptionAction,
     AdoptionCandidate,
     AdoptionDecision,
-    ExistingJobAction,
     decide_adoption,
     decide_existing_job,
 )
@@ -27,29 +26,29 @@ SUSPENDED = Status(phase=Phase.ABORTED, reason="Suspended")
 @pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("reported", [False, True])
 def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
-    assert decide_existing_job(Status(phase=phase), reported=reported) in ExistingJobAction
+    assert decide_existing_job(Status(phase=phase), reported=reported) in (AdoptionAction.ADOPT, AdoptionAction.REPLACE)
 
 
 @pytest.mark.parametrize(
     ("status", "reported", "expected"),
     [
-        (Status(), False, ExistingJobAction.JOIN),
-        (Status(phase=Phase.RUNNING), True, ExistingJobAction.JOIN),
-        (Status(phase=Phase.COMPLETED), False, ExistingJobAction.JOIN),
-        (Status(phase=Phase.COMPLETED), True, ExistingJobAction.JOIN),
-        (FAILED, False, ExistingJobAction.JOIN),
-        (FAILED, True, ExistingJobAction.REPLACE),
-        (EVICTED, False, ExistingJobAction.REPLACE),
-        (EVICTED, True, ExistingJobAction.REPLACE),
-        (ABORTED, False, ExistingJobAction.JOIN),
-        (ABORTED, True, ExistingJobAction.REPLACE),
-        (SUSPENDED, True, ExistingJobAction.JOIN),
+        (Status(), False, AdoptionAction.ADOPT),
+        (Status(phase=Phase.RUNNING), True, AdoptionAction.ADOPT),
+        (Status(phase=Phase.COMPLETED), False, AdoptionAction.ADOPT),
+        (Status(phase=Phase.COMPLETED), True, AdoptionAction.ADOPT),
+        (FAILED, False, AdoptionAction.ADOPT),
+        (FAILED, True, AdoptionAction.REPLACE),
+        (EVICTED, False, AdoptionAction.REPLACE),
+        (EVICTED, True, AdoptionAction.REPLACE),
+        (ABORTED, False, AdoptionAction.ADOPT),
+        (ABORTED, True, AdoptionAction.REPLACE),
+        (SUSPENDED, True, AdoptionAction.ADOPT),
     ],
 )
-def test_what_becomes_of_it(status: Status, reported: bool, expected: ExistingJobAction) -> None:
+def test_what_becomes_of_it(status: Status, reported: bool, expected: AdoptionAction) -> None:
     assert decide_existing_job(status, reported=reported) is expected
     succeeded = status.phase is Phase.COMPLETED
-    anew = ExistingJobAction.JOIN if succeeded else ExistingJobAction.REPLACE
+    anew = AdoptionAction.ADOPT if succeeded else AdoptionAction.REPLACE
     assert decide_existing_job(status, reported=reported, reattach=False) is anew
     assert is_suspended(SUSPENDED)
     assert not is_suspended(ABORTED)

@@ -84,7 +84,7 @@ def test_what_was_waited_for_is_said_in_the_job_s_words_if_it_has_any(message: s
 
 
 def test_a_job_that_was_deleted_has_a_reason_and_advice() -> None:
-    assert (DELETED.reason, DELETED.message, bool(DELETED.hint)) == ("Deleted", "it was deleted", True)
+    assert (DELETED.reason, DELETED.message, bool(DELETED.hint)) == ("Deleted", "the job was deleted", True)
 
 
 def test_an_end_says_why_and_what_to_do() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tf_dist.core.pipeline.workflow_stop import OnTerm, decide_stop, decide_suspension
+from tf_dist.core.pipeline.workflow_stop import JobFate, decide_stop, decide_suspension
 
 NOW = 1_800_000_000.0
 STARTED = {"startedAt": "2027-01-15T07:00:00Z"}  # an hour before
@@ -27,7 +27,7 @@ STARTED = {"startedAt": "2027-01-15T07:00:00Z"}  # an hour before
 )
 def test_nobody_would_come_back_for_the_job(workflow: Any, deadline: float | None, why: str) -> None:
     found = decide_stop(workflow, now=NOW, deadline=deadline, retried=True)
-    assert found.what is OnTerm.DELETE
+    assert found.what is JobFate.DELETE
     assert why in found.why
 
 
@@ -42,8 +42,8 @@ def test_nobody_would_come_back_for_the_job(workflow: Any, deadline: float | Non
     ],
 )
 def test_only_the_pod_has_to_go(workflow: Any) -> None:
-    assert decide_stop(workflow, now=NOW, deadline=NOW + 600, retried=True).what is OnTerm.LEAVE
-    assert decide_stop(workflow, now=NOW, deadline=NOW + 600, retried=False).what is OnTerm.DELETE
+    assert decide_stop(workflow, now=NOW, deadline=NOW + 600, retried=True).what is JobFate.LEAVE
+    assert decide_stop(workflow, now=NOW, deadline=NOW + 600, retried=False).what is JobFate.DELETE
 
 
 @pytest.mark.parametrize(

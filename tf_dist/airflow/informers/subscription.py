@@ -21,7 +21,7 @@ SeenJob = tuple[StoredJob | None, list[Object]]
 
 
 class Subscription(JobInformer):
-    """Subscription to one job; ``last``: the job as it was seen last, also when it is gone.
+    """Subscription to one job.
 
     Only that something has changed is noted; what it is, is looked up when it is taken (``lookup``; None while the
     informers have not synced). So however often a job changes, ``on_change`` is called once, from any thread, until
@@ -37,8 +37,7 @@ class Subscription(JobInformer):
         *,
         roomy: threading.Condition | None = None,
     ) -> None:
-        self.last = StoredJob(ref.resource, stored)
-        super().__init__(self.last, most_lines=_MOST_LINES, batch=_BATCH, roomy=roomy)
+        super().__init__(StoredJob(ref.resource, stored), most_lines=_MOST_LINES, batch=_BATCH, roomy=roomy)
         self.ref = ref
         self._on_change, self._lookup = on_change, lookup
         self._notified = self._changed = False
@@ -61,11 +60,6 @@ class Subscription(JobInformer):
         if not self._notified:
             self._notified = True
             self._on_change()
-
-    def learn(self, item: JobEvent) -> None:
-        """Bring the state up to date, and keep the job as it was before it went."""
-        super().learn(item)
-        self.last = self.job or self.last
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
         """What has come; the rest, if that was too much for once, notifies again."""

@@ -62,9 +62,7 @@ WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # Label of a ste
 NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # Annotation of a step's job: the node of the workflow
 REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # Annotation of a step's job: its end was reported
 STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"
-"""Annotation of a step's job: the launcher that has suspended it, and resumes it at the next try."""
-LAUNCHER: Final = "argo-launch"
-WORKFLOW: Final = "workflow"  # the same annotation: it is suspended for as long as the workflow is
+"""Annotation of a step's job: who suspended it, ``LAUNCHER`` or ``WORKFLOW`` of ``core.pipeline.workflow_stop``."""
 
 STARTUP_TIMEOUT: Final = "10m"
 """How long an admitted job may take to run, unless a step says otherwise; Airflow's operator has the same."""

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
 from tf_dist.argo.launcher.log_writer import LogWriter
-from tf_dist.argo.launcher.step_cleanup import StepShutdown
-from tf_dist.argo.launcher.step_job import Interrupted, StepJobCreator, step_document
+from tf_dist.argo.launcher.step_job import Interrupted, StepJobs, step_document, stop_patch
 from tf_dist.argo.launcher.step_outputs import GpuUsage, ProgressFile, StepOutputs, copy_checkpoint, progress_outputs
-from tf_dist.argo.launcher.step_suspension import StepSuspension
 from tf_dist.client import exit_codes
-from tf_dist.client.connection import TRANSIENT_ERRORS, Connection, connect
+from tf_dist.client.connection import Connection, connect
 from tf_dist.client.controller_host import hosted_controller
 from tf_dist.client.job_display import OWN_NAME, prefix_width, show_warnings
 from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
 from tf_dist.client.log_follower import log_opener
 from tf_dist.client.monitor import JobMonitor, JobView, monitoring
+from tf_dist.client.session_host import SessionHost, start_job
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import TargetNamespaces, create_companion
-from tf_dist.client.wait import run_in_thread
-from tf_dist.cluster.api import Cluster, LogOptions, Object
+from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.metrics_parser import Progress
-from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_word
-from tf_dist.core.model.job import CleanPodPolicy, JobKey
+from tf_dist.core.diagnostics.outcome import outcome_word
+from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.reasons import OutcomeKind
-from tf_dist.core.model.status import SUCCESSFUL, Status, outcome_kind
 from tf_dist.core.model.timestamps import parse_time
-from tf_dist.core.pipeline import wait_result
+from tf_dist.core.model.wording import are
+from tf_dist.core.pipeline.session import ENDED, EndCause, SessionEnd, WorkflowRules, step_policy
 from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
-from tf_dist.core.pipeline.workflow_stop import OnTerm
-from tf_dist.errors import ClusterError, InvalidJob, TFDistError
+from tf_dist.core.pipeline.workflow_stop import WORKFLOW, JobFate, StopDecision
+from tf_dist.errors import ClusterError, Forbidden, InvalidJob, NotFound, TFDistError
 
 _EVERY: Final = 1.0  # seconds between two writes of what training reports
 
@@ -53,202 +50,175 @@ _STATUS: Final[Mapping[OutcomeKind, str]] = {
     OutcomeKind.IMAGE_PULL_FAILED: "ImageUnavailable",
     OutcomeKind.INVALID: "InvalidSpec",
 }
-_LIMITS: Final = _STATUS.keys() - {OutcomeKind.DELETED, OutcomeKind.UNKNOWN}
-_KIND_OF_FATE: Final = {OnTerm.DELETE: OutcomeKind.DELETED, OnTerm.SUSPEND: OutcomeKind.SUSPENDED}
+_KIND_OF_FATE: Final = {JobFate.DELETE: OutcomeKind.DELETED, JobFate.SUSPEND: OutcomeKind.SUSPENDED}
 
 
-class _End(NamedTuple):
-    """Why a try ended: the job by itself (``finished``), or it was deleted, stopped (UNKNOWN), or a limit passed."""
+class StepHost(SessionHost):
+    """The session of one try of a step: its outputs, its progress, and its workflow.
 
-    kind: OutcomeKind
-    why: str = ""
-    finished: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class StepRun:
-    """One try of a step, from its job to the exit code.
-
-    ``view``: what is shown; ``outputs`` and ``progress``: what is reported; ``stopping``: what a signal does;
-    ``suspension``: what a suspended workflow does; ``settle``: seconds for the controller to see to the pods of a job
-    that has ended; ``checkpoint_files``: where the last one's go, copied from what is below ``checkpoint_mounts``.
+    ``home``: the workflow's namespace; ``out``: what is reported.
     """
 
-    cluster: Cluster
-    job: StoredJob
-    view: JobView
-    outputs: StepOutputs
-    progress: ProgressFile
-    stopping: StepShutdown
-    suspension: StepSuspension
-    limits: WaitLimits
-    settle: float
-    checkpoint_files: Path
-    checkpoint_mounts: Sequence[str]
-    _usage: GpuUsage = field(default_factory=GpuUsage, init=False)
-    _started: float = field(default_factory=time.monotonic, init=False)
-    _reported_at: float = field(default=0.0, init=False)
-    _complained: str = field(default="", init=False)
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: StoredJob,
+        monitor: JobMonitor,
+        options: LauncherOptions,
+        home: str,
+        view: JobView,
+        out: StepOutputs,
+    ) -> None:
+        deadline = parse_time(options.deadline)
+        retried = options.reattach and options.retry < options.retries
+        policy = step_policy(
+            limits=WaitLimits(
+                deadline=None if options.run_timeout is None else now() + options.run_timeout,
+                admission=admission_limit(options.admission_timeout, fallbacks=bool(job.job.fallbacks)),
+                startup=options.startup_timeout,
+                begun=now(),
+            ),
+            workflow=WorkflowRules(
+                deadline=deadline if deadline is not None and deadline > 0 else None,
+                retried=retried,
+                suspends=options.on_suspend and bool(options.workflow and options.workflow_uid),
+                look_every=options.look_every,
+            ),
+            grace=options.grace,
+            settle=options.settle,
+            on_term=options.on_term,
+        )
+        super().__init__(cluster, job, monitor, policy)
+        self._options, self._home, self._view, self._out = options, home, view, out
+        self._progress = ProgressFile(options.progress_file, options.total_steps)
+        self._usage, self._reported_at, self._complained = GpuUsage(), 0.0, ""
 
-    def run(self, monitor: JobMonitor) -> int:
-        """See the job to its end; the exit code. ClusterError when it cannot be seen any more."""
-        end = self._until_end(monitor)
-        monitor.decided = True
-        if end.kind is OutcomeKind.UNKNOWN and not end.finished:
-            return self._stop(monitor)
-        if end.kind is OutcomeKind.ADMISSION_TIMEOUT and self.stopping.retried and not end.finished:
-            # The next try goes on with it: a job that waits keeps its age.
-            self.view.say(f"{end.why}: {self.job.shown} goes on waiting, and the next try takes it up")
-        elif not end.finished and end.kind is not OutcomeKind.DELETED:
-            self.view.say(f"{end.why}: deletes {self.job.shown}")
-            self._tell(monitor, self._end_values(monitor, end))
-            self.stopping.delete(monitor, until=None)
-        self._tell(monitor, self._end_values(monitor, end))
-        if end.finished:
-            self._see_off(monitor)
-        return self._report(monitor, end)
-
-    # While it goes on
-
-    def _until_end(self, monitor: JobMonitor) -> _End:
-        while True:
-            monitor.step(self._wait_seconds(monitor))
-            self._usage.note(monitor.watch.pods, now())
-            if (end := self._end(monitor)) is not None:
-                return end
-            self.suspension.look(monitor.watch.job)
-            self._tell_now_and_then(monitor)
-
-    def _end(self, monitor: JobMonitor) -> _End | None:
-        snapshot, status = monitor.snapshot, monitor.snapshot.status
-        deleted, kind = monitor.watch.job is None, outcome_kind(status)
-        if kind is not None and kind is not OutcomeKind.SUSPENDED and not deleted:
-            return _End(kind, finished=True)  # a limit or a signal changes nothing: its outcome is reported
-        if monitor.signal:
-            return _End(OutcomeKind.UNKNOWN)
-        if deleted:
-            return _End(OutcomeKind.DELETED, "the job was deleted")
-        found = wait_result.evaluate_wait(snapshot.job, self._dated(status), snapshot.pods, self.limits, now())
-        return _End(found.kind, found.message) if found is not None and found.kind in _LIMITS else None
-
-    def _wait_seconds(self, monitor: JobMonitor) -> float | None:
-        """How long to wait for something to happen: for ever, unless a limit or a look at the workflow is near."""
-        due = wait_result.next_wait_limit(self._dated(monitor.snapshot.status), self.limits, now())
-        found = (None if due is None else max(0.0, due - now()), self.suspension.seconds())
-        return min((seconds for seconds in found if seconds is not None), default=None)
-
-    def _dated(self, status: Status) -> Status:
-        """Where no controller has written a status yet, the job has waited since it was made."""
-        made = parse_time(self.job.stored["metadata"].get("creationTimestamp"))
-        return status if status.created is not None else replace(status, created=made)
-
-    def _tell_now_and_then(self, monitor: JobMonitor) -> None:
+    def observed(self) -> None:
         """States at once, and what training reports not more often than people look."""
-        snapshot = monitor.snapshot
+        snapshot = self.monitor.snapshot
         status = snapshot.status
+        self._usage.note(self.monitor.watch.pods, now())
         values = {"status": snapshot.state, "reason": status.display_reason, "message": status.display_message}
         if snapshot.result.checkpoint:
             values["checkpoint"] = snapshot.result.checkpoint
         if time.monotonic() - self._reported_at >= _EVERY:
             self._reported_at = time.monotonic()
             values |= progress_outputs(snapshot.result)
-            self.progress.show(snapshot.result)
+            self._progress.show(snapshot.result)
         self._put(values)
 
-    # How it ends
+    def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
+        """Say what is done, and write everything that is known: this process may be killed meanwhile."""
+        self._tell(self._values(end, None))
+        if decision is None or end.cause in ENDED:
+            return
+        match end.cause, decision.what:
+            case EndCause.STOPPED, what:
+                self._view.say(f"asked to stop: {decision.why}; the job: {what}")
+            case EndCause.NOT_ADMITTED, JobFate.LEAVE:
+                # A job that waits keeps its age.
+                text = f"{decision.why}: {self.job.shown} goes on waiting, and the next try takes it up"
+                self._view.say(text)
+            case _, JobFate.DELETE:
+                self._view.say(f"{decision.why}: deletes {self.job.shown}")
 
-    def _end_values(self, monitor: JobMonitor, end: _End) -> dict[str, str]:
-        outcome = self._outcome(monitor, end)
-        return {
-            "outcome": outcome.kind.value,
-            "status": outcome_word(monitor.snapshot.status) if end.finished else _STATUS[end.kind],
-            "reason": outcome.reason,
-            "message": outcome.message,
-            "replica": outcome.replica,
-            "exit-code": "" if outcome.exit_code is None else str(outcome.exit_code),
-            **_counts(outcome),
-        }
-
-    def _outcome(self, monitor: JobMonitor, end: _End) -> Outcome:
-        status = monitor.snapshot.status
-        found = job_outcome(status) if end.finished else None
-        return found or Outcome.of(
-            self._dated(status), end.kind, reason=_STATUS.get(end.kind, ""), message=end.why, now=now()
-        )
-
-    def _tell(self, monitor: JobMonitor, values: dict[str, str]) -> None:
-        """Everything that is known."""
-        self._usage.note(monitor.watch.pods, now())
-        used = {
-            "gpu-seconds": f"{self._usage.gpu_seconds(now()):.0f}",
-            "duration": f"{time.monotonic() - self._started:.0f}",
-        }
-        self._put(progress_outputs(monitor.snapshot.result) | used | values)
-
-    def _put(self, values: dict[str, str]) -> None:
-        self.outputs.put(values)
-        if self.outputs.problem and self.outputs.problem != self._complained:
-            self._complained = self.outputs.problem
-            self.view.say(self.outputs.problem)
-
-    def _stop(self, monitor: JobMonitor) -> int:
-        """In the time that is left before SIGKILL."""
-        stopped = self._outcome(monitor, _End(OutcomeKind.UNKNOWN))
-        values = {"outcome": stopped.kind.value, "status": stopped.reason, "reason": stopped.reason, **_counts(stopped)}
-        self._tell(monitor, {**values, "message": "the launcher was asked to stop"})
-        fate = self.stopping.stop(monitor)
-        values["outcome"] = _KIND_OF_FATE.get(fate.what, stopped.kind).value
-        self._tell(monitor, {**values, "message": f"the launcher was asked to stop: {fate.why} ({fate.what} job)"})
-        return exit_codes.SIGNAL_BASE + monitor.signal
-
-    def _see_off(self, monitor: JobMonitor) -> None:
-        """Its last lines, and nothing left that its policy takes away: afterwards there may be no controller to do it.
-
-        A signal cuts that short: pods that were asked to end do so by themselves.
-        """
-        monitor.sync_pods()
-        run_in_thread(monitor.drain(0), monitor.watch.take)
-        until = time.monotonic() + self.settle
-        while self._unsettled(monitor) and not monitor.signal and (left := until - time.monotonic()) > 0:
-            monitor.step(left)
-
-    def _unsettled(self, monitor: JobMonitor) -> bool:
-        job = monitor.watch.job
-        if job is None:
-            return False
-        if not job.status.finished:
-            return True
-        if job.job.run_policy.clean_pods is CleanPodPolicy.NONE:
-            return False
-        return any(_still_running(pod) for pod in monitor.watch.pods.values())
-
-    def _report(self, monitor: JobMonitor, end: _End) -> int:
-        """The last line, outputs of the workflow, and a mark on the job that its end was reported."""
-        snapshot, values = monitor.snapshot, self._end_values(monitor, end)
-        succeeded = end.finished and snapshot.status.phase in SUCCESSFUL
-        self.progress.show(snapshot.result, done=succeeded)
-        if end.finished and not succeeded:
+    def report(self, end: SessionEnd, decision: StopDecision) -> None:
+        """The last line, and the outputs of the workflow."""
+        snapshot, values = self.monitor.snapshot, self._values(end, decision)
+        left = len(self.monitor.watch.pods) if decision.what is JobFate.DELETE else 0
+        if decision.problem:
+            self._view.say(f"cannot {decision.what} {self.job.shown}: {decision.problem}")
+        elif left:
+            self._view.say(f"{self.job.shown} is deleted; {left} of its pods {are(left)} still stopping")
+        if end.cause is EndCause.STOPPED:
+            self._tell(values)
+            return
+        self._progress.show(snapshot.result, done=end.cause is EndCause.SUCCEEDED)
+        if end.cause is EndCause.FAILED:
             for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
-                self.view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
-        self._tell(monitor, values)
-        if self.checkpoint_mounts and snapshot.result.checkpoint:
-            problem = copy_checkpoint(snapshot.result.checkpoint, self.checkpoint_files, self.checkpoint_mounts)
+                self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
+        self._tell(values)
+        checkpoint, mounts = snapshot.result.checkpoint, self._options.checkpoint_files
+        if mounts and checkpoint:
+            problem = copy_checkpoint(checkpoint, self._options.out / contract.CHECKPOINT, mounts)
             if problem:
-                self.view.say(f"warning: no artifact of the checkpoint: {problem}")
-        if end.finished:
-            self._note_reported()
-        self.view.say(_last_line(self.job, values, snapshot.result))
-        return exit_codes.exit_code_of_outcome(end.kind)
+                self._view.say(f"warning: no artifact of the checkpoint: {problem}")
+        self._view.say(_last_line(self.job, values, snapshot.result))
 
-    def _note_reported(self) -> None:
+    def mark(self) -> None:
         """Not being able to costs no more than telling it once more at the next try."""
         patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self.job.uid}}
         with suppress(ClusterError):
             self.cluster.patch(self.job.resource, self.job.namespace, self.job.name, patch)
 
+    # The workflow
 
-def _counts(outcome: Outcome) -> dict[str, str]:
-    return {name: str(getattr(outcome, name)) for name in ("restarts", "disruptions", "preemptions", "fallback")}
+    def read_workflow(self) -> Mapping[str, Any] | None:
+        """Asked once, for the time may be short."""
+        if not self._options.workflow:
+            return None
+        try:
+            found = self.cluster.get(contract.WORKFLOWS, self._home, self._options.workflow)
+        except NotFound:
+            return None
+        except Forbidden as error:
+            if not self.monitor.decided:
+                what = f"so argo suspend does not suspend {self.job.shown}"
+                self._view.say(f"the workflow cannot be read, {what}: {error}")
+            raise
+        return found if found["metadata"].get("uid") == self._options.workflow_uid else None
+
+    def suspend(self, by: str, *, suspend: bool) -> None:
+        """See ``SessionHost``."""
+        stored = self.monitor.watch.last
+        patch = stop_patch(stored, suspend=suspend, by=by)
+        patch["metadata"]["uid"] = self.job.uid
+        self.cluster.patch(stored.resource, stored.namespace, stored.name, patch)
+        if by == WORKFLOW:
+            shown = self.job.shown
+            self._view.say(f"the workflow is suspended: suspends {shown}" if suspend else f"resumes {shown}")
+
+    def suspended_by(self) -> str:
+        """See ``SessionHost``."""
+        annotations = self.monitor.watch.last.stored["metadata"].get("annotations") or {}
+        return str(annotations.get(contract.STOPPED_BY, ""))
+
+    # Outputs
+
+    def _values(self, end: SessionEnd, decision: StopDecision | None) -> dict[str, str]:
+        status, kind, message = self.monitor.snapshot.status, end.result.kind, ""
+        outcome = end.outcome(replace(self.seen(), status=status).dated, now())
+        word = "" if end.cause in ENDED or kind is None else _STATUS[kind]
+        if end.cause is EndCause.STOPPED:
+            kind, message = outcome.kind, "the launcher was asked to stop"
+            if decision is not None:
+                kind = _KIND_OF_FATE.get(decision.what, kind)
+                problem = f", and that failed: {decision.problem}" if decision.problem else ""
+                message += f": {decision.why}{problem} ({decision.what} job)"
+        return {
+            "outcome": (kind or outcome.kind).value,
+            "status": word or outcome_word(status),
+            "reason": word or outcome.reason,
+            "message": message or outcome.message,
+            "replica": outcome.replica,
+            "exit-code": "" if outcome.exit_code is None else str(outcome.exit_code),
+            **{name: str(getattr(outcome, name)) for name in ("restarts", "disruptions", "preemptions", "fallback")},
+        }
+
+    def _tell(self, values: dict[str, str]) -> None:
+        """Everything that is known."""
+        self._usage.note(self.monitor.watch.pods, now())
+        used = {
+            "gpu-seconds": f"{self._usage.gpu_seconds(now()):.0f}",
+            "duration": f"{time.monotonic() - self.started:.0f}",
+        }
+        self._put(progress_outputs(self.monitor.snapshot.result) | used | values)
+
+    def _put(self, values: dict[str, str]) -> None:
+        self._out.put(values)
+        if self._out.problem and self._out.problem != self._complained:
+            self._complained = self._out.problem
+            self._view.say(self._out.problem)
 
 
 def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) -> str:
@@ -256,12 +226,6 @@ def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) ->
     parts += [f"checkpoint={progress.checkpoint}"] if progress.checkpoint else []
     message = f" ({values['message']})" if values["message"] else ""
     return f"{job.shown} {values['status']}{message}{': ' if parts else ''}{' '.join(parts)}"
-
-
-def _still_running(pod: Object) -> bool:
-    """Whether it was not asked to end."""
-    alive = (pod.get("status") or {}).get("phase") in ("Pending", "Running")
-    return alive and "deletionTimestamp" not in pod["metadata"]
 
 
 _FOLLOW: Final = LogOptions(follow=True)
@@ -319,53 +283,18 @@ class _StepSetup:
             show_warnings(self.log_writer),
             hosted_controller(self.connection, entry.job.dialect, key, choice=choice) as host,
         ):
-            creator = StepJobCreator(cluster, entry, namespace, self.signals, say, reattach=self.options.reattach)
-            job = creator.place(None if self.connection.here else "")
+            workdir, reattach = None if self.connection.here else "", self.options.reattach
+            _, job = start_job(StepJobs(cluster, entry, namespace, self.signals, say, reattach, workdir))
             say(f"{job.shown} in namespace {job.namespace}")
             for problem in leader_problems(cluster, [job]) if host is None else ():
                 say(f"{problem.summary} ({problem.resolution})")
-            try:
-                return self._see_to_its_end(job)
-            except TRANSIENT_ERRORS:
-                raise  # the next try finds it
-            except ClusterError:
-                _delete_abandoned_job(cluster, job)
-                raise
-
-    def _see_to_its_end(self, job: StoredJob) -> int:
-        cluster, options, view = self.connection.cluster, self.options, self.log_writer
-        home = self.connection.namespace
-        with ExitStack() as stack:
-            quick: Cluster = cluster
-            if self.connection.place is not None:
-                quick = stack.enter_context(self.connection.place.cluster(connections=2, retries=0, timeout=_QUICK))
-            monitor = stack.enter_context(
-                monitoring(cluster, job, view, self.signals, lambda _: log_opener(cluster, _FOLLOW))
-            )
-            step = StepRun(
-                cluster=cluster,
-                job=job,
-                view=view,
-                outputs=self.outputs,
-                progress=ProgressFile(options.progress_file, options.total_steps),
-                stopping=StepShutdown(quick, job, options, home, view.say),
-                suspension=StepSuspension(quick, options, home, view.say),
-                limits=WaitLimits(
-                    deadline=None if options.run_timeout is None else now() + options.run_timeout,
-                    admission=admission_limit(options.admission_timeout, fallbacks=bool(job.job.fallbacks)),
-                    startup=options.startup_timeout,
-                    begun=now(),
-                ),
-                settle=options.settle,
-                checkpoint_files=options.out / contract.CHECKPOINT,
-                checkpoint_mounts=options.checkpoint_files,
-            )
-            return step.run(monitor)
-
-
-def _delete_abandoned_job(cluster: Cluster, job: StoredJob) -> None:
-    """It is not needed any more."""
-    try:
-        cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
-    except ClusterError:
-        return
+            with ExitStack() as stack:
+                quick: Cluster = cluster
+                if (place := self.connection.place) is not None:
+                    quick = stack.enter_context(place.cluster(connections=2, retries=0, timeout=_QUICK))
+                monitor = stack.enter_context(
+                    monitoring(cluster, job, self.log_writer, self.signals, lambda _: log_opener(cluster, _FOLLOW))
+                )
+                home, view = self.connection.namespace, self.log_writer
+                end = StepHost(quick, job, monitor, self.options, home, view, self.outputs).run()
+        return exit_codes.SIGNAL_BASE + end.signal if end.signal else exit_codes.exit_code_of_outcome(end.result.kind)

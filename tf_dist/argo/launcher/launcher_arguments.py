@@ -38,7 +38,7 @@ from tf_dist.core.pipeline.run_options import (
     options_of,
     shown_value,
 )
-from tf_dist.core.pipeline.workflow_stop import OnTerm
+from tf_dist.core.pipeline.workflow_stop import JobFate
 from tf_dist.errors import InvalidJob, Problem
 
 _JOB: Final = """a document such as '{"job": {"apiVersion": "kubeflow.org/v1", …}, "workers": 4}'"""
@@ -100,11 +100,11 @@ class LauncherOptions(RunOptions):
     total_steps: int | None = step_option(
         COUNT, "At which step the training is done, for the progress.", "1000", parameter=True
     )
-    on_term: OnTerm | None = step_option(
+    on_term: JobFate | None = step_option(
         CHOICE,
         "What becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where the "
         "step will be tried again; ``delete``, ``suspend`` (its pods go, the next try resumes it), ``leave``.",
-        choices={"auto": None, **{one.value: one for one in OnTerm}},
+        choices={"auto": None, **{one.value: one for one in JobFate if one is not JobFate.MARK}},
     )
     on_suspend: bool = step_option(
         CHOICE,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
-from tf_dist.argo.launcher.step_suspension import stop_patch
 from tf_dist.client.connection import Backoff, until_taken
 from tf_dist.client.job_files import JobFiles, LoadedJob, load_documents, load_job_files, one_job
 from tf_dist.client.monitor import ObjectsListed, SignalReceived, WatchingJobInformer
@@ -18,15 +17,15 @@ from tf_dist.client.submission import create_job, job_resource
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import PODS, Cluster
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.core.dialects import apply_step_overrides, parse
+from tf_dist.core.dialects import apply_step_overrides, parse, suspend_patch
 from tf_dist.core.dialects.common_schema import MAX_NAME
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import possible_replicas
 from tf_dist.core.model.job import Dialect, Job
 from tf_dist.core.model.overrides import Override, named_overrides
-from tf_dist.core.pipeline.adoption import ExistingJobAction, decide_existing_job
+from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionDecision, decide_existing_job
 from tf_dist.core.pipeline.inputs import input_overrides, listed_values, read_inputs
-from tf_dist.errors import AlreadyExists, Conflict, NotFound
+from tf_dist.errors import AlreadyExists, NotFound
 
 _JOB: Final = "the job"
 _HASH: Final = 8
@@ -108,9 +107,6 @@ def _owner(options: LauncherOptions) -> dict[str, Any]:
     }
 
 
-_ATTEMPTS: Final = 5
-
-
 class Interrupted(Exception):
     """A signal came before the job was there; ``number``: which."""
 
@@ -120,8 +116,11 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StepJobCreator:
-    """``say`` gets what is done and why. ``reattach``: a job of an earlier try is gone on with."""
+class StepJobs:
+    """The job of a step by its name, as ``start_job`` finds, creates and replaces it; ``say`` gets what is done.
+
+    ``reattach``: a job of an earlier try is continued; ``workdir``: of a job that is created, see ``create_job``.
+    """
 
     cluster: Cluster
     entry: LoadedJob
@@ -129,43 +128,39 @@ class StepJobCreator:
     signals: Signals
     say: Callable[[str], object]
     reattach: bool = True
+    workdir: str | None = ""
 
-    def place(self, workdir: str | None) -> StoredJob:
-        """The job as it is there now. ``workdir``: of one that is created, see ``create_job``.
-
-        AlreadyExists when another job has its name; Interrupted; ClusterError.
-        """
-        for _ in range(_ATTEMPTS):
-            found = self._find()
-            if found is None:
-                return create_job(self.cluster, self.entry, self.namespace, workdir=workdir)
-            self._require_ours(found)
-            if not found.stored["metadata"].get("deletionTimestamp"):
-                reported = contract.REPORTED in _annotations(found)
-                action = decide_existing_job(found.status, reported=reported, reattach=self.reattach)
-                if action is ExistingJobAction.JOIN:
-                    return self._join(found)
-            self._clear_away(found)
-        raise Conflict(
-            f"job {self.entry.job.key.name} comes again each time that it is deleted", hint="see who makes it"
-        )
-
-    def _find(self) -> StoredJob | None:
+    def find(self) -> Sequence[StoredJob]:
+        """AlreadyExists when the job of the name is not this step's."""
         resource = job_resource(self.entry)
         try:
-            return StoredJob(resource, self.cluster.get(resource, self.namespace, self.entry.job.key.name))
+            found = StoredJob(resource, self.cluster.get(resource, self.namespace, self.entry.job.key.name))
         except NotFound:
-            return None
-
-    def _require_ours(self, found: StoredJob) -> None:
+            return ()
         if _step_of(found.stored["metadata"]) != _step_of(self.entry.document["metadata"]):
             raise AlreadyExists(
                 f"there is a job {found.name} in namespace {self.namespace}, and it is not this step's",
                 hint="give the job another metadata.name; in a workflow: workflow_uid={{workflow.uid}} "
                 "node={{node.name}}, so that each step has its own",
             )
+        return (found,)
 
-    def _join(self, found: StoredJob) -> StoredJob:
+    def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
+        """A job that is being deleted would go while this try waits for it."""
+        if not found:
+            return AdoptionDecision(AdoptionAction.CREATE)
+        (job,) = found
+        reported = contract.REPORTED in _annotations(job)
+        deleting = job.stored["metadata"].get("deletionTimestamp")
+        action = decide_existing_job(job.status, reported=reported, reattach=self.reattach)
+        return AdoptionDecision(AdoptionAction.REPLACE if deleting else action, job.uid)
+
+    def create(self) -> StoredJob:
+        """A new job."""
+        return create_job(self.cluster, self.entry, self.namespace, workdir=self.workdir)
+
+    def adopt(self, found: StoredJob) -> StoredJob:
+        """Continue with the job, resumed if an earlier try has suspended it."""
         self.say(f"goes on with {found.shown}, which an earlier try of this step has made")
         if contract.STOPPED_BY not in _annotations(found):
             return found
@@ -174,8 +169,11 @@ class StepJobCreator:
         patched = self.cluster.patch(found.resource, found.namespace, found.name, patch)
         return StoredJob(found.resource, patched)
 
-    def _clear_away(self, found: StoredJob) -> None:
-        """Delete it, and wait until it and its pods are gone: a new one has pods of the same names."""
+    def replace(self, found: StoredJob) -> None:
+        """Delete the job, and wait until it and its pods are gone: a new one has pods of the same names.
+
+        Interrupted when a signal comes meanwhile.
+        """
         why = "has ended" if found.status.finished else "is not gone on with"
         self.say(f"{found.shown} of an earlier try {why}: deletes it, and starts anew")
         request = partial(self.cluster.delete, found.resource, found.namespace, found.name, uid=found.uid)
@@ -188,6 +186,14 @@ class StepJobCreator:
                     listed = listed or (isinstance(item, ObjectsListed) and item.resource is PODS)
                     if isinstance(item, SignalReceived):
                         raise Interrupted(item.number)
+
+
+def stop_patch(job: StoredJob, *, suspend: bool, by: str = "") -> dict[str, Any]:
+    """The patch that suspends a job, noting by whom, or resumes it."""
+    patch = suspend_patch(job.stored, suspend)
+    metadata = patch.setdefault("metadata", {})
+    metadata.setdefault("annotations", {})[contract.STOPPED_BY] = by if suspend else None
+    return patch
 
 
 def _step_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:

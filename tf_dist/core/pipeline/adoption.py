@@ -22,7 +22,8 @@ class AdoptionAction(StrEnum):
 
     CREATE = "create"
     ADOPT = "adopt"
-    REUSE_RESULT = "harvest"
+    REUSE_RESULT = "harvest"  # of a job that has ended
+    REPLACE = "replace"  # delete the job, and look again once it is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +69,7 @@ def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = 
     )
 
 
-class ExistingJobAction(StrEnum):
-    """``JOIN``: it is this step's job, continue with it, or use its result. ``REPLACE``: make it anew."""
-
-    JOIN = "join"
-    REPLACE = "replace"
-
-
-def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True) -> ExistingJobAction:
+def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True) -> AdoptionAction:
     """Whether a step that is tried again goes on with the job of its last try.
 
     ``reported``: that try has reported the end of the job, so a failure is what is tried again. A success stays one
@@ -83,7 +77,7 @@ def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True
     """
     kind = outcome_kind(status)
     if not reattach and kind is not OutcomeKind.SUCCEEDED:
-        return ExistingJobAction.REPLACE
+        return AdoptionAction.REPLACE
     if kind in (None, OutcomeKind.SUCCEEDED, OutcomeKind.SUSPENDED):
-        return ExistingJobAction.JOIN
-    return ExistingJobAction.REPLACE if kind in DISRUPTED or reported else ExistingJobAction.JOIN
+        return AdoptionAction.ADOPT
+    return AdoptionAction.REPLACE if kind in DISRUPTED or reported else AdoptionAction.ADOPT

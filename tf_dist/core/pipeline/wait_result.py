@@ -68,7 +68,7 @@ _LATE: Final = {
 _PLACES: Final = frozenset({"admitted", "scheduled"})
 DELETED: Final = WaitResult(
     kind=OutcomeKind.DELETED,
-    message="it was deleted",
+    message="the job was deleted",
     hint="see who deletes jobs there: people, or a time to live",
     reason="Deleted",
 )

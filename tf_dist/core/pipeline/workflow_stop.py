@@ -1,4 +1,4 @@
-"""Shutdown decision: whether a signal stops the workflow, or only the launcher's pod goes; and suspension with it.
+"""Stop decision: whether a signal stops the workflow, or only the launcher's pod; and suspension with the workflow.
 
 Both are the same signal. The Workflow object distinguishes them, where it may be read: ``argo stop`` and ``argo
 terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
@@ -7,9 +7,8 @@ terminate`` set its ``spec.shutdown`` (Argo Workflows 4.1).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tf_dist.core.model.timestamps import parse_time
 
@@ -17,20 +16,27 @@ _FINISHED: Final = frozenset({"Succeeded", "Failed", "Error"})
 _SLACK: Final = 5.0  # seconds by which a deadline and the signal that it causes may seem to be apart
 
 
-class OnTerm(StrEnum):
-    """What happens to the job. ``SUSPEND``: its pods go, it stays; ``LEAVE``: it goes on without the launcher."""
+LAUNCHER: Final = "argo-launch"
+"""The launcher suspended the job; the next try resumes it."""
+WORKFLOW: Final = "workflow"
+"""The job is suspended while its workflow is."""
+
+
+class JobFate(StrEnum):
+    """What a session does with its job at the end."""
 
     DELETE = "delete"
-    SUSPEND = "suspend"
-    LEAVE = "leave"
+    SUSPEND = "suspend"  # its pods are deleted, and the next try resumes the job
+    LEAVE = "leave"  # it continues without this process
+    MARK = "mark"  # it stays, with a note that its end was reported
 
 
-@dataclass(frozen=True, slots=True)
-class StopDecision:
-    """What happens to the job, and why, as a message."""
+class StopDecision(NamedTuple):
+    """What happens to the job, and why, as a message. ``problem``: why that failed, "" if it did not."""
 
-    what: OnTerm
+    what: JobFate
     why: str
+    problem: str = ""
 
 
 def decide_stop(
@@ -42,20 +48,20 @@ def decide_stop(
     seconds, both from the step's template). Without a next try, no process would return to a job that is left.
     """
     if workflow is None:
-        return StopDecision(OnTerm.DELETE, "the workflow is gone")
+        return StopDecision(JobFate.DELETE, "the workflow is gone")
     metadata, spec, status = (workflow.get(key) or {} for key in ("metadata", "spec", "status"))
     if metadata.get("deletionTimestamp"):
-        return StopDecision(OnTerm.DELETE, "the workflow is being deleted")
+        return StopDecision(JobFate.DELETE, "the workflow is being deleted")
     if spec.get("shutdown"):
-        return StopDecision(OnTerm.DELETE, f"the workflow was asked to shut down ({spec['shutdown']})")
+        return StopDecision(JobFate.DELETE, f"the workflow was asked to shut down ({spec['shutdown']})")
     if status.get("phase") in _FINISHED:
-        return StopDecision(OnTerm.DELETE, f"the workflow is {status['phase']}")
+        return StopDecision(JobFate.DELETE, f"the workflow is {status['phase']}")
     ends = [end for end in (deadline, _deadline_of(spec, status)) if end is not None]
     if ends and now >= min(ends) - _SLACK:
-        return StopDecision(OnTerm.DELETE, "the time that the workflow gives it is over")
+        return StopDecision(JobFate.DELETE, "the time that the workflow gives it is over")
     if not retried:
-        return StopDecision(OnTerm.DELETE, "the step is not tried again")
-    return StopDecision(OnTerm.LEAVE, "the workflow goes on, and the step is tried again: only this pod has to go")
+        return StopDecision(JobFate.DELETE, "the step is not tried again")
+    return StopDecision(JobFate.LEAVE, "the workflow goes on, and the step is tried again: only this pod has to go")
 
 
 def _deadline_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:

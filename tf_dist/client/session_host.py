@@ -1,0 +1,209 @@
+"""Session host: carries out the commands of a job session in this thread, for commands, workers and launchers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+
+from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff, until_taken
+from tf_dist.client.monitor import JobMonitor
+from tf_dist.client.stored_jobs import StoredJob, now
+from tf_dist.client.wait import run_in_thread
+from tf_dist.cluster.api import Cluster
+from tf_dist.core.model.pods import pod_views
+from tf_dist.core.model.timestamps import parse_time
+from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionDecision
+from tf_dist.core.pipeline.session import (
+    Command,
+    Do,
+    Seen,
+    SessionEnd,
+    SessionPolicy,
+    clean_up,
+    follow,
+    lost_end,
+    start,
+)
+from tf_dist.core.pipeline.workflow_stop import JobFate, StopDecision
+from tf_dist.errors import ClusterError, Forbidden, NotFound
+
+T = TypeVar("T")
+
+_PAUSE: Final = 1.0  # seconds at most between two requests while the time is short
+# Failures of these are answers: the session decides what they mean.
+_BORNE: Final = frozenset({Do.READ_WORKFLOW, Do.SUSPEND, Do.RESUME})
+
+
+class EarlierJobs(Protocol):
+    """The jobs of earlier tries, and what can be done with them. NotFound from any act: the job went meanwhile."""
+
+    def find(self) -> Sequence[StoredJob]:
+        """The jobs of earlier tries."""
+
+    def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
+        """The face's table of adoption."""
+
+    def create(self) -> StoredJob:
+        """Create the job of this try."""
+
+    def adopt(self, found: StoredJob) -> StoredJob:
+        """Make a job this try's."""
+
+    def replace(self, found: StoredJob) -> None:
+        """Delete a job, and wait until it is gone where the next one has its name."""
+
+
+def start_job(jobs: EarlierJobs) -> tuple[AdoptionAction, StoredJob]:
+    """Adopt a job or create one, as the session says; how, and which."""
+    part = start(jobs.decide)
+    command, found, job = next(part), dict[str, StoredJob](), None
+    while True:
+        answer: Sequence[StoredJob] | NotFound | None = None
+        try:
+            match command.do:
+                case Do.FIND:
+                    answer = jobs.find()
+                    found = {one.uid: one for one in answer}
+                case Do.CREATE:
+                    job = jobs.create()
+                case Do.ADOPT | Do.REUSE_RESULT:
+                    job = jobs.adopt(found[command.uid])
+                case _:
+                    jobs.replace(found[command.uid])
+        except NotFound as error:
+            answer = error
+        try:
+            command = part.send(answer)
+        except StopIteration as done:
+            assert job is not None  # the session ends with a job
+            return done.value.answer, job
+
+
+class SessionHost:
+    """Runs the session of one job; a face overrides what it shows, tells and reports.
+
+    ``cluster``: for requests that change the job; ``tick``: how often its view is called when nothing happens.
+    """
+
+    def __init__(
+        self, cluster: Cluster, job: StoredJob, monitor: JobMonitor, policy: SessionPolicy, tick: float | None = None
+    ) -> None:
+        self.cluster, self.job, self.monitor, self.policy, self.tick = cluster, job, monitor, policy, tick
+        self.started = time.monotonic()
+        self.seconds = 0.0
+        self._workflow: Mapping[str, Any] | None = None
+
+    def run(self) -> SessionEnd:
+        """From the first observation to the clean-up. ClusterError when the job cannot be observed any more."""
+        try:
+            end = self._carry_out(follow(self.policy, self.seen()))
+            self.seconds, self.monitor.decided = time.monotonic() - self.started, True
+            self._carry_out(clean_up(self.policy, end, self.seen()))
+        except ClusterError as error:
+            end = lost_end(error, transient=isinstance(error, TRANSIENT_ERRORS))
+            if self.policy.fates[end.cause] is JobFate.DELETE:
+                with suppress(ClusterError):
+                    self._ask(None, self._delete)
+            raise
+        return end
+
+    # What a face overrides
+
+    def observed(self) -> None:
+        """Something was observed, and the session continues."""
+
+    def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
+        """The session has ended. ``decision``: what happens to the job now; None: that is not decided yet."""
+
+    def report(self, end: SessionEnd, decision: StopDecision) -> None:
+        """The end is final, and the last lines are read."""
+
+    def mark(self) -> None:
+        """Note on the job that its end was reported."""
+
+    def read_workflow(self) -> Mapping[str, Any] | None:
+        """The workflow of the step; None if it is gone."""
+        return None
+
+    def suspend(self, by: str, *, suspend: bool) -> None:
+        """Suspend the job in the name of ``by``, or resume it."""
+
+    def suspended_by(self) -> str:
+        """Who suspended the job."""
+        return ""
+
+    # Commands and observations
+
+    def seen(self, problem: ClusterError | None = None) -> Seen:
+        """What is observed now; ``problem``: why the last command failed."""
+        monitor, last = self.monitor, self.monitor.watch.last
+        snapshot = monitor.snapshot
+        # The snapshot of a session that has ended stays as it is.
+        pods = pod_views(snapshot.job, monitor.watch.pods.values()) if monitor.decided else snapshot.pods
+        return Seen(
+            now=now(),
+            job=snapshot.job,
+            status=last.status,
+            pods=tuple(pods),
+            exists=monitor.watch.job is not None,
+            created=parse_time(last.stored["metadata"].get("creationTimestamp")),
+            suspended_by=self.suspended_by(),
+            signal=monitor.signal,
+            signals=monitor.signals,
+            workflow=self._workflow,
+            problem="" if problem is None else str(problem),
+            refused=isinstance(problem, Forbidden | NotFound),
+        )
+
+    def _carry_out(self, part: Generator[Command, Seen, T]) -> T:
+        try:
+            command = next(part)
+            while True:
+                problem = None
+                try:
+                    self._do(command)
+                except ClusterError as error:
+                    if command.do not in _BORNE and (command.do is not Do.DELETE or command.seconds is None):
+                        raise
+                    problem = error
+                command = part.send(self.seen(problem))
+                if command.do is Do.WAIT and not self.monitor.decided:
+                    self.observed()
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _do(self, command: Command) -> None:
+        monitor = self.monitor
+        match command:
+            case Command(Do.WAIT, seconds=seconds):
+                waits = [wait for wait in (seconds, self.tick) if wait is not None]
+                monitor.step(min(waits, default=None))
+            case Command(Do.DRAIN, signals=signals):
+                # Job and pods are watched apart: the end of the job may be known before that of its pods.
+                monitor.sync_pods()
+                run_in_thread(monitor.drain(signals), monitor.watch.take)
+            case Command(Do.DELETE, seconds=seconds):
+                self._ask(seconds, self._delete)
+            case Command(Do.SUSPEND | Do.RESUME as do, by=by, seconds=seconds):
+                self._ask(seconds, lambda: self.suspend(by, suspend=do is Do.SUSPEND))
+            case Command(Do.READ_WORKFLOW):
+                self._workflow = self.read_workflow()
+            case Command(Do.MARK):
+                self.mark()
+            case Command(Do.TELL, end=SessionEnd() as end, decision=decision):
+                self.tell(end, decision)
+            case Command(Do.REPORT, end=SessionEnd() as end, decision=StopDecision() as decision):
+                self.report(end, decision)
+
+    def _delete(self) -> None:
+        self.cluster.delete(self.job.resource, self.job.namespace, self.job.name, uid=self.job.uid)
+
+    def _ask(self, seconds: float | None, request: Callable[[], object]) -> None:
+        """Until the cluster has taken it; ClusterError when it does not in time."""
+        until_taken(request, Backoff() if seconds is None else Backoff(seconds, sleep=_short))
+
+
+def _short(seconds: float) -> None:
+    time.sleep(min(seconds, _PAUSE))
