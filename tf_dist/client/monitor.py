@@ -27,7 +27,7 @@ from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.controller.observability.signals import Signals
-from tf_dist.core.diagnostics.diagnose import diagnose
+from tf_dist.core.diagnostics.diagnose import diagnose, diagnose_logs
 from tf_dist.core.diagnostics.display_text import format_number, table_html
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
 from tf_dist.core.diagnostics.outcome import Outcome, with_observations
@@ -66,6 +66,11 @@ class JobSnapshot:
     def result(self) -> Progress:
         """What the job as a whole has come to: the leader's word counts first."""
         return combine_progress(self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(self.job))
+
+    @property
+    def logs(self) -> Mapping[str, tuple[str, ...]]:
+        """The last lines of each replica, by its name."""
+        return {str(replica): lines for replica, lines in self.tails.items()}
 
     def _repr_html_(self) -> str:
         metrics = sorted({name for progress in self.progress.values() for name in progress.metrics})
@@ -413,7 +418,7 @@ class JobMonitor:
             snapshot = snapshot.with_objects(job.status, list(self.watch.pods.values()), job.known_job)
         self.snapshot = snapshot
         self._view.show(snapshot, lines)
-        self._warn(snapshot)
+        self._warn(snapshot, lines)
         return bool(batch)
 
     def _note(self, batch: list[JobEvent]) -> None:
@@ -426,11 +431,17 @@ class JobMonitor:
                     self._warned |= {item.problem}
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
-    def _warn(self, snapshot: JobSnapshot) -> None:
-        """Say once what keeps a replica from starting: the user is the one to correct it."""
-        for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
-            if one.level is Level.WARNING and one.summary not in self._warned and one.category is not Category.FAILURE:
-                self._warned |= {one.summary}
+    def _warn(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
+        """Say once what keeps a replica from starting or from training well: the user is the one to correct it."""
+        logs: dict[str, list[str]] = {}
+        for some in lines:
+            if some.trains:
+                logs.setdefault(str(some.replica), []).extend(some.texts)
+        found = [(one.summary, one) for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now())]
+        found += [(one.resolution, one) for one in diagnose_logs(snapshot.job, logs)]  # once for all replicas
+        for key, one in found:
+            if one.level is Level.WARNING and key not in self._warned and one.category is not Category.FAILURE:
+                self._warned |= {key}
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
 
     def sync_pods(self) -> None:

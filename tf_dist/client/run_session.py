@@ -180,7 +180,7 @@ class Result:
     @property
     def logs(self) -> Mapping[str, tuple[str, ...]]:
         """The last lines of each replica (at most a thousand), by its name: ``result.logs["worker-0"]``."""
-        return {str(replica): lines for replica, lines in self.snapshot.tails.items()}
+        return self.snapshot.logs
 
     @property
     def restarts(self) -> Mapping[str, int]:
@@ -197,7 +197,7 @@ class Result:
         snapshot = self.snapshot
         if self.end is RunEnd.SIGNAL or outcome_kind(snapshot.status) is OutcomeKind.SUCCEEDED:
             return ()
-        return diagnose(snapshot.job, snapshot.status, snapshot.pods, self._at)
+        return diagnose(snapshot.job, snapshot.status, snapshot.pods, self._at, self.logs)
 
     def raise_for_outcome(self) -> Self:
         """Itself if the job succeeded; else JobFailed (JobEvicted, ImagePullFailed) or JobTimeout, with ``outcome``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,30 @@ def test_a_job_that_fails(tf_dist: Program) -> None:
     assert "worker-0 | out of luck" in found.stdout
     end = found.stdout.partition("\njob: ")[2]
     assert end.startswith("Failed\n")
-    assert "error: worker-0 exited with code 3\n    one\n    out of luck\n  what to do: " in end
+    assert end.endswith("error: worker-0 exited with code 3\n    one\n    out of luck\n")
     assert tf_dist.leftovers() == []
+
+
+def test_exception_of_a_program_is_the_first_line_under_the_error(tf_dist: Program) -> None:
+    tf_dist.write("train.py", "print('step=1')\ndef fit():\n    raise ValueError('no data')\nfit()\n")
+    found = tf_dist("run", tf_dist.write("job.yaml", tf_dist.job(f"exec {sys.executable} train.py")))
+    end = found.stdout.partition("error: worker-0 exited with code 1\n")[2].splitlines()
+    assert end[0] == "    ValueError: no data"
+    assert "train.py" in end[1]
+    assert "line 3, in fit" in end[1]
+    assert end[-1] == "      step=1"
+
+
+def test_script_with_windows_line_ends_is_named(tf_dist: Program) -> None:
+    script = tf_dist.folder / "train.sh"
+    script.write_bytes(b"#!/bin/sh\r\necho hello\r\n")
+    script.chmod(0o755)
+    job = tf_dist.job()
+    job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"] = ["./train.sh"]
+    found = tf_dist("run", tf_dist.write("job.yaml", job))
+    assert found.returncode == 1
+    assert "no such interpreter: '/bin/sh\\r'" in found.stdout
+    assert "what to do: the script has Windows line ends (CRLF)" in found.stdout
 
 
 def test_a_job_killed_by_a_signal_says_so(tf_dist: Program) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ON_FAILURE, START, ended, pod, replicas, running, v1_job, views, volcano_job
-from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
+from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose, diagnose_logs
 from tf_dist.core.model.job import Dependency
 from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Admission, Attempts, Failure, Phase, RestartBackoff, Status
@@ -39,7 +39,7 @@ def test_there_is_always_something_to_say(phase: Phase) -> None:
         (1, "Error", "ModuleNotFoundError: No module named 'numpy'", Category.COMMAND, "install it"),
         (139, "Error", "", Category.FAILURE, "native code"),
         (143, "Error", "", Category.EVICTION, "who deleted the pod"),
-        (3, "Error", "boom", Category.FAILURE, "end of its log"),
+        (3, "Error", "", Category.FAILURE, "tf-dist logs"),
         (134, "Error", "", Category.FAILURE, "SIGABRT"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_job_that_a_policy_has_aborted_can_be_resumed() -> None:
     for phase, resumes in ((Phase.ABORTED, True), (Phase.FAILED, False)):
         found = first(Status(phase=phase, reason="PodFailed", message="worker-0 exited with code 3", failure=failure))
         assert ("tf-dist resume" in found.resolution) is resumes
-        assert "end of its log" in found.resolution
+        assert "tf-dist logs" in found.resolution
 
 
 def test_a_suspended_job_has_not_failed() -> None:
@@ -268,3 +268,60 @@ def test_a_pod_that_no_scheduler_looks_at(age: int, scheduler: str, conditions: 
     one = diagnose(job, live(), views(found), START + age)[0]
     assert one.summary == said
     assert ("schedulerName" in one.resolution) == ("no scheduler" in said)
+
+
+KERAS_3 = (
+    "ValueError: To use this dataset, you need to pass this dataset to ClusterCoordinator.create_per_worker_dataset."
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("}) with an unsupported type (<class 'tensorflow.distribute.values.PerReplica'>) to a Tensor.", "tf_keras"),
+        (KERAS_3, "TF_USE_LEGACY_KERAS=1"),
+        ("AttributeError: `dense` is not available with Keras 3.", "TF_USE_LEGACY_KERAS=1"),
+        ("ModuleNotFoundError: No module named 'tf_keras'", "pip install tf_keras"),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "slirp4netns"),
+        ("/usr/bin/env: \u2018python\\r\u2019: No such file or directory", "Windows line ends"),
+        ("./train.sh: line 2: $'\\r': command not found", "Windows line ends"),
+        ("tensorboard: TensorBoard is not installed, missing implementation", "pip install tensorboard"),
+    ],
+)
+def test_known_line_of_a_failed_program_says_what_to_do(line: str, advice: str) -> None:
+    found = first(live(), pod(v1_job(), "worker-0", ended(1, "Error", line)))
+    assert advice in found.resolution
+
+
+def test_exception_is_the_first_line_of_the_evidence() -> None:
+    log = 'step=1\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: no'
+    failed = pod(v1_job(), "worker-0", ended(1, "Error", log))
+    found = first(live(), failed)
+    assert found.detail.splitlines()[:2] == ["ValueError: no", '  File "train.py", line 3, in <module>']
+    assert found.resolution == ""
+
+
+def test_longer_log_that_a_client_has_read_is_the_evidence() -> None:
+    job = v1_job()
+    failed = views(pod(job, "worker-0", ended(1, "Error", "the end of a tensor]]")))
+    found = diagnose(job, live(), failed, START, {"worker-0": ["KeyError: 'x'"]})[0]
+    assert found.detail == "KeyError: 'x'"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "line", "told"),
+    [
+        (1, "Could not find cuda drivers on your machine, GPU will not be used.", "asks for a GPU, and TensorFlow"),
+        (0, "Could not find cuda drivers on your machine, GPU will not be used.", ""),
+        (0, "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "asks for none"),
+        (0, "TensorBoard is not installed, missing implementation for `tf.summary.scalar`", "TensorBoard"),
+        (0, "Temporary failure in name resolution", "cannot resolve"),
+        (0, "a line like any other", ""),
+    ],
+)
+def test_line_of_a_program_that_goes_on_is_warned_of_once(gpus: int, line: str, told: str) -> None:
+    container = {"name": "tensorflow", "image": "i", "resources": {"limits": {"nvidia.com/gpu": gpus} if gpus else {}}}
+    job = v1_job(replace(replicas("Worker", 2), template={"spec": {"containers": [container]}}))
+    found = [*diagnose_logs(job, {"worker-0": [line], "worker-1": [line]})]
+    assert [one.level for one in found] == ([Level.WARNING] if told else [])
+    assert all(told in one.summary and one.summary.startswith("worker-0 ") for one in found)

@@ -135,7 +135,7 @@ class StepHost(SessionHost):
             return
         self._progress.show(snapshot.result, done=end.cause is EndCause.SUCCEEDED)
         if end.cause is EndCause.FAILED:
-            for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now()):
+            for one in diagnose(snapshot.job, snapshot.status, snapshot.pods, now(), snapshot.logs):
                 self._view.say("\n".join(filter(None, (f"{one.level}: {one.summary}", one.detail, one.resolution))))
         self._tell(values)
         checkpoint, mounts = snapshot.result.checkpoint, self._options.checkpoint_files

@@ -5,10 +5,13 @@ Categories are a contract: tools may rely on them, so they are added to and neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tf_dist.core.diagnostics.log_end import log_evidence
+from tf_dist.core.diagnostics.log_rules import known_failure, known_warnings
+from tf_dist.core.gang.resources.pod_requests import pod_requests
 from tf_dist.core.model.assignment import replica_difference_text
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import list_items, mapping
@@ -54,12 +57,40 @@ def pending_reasons(status: Status) -> Iterator[Diagnosis]:
         yield _reason_diagnosis(lost, f"it {failure.message}" if failure.event == Reason.PREEMPTED else failure.message)
 
 
-def diagnose(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> tuple[Diagnosis, ...]:
-    """The diagnoses of a job at this moment, most important first; never empty."""
+Logs = Mapping[str, Sequence[str]]
+"""The last lines of replicas, by their names, as far as a client has read them."""
+_NO_LOGS: Final[Logs] = {}
+
+
+def diagnose(
+    job: Job, status: Status, pods: tuple[PodView, ...], now: float, logs: Logs = _NO_LOGS
+) -> tuple[Diagnosis, ...]:
+    """The diagnoses of a job at this moment, most important first; never empty.
+
+    ``logs``: more than the ends of the logs that pods and status have of failed containers.
+    """
     s = read_context(job, status, Observed(now=now, pods=pods))
-    of_phase = _of_end(status) if status.phase not in LIVE else _of_life(s)
+    of_phase = _of_end(status, logs) if status.phase not in LIVE else _of_life(s, logs)
     found = [*_of_last_error(status), *_of_refusal(status), *of_phase]
-    return (*(found or [_all_well(s)]), *_of_disruptions(status))
+    known = {one.resolution for one in found}
+    warnings = (one for one in diagnose_logs(job, logs) if one.resolution not in known)
+    return (*(found or [_all_well(s)]), *_of_disruptions(status), *warnings)
+
+
+def diagnose_logs(job: Job, logs: Logs) -> Iterator[Diagnosis]:
+    """What lines of logs warn of, whatever becomes of the job; each warning once, of the first replica that has it."""
+    said = set[str]()
+    for replica, lines in logs.items():
+        for rule in known_warnings(lines, asks_for_gpu=_asks_for_gpu(job, replica)):
+            if rule.summary not in said:
+                said.add(rule.summary)
+                category = Category(rule.category)
+                yield Diagnosis(Level.WARNING, category, f"{replica} {rule.summary}", resolution=rule.resolution)
+
+
+def _asks_for_gpu(job: Job, replica: str) -> bool:
+    spec = job.spec(replica.rpartition("-")[0])
+    return spec is not None and "nvidia.com/gpu" in pod_requests(spec.pod_spec)
 
 
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
@@ -132,28 +163,31 @@ def _of_refusal(status: Status) -> Iterator[Diagnosis]:
         yield Diagnosis(level, Category.INVALID, status.refusal, resolution=Reason.INVALID_SPEC.row.advice)
 
 
-def _of_end(status: Status) -> Iterator[Diagnosis]:
+def _of_end(status: Status, logs: Logs) -> Iterator[Diagnosis]:
     if status.phase in (Phase.COMPLETING, Phase.COMPLETED):
         yield Diagnosis(Level.INFO, Category.SUCCEEDED, status.message)
     elif status.reason == Reason.SUSPENDED:
         yield _reason_diagnosis(Reason.SUSPENDED.row, status.message)
     else:
-        ended = _end(status)
-        again = f"; {Reason.SUSPENDED.row.advice}" if status.phase in STOPPED else ""
-        yield replace(ended, resolution=ended.resolution + again)
+        ended = _end(status, logs)
+        again = Reason.SUSPENDED.row.advice if status.phase in STOPPED else ""
+        yield replace(ended, resolution="; ".join(filter(None, (ended.resolution, again))))
 
 
-def _end(status: Status) -> Diagnosis:
+def _end(status: Status, logs: Logs) -> Diagnosis:
     failure = status.failure
     exit_ = Exit(failure.code, failure.reason, failure.message) if failure else None
+    said = _said(exit_, failure.replica if failure else "", logs)
     row = reason_row(status.reason)
-    category, advice = (row.category, row.advice_at_end or row.advice) if row.category else _of_exit(exit_)
+    category, advice = (row.category, row.advice_at_end or row.advice) if row.category else _of_exit(exit_, said)
     if status.reason == Reason.BACKOFF_LIMIT_EXCEEDED and failure is not None:
+        rule = known_failure("\n".join(said))
+        advice = rule.resolution if rule else advice
         if failure.event == Event.TASK_COMPLETED:
             advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or take it out"
         elif failure.event == Reason.REPLICA_SUCCEEDED:
             advice = Reason.REPLICA_SUCCEEDED.row.advice
-    detail = exit_.message if exit_ is not None and not exit_.never_runs else ""  # else the summary has it
+    detail = log_evidence(said) if exit_ is not None and not exit_.never_runs else ""  # else the summary has it
     return Diagnosis(Level.ERROR, category, status.message, detail, advice)
 
 
@@ -163,14 +197,17 @@ _KILLED: Final = 137
 _TERMINATED: Final = 143
 
 
-def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
+def _said(exit_: Exit | None, replica: str, logs: Logs) -> Sequence[str]:
+    """The end of a replica's log: what a client has read of it, else what the kubelet kept of it."""
+    message = exit_.message.splitlines() if exit_ is not None else []
+    return message if exit_ is None or exit_.start_failed else logs.get(replica) or message
+
+
+def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     if exit_ is None:
         return Category.FAILURE, "tf-dist logs shows what its replicas wrote"
-    if "ModuleNotFoundError" in exit_.message:
-        return (
-            Category.COMMAND,
-            "install it where the container runs (on this machine: with the Python of tf-dist)",
-        )
+    if (rule := known_failure("\n".join(said))) is not None:
+        return Category(rule.category), rule.resolution
     if exit_.out_of_memory:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
     if exit_.never_runs:
@@ -184,10 +221,12 @@ def _of_exit(exit_: Exit | None) -> tuple[Category, str]:
     if exit_.code == _SEGMENTATION:
         return Category.FAILURE, "it crashed in native code: try another TensorFlow build, or look for a core dump"
     name = signal_name(exit_.code)
-    return Category.FAILURE, f"it died of {name}" if name else "the end of its log says why"
+    if name:
+        return Category.FAILURE, f"it died of {name}"
+    return Category.FAILURE, "" if said else "tf-dist logs shows what its replicas wrote"
 
 
-def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
+def _of_life(s: ReconcileContext, logs: Logs) -> Iterator[Diagnosis]:
     job, status, facts = s.job, s.status, s.facts
     if status.admission is None:
         yield from pending_reasons(status)
@@ -196,7 +235,7 @@ def _of_life(s: ReconcileContext) -> Iterator[Diagnosis]:
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
-            yield from _of_pod(pod, s.now)
+            yield from _of_pod(pod, s.now, logs)
         if pod.replica not in facts.succeeded:
             yield from _of_sidecar(job, pod)
     for pod in facts.stale:
@@ -235,12 +274,12 @@ def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
 _SCHEDULER_SILENCE: Final = 30.0
 
 
-def _of_pod(pod: PodView, now: float) -> Iterator[Diagnosis]:
+def _of_pod(pod: PodView, now: float, logs: Logs) -> Iterator[Diagnosis]:
     who = str(pod.replica)
     if pod.phase is PodPhase.FAILED:
-        category, advice = _of_exit(pod.exit)
-        text = f"{who} {exit_text(pod.exit)}"
-        yield Diagnosis(Level.ERROR, category, text, pod.exit.message if pod.exit else "", advice)
+        said = _said(pod.exit, who, logs)
+        category, advice = _of_exit(pod.exit, said)
+        yield Diagnosis(Level.ERROR, category, f"{who} {exit_text(pod.exit)}", log_evidence(said), advice)
     elif pod.unschedulable:
         advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints, cordoned nodes"
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
@@ -282,12 +321,13 @@ def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     category, advice = _of_waiting(reason)
     evidence = message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
-        if pod.last_exit.start_failed:
-            category, advice = _of_exit(pod.last_exit)
+        said = pod.last_exit.message.splitlines()
+        if pod.last_exit.start_failed or known_failure(pod.last_exit.message):
+            category, advice = _of_exit(pod.last_exit, said)
         elif pod.last_exit.code == 0:
             advice = Reason.REPLICA_SUCCEEDED.row.advice
         often = f", {pod.ends} times" if pod.ends > 1 else ""
-        evidence = f"it {exit_text(pod.last_exit)}{often}; {message}\n{pod.last_exit.message}".strip()
+        evidence = f"it {exit_text(pod.last_exit)}{often}; {message}\n{log_evidence(said)}".strip()
     return Diagnosis(Level.WARNING, category, f"{pod.replica} waits: {stable_reason(reason)}", evidence, advice)
 
 

@@ -110,14 +110,29 @@ def exec_program(argv: list[str], env: dict[str, str]) -> NoReturn:
     for candidate in candidates:
         try:
             os.execve(candidate, argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        except (FileNotFoundError, NotADirectoryError) as error:
+            refused = refused or _without_interpreter(candidate, error)
         except OSError as error:
             refused = refused or error
     if refused is not None:
-        raise ContainerStartError(f'exec: "{program}": {refused.strerror}', NOT_EXECUTABLE)
+        code = NOT_FOUND if isinstance(refused, FileNotFoundError) else NOT_EXECUTABLE
+        raise ContainerStartError(f'exec: "{program}": {refused.strerror}', code)
     where = "no such file" if "/" in program else f"executable file not found in PATH ({path})"
     raise ContainerStartError(f'exec: "{program}": {where}', NOT_FOUND)
+
+
+def _without_interpreter(candidate: str, error: OSError) -> OSError | None:
+    """For a script that is there: what its first line names is not."""
+    try:
+        with open(candidate, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return None
+    if not first.startswith(b"#!"):
+        return None
+    interpreter = first[2:].rstrip(b"\n").decode(errors="replace").strip(" ")
+    error.strerror = f"no such interpreter: {interpreter!r} (in its first line)"
+    return error
 
 
 def run_probe(message: Message, spec: Message, main: int) -> NoReturn:

@@ -1,0 +1,87 @@
+"""The end of a log as evidence: the exception first, then its place, then the lines before it."""
+
+from __future__ import annotations
+
+from tf_dist.core.diagnostics.log_end import exception_line, log_evidence
+
+FRAMES = """\
+step=0 loss=0.9
+step=1 loss=0.8
+step=2 loss=0.7
+no luck today
+Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in <module>
+    model.fit(data)
+    ^^^^^^^^^^^^^^^
+  File "/home/me/.venv/lib/python3.11/site-packages/keras/src/utils/traceback_utils.py", line 122, in error_handler
+    raise e.with_traceback(filtered_tb) from None
+ValueError: shapes (3,) and (4,) differ
+""".splitlines()
+
+
+def test_exception_comes_first_then_own_frame_then_last_lines() -> None:
+    assert log_evidence(FRAMES).splitlines() == [
+        "ValueError: shapes (3,) and (4,) differ",
+        '  File "/home/me/train.py", line 9, in <module>',
+        "    model.fit(data)",
+        "its last lines:",
+        "  step=2 loss=0.7  (3 lines like this)",
+        "  no luck today",
+    ]
+    assert exception_line(FRAMES) == "ValueError: shapes (3,) and (4,) differ"
+
+
+def test_last_exception_of_a_chain_counts() -> None:
+    chained = [
+        *FRAMES[4:],
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/home/me/train.py", line 12, in <module>',
+        "    stop()",
+        "RuntimeError: stopped",
+    ]
+    assert log_evidence(chained).splitlines() == [
+        "RuntimeError: stopped",
+        '  File "/home/me/train.py", line 12, in <module>',
+        "    stop()",
+    ]
+
+
+def test_exception_that_python_ignored_at_exit_is_not_the_reason() -> None:
+    ignored = ["Exception ignored in: <function Pool.__del__ at 0x7f>", *FRAMES[4:-1], "OSError: closed"]
+    assert exception_line([*FRAMES, *ignored]) == "ValueError: shapes (3,) and (4,) differ"
+
+
+def test_frames_whose_beginning_was_cut_off_are_still_a_traceback() -> None:
+    assert log_evidence(FRAMES[5:]).splitlines()[0] == "ValueError: shapes (3,) and (4,) differ"
+
+
+def test_tensors_and_start_up_lines_of_libraries_are_left_out() -> None:
+    log = [
+        "I0000 00:00:1795799021.567839       2 port.cc:153] oneDNN custom operations are on.",
+        "2026-11-27 10:00:00.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] optimized",
+        "  0: <tf.Tensor: shape=(16, 4), dtype=float32, numpy=",
+        "array([[-0.95553464, -0.22487675,  0.04660891,  0.57685536],",
+        "       [ 0.62854356,  2.464634  ,  0.69748324, -0.6189198 ],",
+        "       [-2.0414138 ,  0.9798925 ,  0.10141366, -0.43349522]],",
+        "      dtype=float32)>",
+        "}) with an unsupported type (<class 'PerReplica'>) to a Tensor.",
+        f"weights {[[0.25] * 40] * 3}",
+    ]
+    assert log_evidence(log).splitlines() == [
+        "  0: <tf.Tensor: shape=(16, 4), dtype=float32, numpy=",
+        "}) with an unsupported type (<class 'PerReplica'>) to a Tensor.",
+        "weights [[0.25, 0.25, 0.25, 0.…]",
+    ]
+
+
+def test_log_without_exception_stays_as_it_is() -> None:
+    assert log_evidence(["one", "out of luck"]) == "one\nout of luck"
+    assert (log_evidence([]), exception_line(["one"])) == ("", "")
+
+
+def test_drawings_of_a_progress_bar_are_one_line() -> None:
+    bars = [f" {n}/100 {'━' * n}{'─' * (100 - n)} {n}s 10ms/step - loss: 0.{n}" for n in range(10, 60)]
+    assert len(log_evidence(bars).splitlines()) == 1

@@ -1,0 +1,116 @@
+"""The end of a replica's log as evidence of a failure: the exception, where it was raised, and the lines before it.
+
+Tensors, repeated lines and the start-up lines of TensorFlow's libraries are left out: they fill the end of most logs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+_LINES: Final = 10  # that are shown of a log whose exception is known
+_MORE_LINES: Final = 40  # that are shown of another one
+_LONGEST: Final = 300  # characters of a line
+_READ: Final = 4096  # characters of a line that are looked at
+
+_TRACEBACK: Final = re.compile(r"\s*Traceback \(most recent call last\):")
+_FRAME: Final = re.compile(r'\s+File "([^"]+)", line (\d+)(?:, in (.+))?')
+_IGNORED: Final = "Exception ignored in"  # at the end of a process; what follows is no reason
+_CHAINED: Final = re.compile(r"During handling of the above exception|The above exception was the direct cause")
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen ")
+_CARETS: Final = re.compile(r"\s*[~^]+\s*$")
+_NOISE: Final = re.compile(
+    r"[IW]\d{4} \d\d:\d\d:\d\d|[IW]0000 00:00:\d|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] "
+    r"|WARNING: All log messages before absl|To enable the following instructions: "
+)
+# What is left of a line of a printed array when its numbers are taken out.
+_ARRAY_WORDS: Final = re.compile(
+    r"(?:tf\.Tensor|array)\(|(?:dtype|shape|numpy)=[\w.()<>, ]*|\b(?:nan|inf|e)\b|[\d\s.,eE+\-\[\]()>'…]"
+)
+_NUMBERS_IN_BRACKETS: Final = re.compile(r"(\[+[\d\s.,eE+\-\[\]]{20})[\d\s.,eE+\-\[\]naif]{20,}\]")
+_VARIABLE: Final = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[━─╸╺=>.]{3,}")
+
+
+@dataclass(slots=True)
+class _Traceback:
+    """One traceback of a log; ``exception`` is "" until its last line has come."""
+
+    ignored: bool
+    frames: list[str] = field(default_factory=list)
+    source: dict[str, str] = field(default_factory=dict)
+    exception: str = ""
+
+    @property
+    def place(self) -> Iterator[str]:
+        """The innermost frame outside installed packages, and its line of source."""
+        own = [frame for frame in self.frames if (found := _FRAME.match(frame)) and not _LIBRARY.search(found[1])]
+        for frame in (own or self.frames)[-1:]:
+            yield f"  {frame.strip()}"
+            if source := self.source.get(frame):
+                yield f"    {source.strip()}"
+
+
+def log_evidence(lines: Sequence[str]) -> str:
+    """What the end of a log says about a failure, most important first."""
+    raised, others = _read(lines)
+    shown = [_shortened(line) for line in others if not (_is_array(line) or _NOISE.match(line))]
+    if raised is None:
+        return "\n".join(_folded(shown)[-_MORE_LINES:])
+    rest = _folded(line for line in shown if line.strip())[-_LINES:]
+    before = ["its last lines:", *(f"  {line}" for line in rest)] if rest else []
+    return "\n".join([_shortened(raised.exception), *raised.place, *before])
+
+
+def exception_line(lines: Sequence[str]) -> str:
+    """``ValueError: …``: the first line of the exception that ended a program; "" if the log has none."""
+    raised, _ = _read(lines)
+    return _shortened(raised.exception) if raised is not None else ""
+
+
+def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
+    """The last traceback of a log, and the lines that belong to none."""
+    last: _Traceback | None = None
+    now: _Traceback | None = None
+    others: list[str] = []
+    ignored = False
+    for line in lines:
+        if _TRACEBACK.match(line) or (now is None and _FRAME.match(line)):
+            now = _Traceback(ignored)
+            ignored = False
+            if _TRACEBACK.match(line):
+                continue
+        if now is None:
+            ignored = line.startswith(_IGNORED)
+            if not ignored and not _CHAINED.match(line):
+                others.append(line)
+        elif _FRAME.match(line):
+            now.frames.append(line)
+        elif line[:1].isspace() or not line:
+            if now.frames and not _CARETS.match(line):
+                now.source.setdefault(now.frames[-1], line)
+        else:
+            now.exception = line
+            last = last if now.ignored else now
+            now = None
+    return last, others
+
+
+def _is_array(line: str) -> bool:
+    return ("[" in line or "]" in line or "dtype=" in line) and not _ARRAY_WORDS.sub("", line)
+
+
+def _shortened(line: str) -> str:
+    text = _NUMBERS_IN_BRACKETS.sub(r"\1…]", line[:_READ]) if "[" in line else line
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _folded(lines: Iterable[str]) -> list[str]:
+    """The lines, of several in a row that differ in their numbers only the last, with their count."""
+    folded: list[tuple[str, str, int]] = []
+    for line in lines:
+        shape = _VARIABLE.sub("0", line)
+        often = folded.pop()[2] + 1 if folded and folded[-1][0] == shape and line.strip() else 1
+        folded.append((shape, line, often))
+    return [f"{line}  ({often} lines like this)" if often > 1 else line for _, line, often in folded]

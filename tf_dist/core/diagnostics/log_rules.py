@@ -1,0 +1,135 @@
+"""What is known about lines that programs print: what they mean, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal
+
+
+class Gpus(StrEnum):
+    """Which replicas a rule is about."""
+
+    ANY = "any"
+    ASKED = "asked"
+    NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRule:
+    """What a text in a log means."""
+
+    texts: tuple[str, ...]
+    """One of them is in the log."""
+    category: Literal["command", "configuration"]
+    """The category of the diagnosis."""
+    summary: str
+    """What follows the name of the replica in a warning."""
+    resolution: str
+    """What helps."""
+    ends: bool = True
+    """Whether a program usually ends by it: then it is the reason of a failure, and no warning while the job runs."""
+    gpus: Gpus = Gpus.ANY
+    """Whether the replica has to ask for a GPU, or for none."""
+
+
+_LEGACY_KERAS: Final = (
+    "set TF_USE_LEGACY_KERAS=1 in env of the container, install tf_keras there (pip install tf_keras), and use "
+    "tf.keras, not import keras: docs/your-script.md"
+)
+
+LOG_RULES: Final = (
+    LogRule(
+        texts=("values.PerReplica'>) to a Tensor",),
+        category="command",
+        summary="trains a model of Keras 3 with MultiWorkerMirroredStrategy, which Keras 3 does not support",
+        resolution=f"Keras 3 does not support MultiWorkerMirroredStrategy: {_LEGACY_KERAS}",
+    ),
+    LogRule(
+        texts=("pass this dataset to ClusterCoordinator.create_per_worker_dataset",),
+        category="command",
+        summary="calls model.fit of Keras 3 with ParameterServerStrategy, which Keras 3 does not support",
+        resolution=f"model.fit of Keras 3 does not support ParameterServerStrategy; write the loop, or {_LEGACY_KERAS}",
+    ),
+    LogRule(
+        texts=("is not available with Keras 3",),
+        category="command",
+        summary="uses tf.layers, which Keras 3 does not have",
+        resolution=f"Keras 3 has no tf.layers: {_LEGACY_KERAS}",
+    ),
+    LogRule(
+        texts=("No module named 'tf_keras'", "requires `tf_keras` package", "`tf_keras` package to be installed"),
+        category="command",
+        summary="needs the package tf_keras",
+        resolution="TF_USE_LEGACY_KERAS=1 needs tf_keras where the container runs: pip install tf_keras (with "
+        "tensorflow-cpu: pip install --no-deps tf_keras)",
+    ),
+    LogRule(
+        texts=("TensorBoard is not installed", "No module named 'tensorboard'"),
+        category="command",
+        summary="writes summaries, and TensorBoard is not installed",
+        resolution="install it where the container runs: pip install tensorboard",
+        ends=False,
+    ),
+    LogRule(
+        texts=("ModuleNotFoundError",),
+        category="command",
+        summary="misses a Python module",
+        resolution="install it where the container runs (on this machine: with the Python of tf-dist)",
+    ),
+    LogRule(
+        texts=("Temporary failure in name resolution",),
+        category="configuration",
+        summary="cannot resolve the name of another machine",
+        resolution="on this machine pods have no way out without slirp4netns: install it, or tf-dist run --network "
+        "shared; on a cluster, see its DNS and its NetworkPolicies",
+        ends=False,
+    ),
+    LogRule(
+        # As env, bash, dash and this machine's kubelet print the carriage return.
+        texts=(
+            "\\r': No such file",
+            "\\r\u2019: No such file",
+            "\\r': command not found",
+            "\r: not found",
+            "\r: bad interpreter",
+            "^M: bad interpreter",
+            "\\r' (in its first line)",
+        ),
+        category="command",
+        summary="runs a script with Windows line ends",
+        resolution="the script has Windows line ends (CRLF): sed -i 's/\\r$//' FILE",
+    ),
+    LogRule(
+        texts=("Could not find cuda drivers", "failed call to cuInit", "Cannot dlopen some GPU libraries"),
+        category="configuration",
+        summary="asks for a GPU, and TensorFlow sees none",
+        resolution="see that the image has tensorflow[and-cuda] (tensorflow-cpu sees no GPU), and that its CUDA fits "
+        "the driver of the node (nvidia-smi)",
+        ends=False,
+        gpus=Gpus.ASKED,
+    ),
+    LogRule(
+        texts=("CUDA_ERROR_NO_DEVICE",),
+        category="configuration",
+        summary="sees no GPU, as it asks for none",
+        resolution='ask for one: resources.limits "nvidia.com/gpu": 1',
+        ends=False,
+        gpus=Gpus.NOT_ASKED,
+    ),
+)
+
+
+def known_failure(text: str) -> LogRule | None:
+    """The first rule that the end of a failed program's log matches."""
+    return next((rule for rule in LOG_RULES if any(one in text for one in rule.texts)), None)
+
+
+def known_warnings(lines: Sequence[str], *, asks_for_gpu: bool) -> Iterator[LogRule]:
+    """The rules that lines of a running program match, of those by which it does not end."""
+    text = "\n".join(lines)
+    skipped = Gpus.NOT_ASKED if asks_for_gpu else Gpus.ASKED
+    for rule in LOG_RULES:
+        if not rule.ends and rule.gpus is not skipped and any(one in text for one in rule.texts):
+            yield rule
