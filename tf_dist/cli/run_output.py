@@ -18,6 +18,7 @@ from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
 from tf_dist.client.run_session import Result, RunEnd
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, visible_text
+from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import disruption_counts
 from tf_dist.core.model.status import outcome_kind
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _TF_DIST: Final = "tf-dist"
 _REFRESH: Final = 0.25
-_SPOKEN: Final = ("step", "loss", "accuracy")
+_SPOKEN: Final = ("epoch", "step", "loss", "accuracy")
 
 
 def view_of(job: Job, *, data_wanted: bool) -> JobView:
@@ -108,14 +109,19 @@ class LiveView:
                 f"[{STATE_STYLES.get(row.state, 'default')}]{row.state}[/]",
                 row.node,
                 str(row.restarts or ""),
-                *(format_number(progress.metrics.get(name)) for name in metrics),
+                *(_metric(progress, name) for name in metrics),
                 "" if last_line_at is None else f"{int(now - last_line_at)}s ago",
             )
         return table
 
 
+def _metric(progress: Progress, name: str) -> str:
+    text = format_number(progress.metrics.get(name))
+    return f"{text}/{progress.keras.epochs}" if name == "epoch" and progress.keras and progress.keras.epochs else text
+
+
 def _metrics(snapshot: JobSnapshot) -> tuple[str, ...]:
-    """Step, loss and accuracy, and one more if the job reports others only."""
+    """Epoch, step, loss and accuracy, and one more if the job reports others only."""
     spoken = {name for progress in snapshot.progress.values() for name in progress.metrics}
     known = tuple(name for name in _SPOKEN if name in spoken or name in ("step", "loss"))
     return known if spoken & set(_SPOKEN) or not spoken else (*known, min(spoken))

@@ -78,7 +78,8 @@ _BAR = "\x1b[1m7/7\x1b[0m \x1b[32m━━━━━━━━━━\x1b[0m\x1b[37m\
         ("60000/60000 [====] - 3s 50us/sample - loss: 0.2 - acc: 0.9", {"loss": 0.2, "acc": 0.9}),
         ("7/7 - 0s - loss: 0.72 - accuracy: 0.43 - 81ms/epoch - 12ms/step", {"loss": 0.72, "accuracy": 0.43}),
         (" - 3s - loss: 0.2 - val_loss: 0.3", {"loss": 0.2, "val_loss": 0.3}),
-        ("Epoch 3/10", {}),
+        ("Epoch 3/10", {"epoch": 3}),
+        ("Epoch 3 of 10 is a long one", {}),
         ("Epoch 3: val_loss improved from 0.31 to 0.29, saving model to /m/3.keras", {}),
         ("Epoch 3: ReduceLROnPlateau reducing learning rate to 0.0001.", {}),
         # the history and the logs of an epoch, as they are printed
@@ -298,3 +299,46 @@ def test_the_leaders_word_counts_first() -> None:
 def test_a_line_of_a_megabyte_costs_little() -> None:
     assert Progress().after("a" * (1 << 20) + "=1") == Progress()
     assert Progress().after("=" * (1 << 20)) == Progress()
+
+
+def keras_lines(epochs: int, *, batches: int = 10, first: int = 1) -> list[str]:
+    lines = []
+    for epoch in range(first, epochs + 1):
+        lines.append(f"Epoch {epoch}/{epochs}")
+        lines += [
+            f"{done}/{batches} {'━' * done} 1s 38ms/step - loss: 0.{epoch}{done}" for done in range(1, batches + 1)
+        ]
+    return lines
+
+
+def after_each(lines: list[str]) -> Progress:
+    progress = Progress()
+    for line in lines:
+        progress = progress.after(line)
+    return progress
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("lines", "epoch", "step"),
+    [
+        (keras_lines(3), 3, 30),
+        (keras_lines(12)[:-4], 12, 117 - 1),
+        ([*keras_lines(2), "Epoch 3/10"], 3, 20),
+        ([*keras_lines(3), "4/4 ━━━━ 0s 3ms/step - loss: 0.5"], 3, 30),  # of model.evaluate
+        ([*keras_lines(3), *keras_lines(9, first=5)[:11]], 5, 50),  # restarted, from a checkpoint
+        ([*keras_lines(3), *keras_lines(3)[:5]], 1, 4),  # restarted, from the beginning
+        (["step=500 loss=0.5", *keras_lines(3)], 3, 500),
+    ],
+)
+def test_reads_epoch_and_step_of_keras(lines: list[str], epoch: int, step: int, together: bool) -> None:
+    progress = Progress().after_all(lines) if together else after_each(lines)
+    assert (progress.metrics["epoch"], progress.metrics["step"]) == (epoch, step)
+    assert progress.keras is not None
+
+
+def test_epochs_of_unknown_length_have_no_step() -> None:
+    progress = after_each(["Epoch 2/5", "7/Unknown 1s 38ms/step - loss: 0.5"])
+    assert dict(progress.metrics) == {"epoch": 2, "loss": 0.5}
+    assert progress.keras is not None
+    assert progress.keras.epochs == 5

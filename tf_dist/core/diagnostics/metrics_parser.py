@@ -31,6 +31,8 @@ _END: Final = (
 )
 _PAIR: Final = re.compile(rf"(?<![\w|./?&$=@%~+-])([A-Za-z_][\w|/-]*)[ \t]*=[ \t]*({_NUMBER}){_END}(?![ \t]+# )")
 _KERAS_LINE: Final = re.compile(r"\s*(?:(?:Epoch )?\d+/(?:\d+|Unknown)(?=[ \[])|-? ?\d+m?s )")
+_KERAS_EPOCH: Final = re.compile(r"\s*Epoch (\d{1,9})(?:/(\d{1,9}))?\s*$")
+_KERAS_BATCH: Final = re.compile(r"\s*(\d{1,9})/(\d{1,9})(?=[ \[])")
 _KERAS_PAIR: Final = re.compile(rf"(?<= - )([A-Za-z_][\w|/-]*): ({_NUMBER})(?= - |\s*$)")
 _DICT: Final = re.compile(
     rf"""(?<![\w"'])[{{]\s*["'][\w|/ -]+["']:\s*(?:{_NUMBER}|\[[^\[\]{{}}"']*\])"""
@@ -83,6 +85,32 @@ _WORDS: Final = re.compile(r"[_|/-]")
 
 
 @dataclass(frozen=True, slots=True)
+class KerasProgress:
+    """How far ``model.fit`` of Keras is, by the lines that it prints."""
+
+    epoch: int
+    """The epoch that runs, from 1 on."""
+    epochs: int = 0
+    """How many there will be; 0: it does not say so."""
+    batches: int = 0
+    """Batches of an epoch; 0 until one has ended."""
+    step: int = 0
+    """Batches so far, of all epochs."""
+
+    @classmethod
+    def at_epoch(cls, before: KerasProgress | None, epoch: int, epochs: int) -> KerasProgress:
+        """At the line that begins an epoch. One that is not a later one begins another training."""
+        batches = before.batches if before is not None and epoch > before.epoch else 0
+        return cls(epoch, epochs, batches, (epoch - 1) * batches)
+
+    def at_batch(self, done: int, batches: int) -> KerasProgress:
+        """At a progress bar; that of an evaluation, which has other batches, is no progress."""
+        if self.batches not in (0, batches):
+            return self
+        return replace(self, batches=batches, step=(self.epoch - 1) * batches + done)
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What a replica's lines have said so far."""
 
@@ -92,6 +120,8 @@ class Progress:
     """The last checkpoint it named."""
     result: str = ""
     """The value of a ``@task.tfjob`` function, as JSON."""
+    keras: KerasProgress | None = None
+    """How far ``model.fit`` is, if that is what the replica runs."""
     quoting: Literal["", "source", "traceback"] = ""
     """What the next indented lines quote, if they quote something; a traceback ends with the line after them."""
 
@@ -123,7 +153,7 @@ class Progress:
 
     def _read(self, line: str) -> Self:
         if "=" not in line and ": " not in line:
-            return self
+            return self._after_epoch(line) if "Epoch " in line else self
         plain = _last_drawing(line)
         found = (
             [next(filter(None, groups)) for groups in _CHECKPOINT.findall(plain[:_LONGEST])]
@@ -131,10 +161,29 @@ class Progress:
             else []
         )
         checkpoint = next((path for path in reversed(found) if path != "None"), self.checkpoint)
-        metrics = bounded({**self.metrics, **read}) if (read := dict(_metrics(plain))) else self.metrics
+        read = dict(_metrics(plain))
+        keras = self.keras
+        if keras is not None and read and (batch := _KERAS_BATCH.match(plain)):
+            keras = keras.at_batch(int(batch[1]), int(batch[2]))
+            read |= self._position(keras)
+        metrics = bounded({**self.metrics, **read}) if read else self.metrics
         if not read and checkpoint == self.checkpoint:
             return self
-        return replace(self, metrics=metrics, checkpoint=checkpoint)
+        return replace(self, metrics=metrics, checkpoint=checkpoint, keras=keras)
+
+    def _after_epoch(self, line: str) -> Self:
+        found = _KERAS_EPOCH.match(_last_drawing(line))
+        if found is None:
+            return self
+        keras = KerasProgress.at_epoch(self.keras, int(found[1]), int(found[2] or 0))
+        return replace(self, metrics=bounded({**self.metrics, **self._position(keras)}), keras=keras)
+
+    def _position(self, keras: KerasProgress) -> dict[str, float]:
+        """Epoch and step as metrics. A program that prints a step of its own is right about it."""
+        counted = float(self.keras.step) if self.keras is not None else 0.0
+        said = self.metrics.get("step")
+        step = {} if said not in (None, counted) or (said is None and not keras.step) else {"step": float(keras.step)}
+        return {"epoch": float(keras.epoch), **step}
 
 
 def _distinct(lines: Sequence[str]) -> Sequence[str]:
@@ -144,7 +193,7 @@ def _distinct(lines: Sequence[str]) -> Sequence[str]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, line in enumerate(lines):
-        if "=" in line or ": " in line:
+        if "=" in line or ": " in line or "Epoch " in line:
             if "most recent call" in line or 'File "' in line or "Warning: " in line:
                 return lines
             shape = _ANY_NUMBER.sub("0", line) if len(line) <= _LONGEST else line
@@ -164,10 +213,11 @@ def combine_progress(parts: Iterable[Progress]) -> Progress:
     """Merge progress: every metric from the first part that has it, so put the leader first."""
     metrics: dict[str, float] = {}
     checkpoint = result = ""
+    keras = None
     for part in parts:
         metrics = {**metrics, **part.metrics, **metrics}
-        checkpoint, result = checkpoint or part.checkpoint, result or part.result
-    return Progress(bounded(metrics), checkpoint, result)
+        checkpoint, result, keras = checkpoint or part.checkpoint, result or part.result, keras or part.keras
+    return Progress(bounded(metrics), checkpoint, result, keras)
 
 
 def _last_drawing(line: str) -> str:
