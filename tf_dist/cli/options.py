@@ -137,14 +137,15 @@ class ListFormat(StrEnum):
 
 
 class TextFormat(StrEnum):
-    """Text for people, or JSON for programs."""
+    """Text for people, or JSON or YAML for programs."""
 
     JSON = "json"
+    YAML = "yaml"
     TEXT = "text"
 
 
 ListOutput = Annotated[ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")]
-TextOutput = Annotated[TextFormat, typer.Option("--output", "-o", help="text or json.")]
+TextOutput = Annotated[TextFormat, typer.Option("--output", "-o", help="text, json or yaml.")]
 
 
 class Level(StrEnum):

@@ -164,14 +164,15 @@ def _cell(text: str, width: int, style: str) -> str:
 
 def data(form: str, objects: Any) -> None:
     """JSON or YAML for programs; several YAML documents for a list."""
-    if form == "json":
-        import json
+    import json
 
-        line(json.dumps(objects, indent=2, default=str))
+    text = json.dumps(objects, indent=2, default=str)
+    if form == "json":
+        line(text)
     else:
         from tf_dist.client.yaml_files import to_yaml
 
-        write(to_yaml(objects))
+        write(to_yaml(json.loads(text)))
 
 
 def write_files(files: Mapping[str, str], folder: Path, hint: str) -> None:

@@ -41,8 +41,8 @@ def validate(
 
     bundle = load_job_files(files, strict=True)
     valid = not (bundle.problems if strict else bundle.errors)
-    if form is options.TextFormat.JSON:
-        output.data("json", _validation_report(bundle, valid))
+    if form is not options.TextFormat.TEXT:
+        output.data(form.value, _validation_report(bundle, valid))
     else:
         _show_valid(bundle)
     if not valid:

@@ -56,15 +56,15 @@ def down() -> None:
 
 @app.command()
 def status(
-    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="text or json.")] = options.TextFormat.TEXT,
+    form: options.TextOutput = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
     """Show where the local cluster is and how it separates pods. Exits with 75 when none is running."""
     from tf_dist.local import daemon_control
 
     endpoint = daemon_control.daemon_status()
-    if form is options.TextFormat.JSON:
-        output.data("json", {"running": endpoint is not None, **(_report(endpoint) if endpoint else {})})
+    if form is not options.TextFormat.TEXT:
+        output.data(form.value, {"running": endpoint is not None, **(_report(endpoint) if endpoint else {})})
     elif endpoint is None:
         output.line("no local cluster is running (tf-dist local up starts one)")
     else:

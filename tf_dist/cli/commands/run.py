@@ -49,7 +49,7 @@ def run(
         typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, in place of the one that FILE names."),
     ] = None,
     driver: options.Driver = DriverChoice.AUTO,
-    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text or json.")] = (
+    form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text, json or yaml.")] = (
         options.TextFormat.TEXT
     ),
     strict: options.Strict = False,
@@ -101,7 +101,7 @@ def run(
         timeout=limit,
     )
     request.refuse_idle()
-    kept, view = "", partial(view_of, entry.job, data_wanted=form is options.TextFormat.JSON)
+    kept, view = "", partial(view_of, entry.job, data_wanted=form is not options.TextFormat.TEXT)
     if settings is not None and keep:
         kept = _folder(entry)
         settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
@@ -186,8 +186,8 @@ def _summarise(result: Result, form: options.TextFormat, kept: str) -> int:
     from tf_dist.cli import output
     from tf_dist.cli.run_output import run_exit_code, run_report, show_summary
 
-    if form is options.TextFormat.JSON:
-        output.data("json", run_report(result, kept))
+    if form is not options.TextFormat.TEXT:
+        output.data(form.value, run_report(result, kept))
     else:
         show_summary(result, kept)
     return run_exit_code(result)
