@@ -51,8 +51,14 @@ def test_a_job_from_submit_to_delete(client: Client) -> None:
     stored = client.submit(job("echo hello; echo accuracy=0.5", workers=2))
     done = client.wait(stored, timeout=SECONDS)
     assert done.outcome is not None
-    assert (done.outcome.kind, done.state) == (OutcomeKind.SUCCEEDED, "Succeeded")
+    assert (done.outcome.kind, done.state, done.outcome.metrics) == (
+        OutcomeKind.SUCCEEDED,
+        "Succeeded",
+        {"accuracy": 0.5},
+    )
     found = client.get(stored.name)
+    assert found.outcome == done.outcome
+    assert client.snapshot(found).result.metrics == {"accuracy": 0.5}
     assert [one.uid for one in client.list() if one.name == stored.name] == [found.uid] == [stored.uid]
     assert [finding.category for finding in client.explain(found)] == ["succeeded"]
     assert {event.about for event in client.events(found)} >= {f"tfjob/{stored.name}"}
@@ -73,6 +79,9 @@ def test_a_failure_is_an_outcome_of_one_wait_and_an_error_of_another(client: Cli
     with pytest.raises(JobFailed) as caught:
         client.wait(stored.shown, until="succeeded", timeout=SECONDS)
     assert caught.value.outcome.exit_code == 3
+    failed = client.get(stored).outcome
+    assert failed is not None
+    assert failed.log == "why"
     (finding,) = client.explain(stored)
     assert "worker-0" in f"{finding.summary} {finding.detail}"
 

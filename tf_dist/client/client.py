@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.job_display import view_of
+from tf_dist.client.log_ends import observed_outcome, read_log_ends
 from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, LogLines, log_opener, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
@@ -149,13 +150,20 @@ class Client:
         return (found.summary, found.resolution) if found else None
 
     def get(self, job: JobReference) -> StoredJob:
-        """The job as it is now; NotFound names what is near, or says that another one has its name by now."""
+        """The job as it is now; NotFound names what is near, or says that another one has its name by now.
+
+        Its ``outcome`` has the metrics and the checkpoint that the log of its leader ends with, while that is there.
+        """
         if isinstance(job, str):
-            return find_job(self.cluster, job, self.namespace)
+            return self._observed(find_job(self.cluster, job, self.namespace))
         found = StoredJob(job.resource, self.cluster.get(job.resource, job.namespace, job.name))
         if found.uid != job.uid:
             raise NotFound(f"{job.shown} has been deleted, and made anew", hint="get it by its name")
-        return found
+        return self._observed(found)
+
+    def _observed(self, job: StoredJob) -> StoredJob:
+        """The job, whose ``outcome`` is to read what it has printed, when it is asked for."""
+        return job.observed_by(partial(observed_outcome, self.cluster, job))
 
     def list(self, *, all_namespaces: bool = False, labels: str = "") -> JobList:
         """The jobs of the namespace, or of all, with these labels (``team=vision``); a notebook shows a table."""
@@ -201,7 +209,7 @@ class Client:
         """
         found, goal = self._found(job), wait_goal(until)
         (reached,) = wait_for(self.cluster, [found], goal, timeout, _silent)
-        return reached or found
+        return self._observed(reached or found)
 
     def follow(self, job: JobReference, *, timeout: float | None = None, show: bool = True) -> Result:
         """Look on until a job has ended, or for ``timeout`` seconds: its ``Result``, as ``run`` returns it.
@@ -222,7 +230,7 @@ class Client:
 
         goal = wait_goal(until)
         found = await asyncio.to_thread(self._found, job)
-        return await wait_on_loop(self.cluster, found, goal, timeout) or found
+        return self._observed(await wait_on_loop(self.cluster, found, goal, timeout) or found)
 
     def logs(
         self,
@@ -318,13 +326,21 @@ class Client:
         Each has ``level``, ``category`` (a word that stays the same), ``summary``, ``detail`` and ``resolution``.
         """
         found = self.get(job)
-        problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods_of(self.cluster, found)))
+        pods = pods_of(self.cluster, found)
+        try:
+            logs = read_log_ends(self.cluster, found, pods).logs
+        except InvalidJob:  # its spec is none, which is the first problem
+            logs = {}
+        problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods, logs))
         return (*problems, *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
-        """A job and the state of each replica, as of now; a notebook shows a table. InvalidJob if its spec is none."""
+        """A job, the state of each replica and what the leader has printed, as of now; a notebook shows a table.
+
+        InvalidJob if the job's spec is none.
+        """
         found = self.get(job)
-        return JobSnapshot(found.job).with_objects(found.status, pods_of(self.cluster, found))
+        return read_log_ends(self.cluster, found, pods_of(self.cluster, found))
 
     def scale(self, job: JobReference, workers: int) -> StoredJob:
         """Give a job another number of workers; the same object if it has it already.

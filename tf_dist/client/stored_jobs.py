@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
@@ -27,7 +28,7 @@ from tf_dist.core.model.job import Job, ReplicaId, Role, replica_id
 from tf_dist.core.model.pods import pod_views
 from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import STOPPED, Phase, Status, display_phase
-from tf_dist.core.model.status_codec import displayed_status, stored_status
+from tf_dist.core.model.status_codec import FIELD, displayed_status, stored_status
 from tf_dist.core.podbuilder.services import has_headless_names
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_accepted_spec
@@ -57,6 +58,8 @@ class StoredJob:
     _job: Job | None = field(default=None, init=False, compare=False, repr=False)
     _status: Status | None = field(default=None, init=False, compare=False, repr=False)
     _spec: StoredSpec | None = field(default=None, init=False, compare=False, repr=False)
+    _observe: Callable[[Outcome], Outcome] | None = field(default=None, init=False, compare=False, repr=False)
+    _outcome: Outcome | None = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
     def known(cls, resource: Resource, stored: Object, job: Job | None) -> Self:
@@ -104,10 +107,22 @@ class StoredJob:
         """Its state in one word."""
         return display_phase(self.status)
 
+    def observed_by(self, observe: Callable[[Outcome], Outcome]) -> Self:
+        """Itself; ``observe`` adds to its outcome what its replicas have printed."""
+        object.__setattr__(self, "_observe", observe)
+        return self
+
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended, or was stopped; None while it goes on."""
-        return job_outcome(self.status)
+        """How it ended, or was stopped; None while it goes on.
+
+        With metrics, checkpoint and the end of a log where a client has got the job and its logs are still there.
+        """
+        found = self._outcome or job_outcome(self.status)
+        if found is not None and self._outcome is None and self._observe is not None:
+            found = self._observe(found)
+            object.__setattr__(self, "_outcome", found)
+        return found
 
     @property
     def worker_bounds(self) -> tuple[int, int] | None:
@@ -156,15 +171,17 @@ class JobList(list[StoredJob]):
         return jobs_html(self)
 
 
-def find_problems(job: StoredJob, pods: list[Object]) -> tuple[Diagnosis, ...]:
-    """What there is to say about a job with these raw pods, most important first."""
+def find_problems(
+    job: StoredJob, pods: list[Object], logs: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[Diagnosis, ...]:
+    """What there is to say about a job with these raw pods and ends of logs, most important first."""
     newer = diagnose_newer_format(stored_status(job.stored))
     if deletion := diagnose_deletion(job.stored):
         return deletion  # nothing reconciles it any more, so its status says how it was
     if manager := external_manager(job.stored):
         return (diagnose_managed_elsewhere(manager),)
     try:
-        return (*newer, *diagnose(job.job, job.status_now, pod_views(job.job, pods), now()))
+        return (*newer, *diagnose(job.job, job.status_now, pod_views(job.job, pods), now(), logs))
     except InvalidJob as error:
         return (*newer, diagnose_unreadable(error))
 
@@ -380,8 +397,15 @@ def now() -> float:
 
 
 def summary(job: StoredJob) -> dict[str, Any]:
-    """What ``-o json`` shows of a job: the object itself."""
-    return {"apiVersion": job.resource.api_version, "kind": job.resource.kind, **job.stored}
+    """What ``-o json`` shows of a job: the object itself, and in its outcome what its replicas have printed."""
+    shown = {"apiVersion": job.resource.api_version, "kind": job.resource.kind, **job.stored}
+    outcome = job.outcome
+    if outcome is None or not (outcome.metrics or outcome.checkpoint):
+        return shown
+    printed = {name: outcome.document()[name] for name in ("metrics", "checkpoint")}
+    status = stored_status(job.stored)
+    ours = mapping(status.get(FIELD))
+    return {**shown, "status": {**status, FIELD: {**ours, "outcome": {**mapping(ours.get("outcome")), **printed}}}}
 
 
 JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
@@ -389,7 +413,6 @@ JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
 
 def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
     """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, format and message instead of the reason."""
-    from tf_dist.core.model.status_codec import FIELD, stored_status
     from tf_dist.core.model.timestamps import parse_time
 
     status = job.status

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,29 @@ def test_a_job_from_submit_to_delete(local: Program) -> None:
     gone = local("get", job)
     assert gone.returncode == 2
     assert f"there is no job {job} in namespace default" in gone.stderr
+
+
+def test_shows_metrics_of_a_submitted_job_while_its_log_is_there(local: Program) -> None:
+    job = submitted(local, "echo step=3 accuracy=0.9; echo checkpoint=/models/7; echo TensorBoard is not installed")
+    local("wait", job, "--timeout", "180s")
+    status = local("describe", job).stdout.partition("\nStatus\n")[2].partition("\n\n")[0]
+    facts = dict(line.strip().split(": ", 1) for line in status.splitlines())
+    assert [facts[name].strip() for name in ("accuracy", "step", "checkpoint")] == ["0.9000", "3", "/models/7"]
+    outcome = json.loads(local("get", job, "-o", "json").stdout)["status"]["tfDist"]["outcome"]
+    assert (outcome["metrics"], outcome["checkpoint"]) == ({"step": 3, "accuracy": 0.9}, "/models/7")
+    described = json.loads(local("describe", job, "-o", "json").stdout)
+    assert described["job"]["status"]["tfDist"]["outcome"]["metrics"]["accuracy"] == 0.9
+    assert "warning: worker-0 writes summaries, and TensorBoard is not installed" in local("explain", job).stdout
+    found = yaml.safe_load(local("explain", job, "-o", "yaml").stdout)
+    assert (found["state"], found["findings"][1]["category"]) == ("Succeeded", "command")
+
+
+def test_explains_a_failed_job_by_its_exception(local: Program) -> None:
+    (local.folder / "fails.py").write_text("def fit():\n    raise ValueError('no data')\nfit()\n")
+    job = submitted(local, f"exec {sys.executable} fails.py")
+    local("wait", job, "--timeout", "180s")
+    lines = local("explain", job).stdout.splitlines()
+    assert lines[1:3] == ["error: worker-0 exited with code 1", "    ValueError: no data"]
 
 
 def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:

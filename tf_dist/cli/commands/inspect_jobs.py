@@ -13,6 +13,7 @@ from tf_dist.cli.output import STATE_STYLES
 if TYPE_CHECKING:
     from tf_dist.client.client import Client
     from tf_dist.client.stored_jobs import ClusterEvent, StoredJob
+    from tf_dist.core.diagnostics.metrics_parser import Progress
     from tf_dist.core.model.pods import PodView
 
 
@@ -112,6 +113,7 @@ def describe(
 
     from tf_dist.cli.findings import show_findings
     from tf_dist.client.client import Client
+    from tf_dist.client.log_ends import read_log_ends
     from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, leader_problems, summary
     from tf_dist.core.model.pods import pod_views
     from tf_dist.errors import InvalidJob
@@ -120,10 +122,15 @@ def describe(
     job = client.get(name)
     raw = client.pods(job)
     events = events_of(client.cluster, job, raw)
-    found = (*leader_problems(client.cluster, [job]), *find_problems(job, raw))
-    if form is options.TextFormat.JSON:
+    try:
+        seen = read_log_ends(client.cluster, job, raw)
+    except InvalidJob:
+        seen = None
+    problems = find_problems(job, raw, seen.logs if seen else {})
+    found = (*leader_problems(client.cluster, [job]), *problems)
+    if form is not options.TextFormat.TEXT:
         findings = [asdict(one) for one in found]
-        output.data("json", {"job": summary(job), "pods": raw, "events": events, "diagnosis": findings})
+        output.data(form.value, {"job": summary(job), "pods": raw, "events": events, "diagnosis": findings})
         return
     try:
         pods: tuple[PodView, ...] | None = pod_views(job.job, raw)
@@ -131,7 +138,7 @@ def describe(
     except InvalidJob:  # there is no spec to go by
         pods = None
         output.line(output.styled(job.shown, "bold"))
-    _status(job, "; ".join(str(one) for one in client.leaders([job]) if one.holder))
+    _status(job, "; ".join(str(one) for one in client.leaders([job]) if one.holder), seen.result if seen else None)
     _conditions(job)
     if pods is not None:
         _replicas(job, pods)
@@ -174,8 +181,8 @@ def _spec(job: StoredJob) -> None:
     )
 
 
-def _status(job: StoredJob, leader: str) -> None:
-    from tf_dist.core.diagnostics.display_text import format_duration
+def _status(job: StoredJob, leader: str, progress: Progress | None) -> None:
+    from tf_dist.core.diagnostics.display_text import format_duration, format_number
     from tf_dist.core.model.pods import disruption_counts
     from tf_dist.core.model.status import display_phase
     from tf_dist.core.model.timestamps import format_time
@@ -198,6 +205,8 @@ def _status(job: StoredJob, leader: str) -> None:
             ("Restarted", spent),
             ("Disrupted", disruption_counts(status.disruptions)),
             ("Controller", leader),
+            *((name, format_number(value)) for name, value in sorted(progress.metrics.items() if progress else ())),
+            ("checkpoint", progress.checkpoint if progress else ""),
         ]
     )
 
@@ -267,10 +276,10 @@ def explain(
     job = client.get(name)
     found = client.explain(job)
     leader = next((one for one in client.leaders([job]) if one.holder), None)
-    if form is options.TextFormat.JSON:
+    if form is not options.TextFormat.TEXT:
         led = {"holder": leader.holder, "lease": str(leader.lease)} if leader else None
         findings = [asdict(one) for one in found]
-        output.data("json", {"name": job.name, "state": job.state, "leader": led, "findings": findings})
+        output.data(form.value, {"name": job.name, "state": job.state, "leader": led, "findings": findings})
         return
     output.line(f"{output.styled(job.shown, 'bold')} is {job.state}.")
     show_findings(found)

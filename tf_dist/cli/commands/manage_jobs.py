@@ -85,13 +85,13 @@ def wait(
     state, limit = wait_goal(goal, "--for"), options.parse_seconds(timeout)
     client = Client(kubeconfig, context, local=local, namespace=namespace)
     found = _jobs(client, jobs, missing_ok=state == "deleted")
-    as_json = form is options.TextFormat.JSON
+    as_data = form is not options.TextFormat.TEXT
     try:
-        report = output.note if as_json else output.line
+        report = output.note if as_data else output.line
         wait_for(client.cluster, found, state, limit, report, check=state == "finished")
     finally:
-        if as_json:
-            output.data("json", [_outcome(client, job) for job in found])
+        if as_data:
+            output.data(form.value, [_outcome(client, job) for job in found])
 
 
 def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list[StoredJob]:
@@ -111,6 +111,7 @@ def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list
 
 def _outcome(client: Client, job: StoredJob) -> dict[str, Any]:
     """What -o json says of a job; its outcome is null while it goes on, and where the cluster cannot be asked."""
+    from tf_dist.client.log_ends import observed_outcome
     from tf_dist.client.wait import outcome_now
     from tf_dist.errors import ClusterError
 
@@ -119,7 +120,7 @@ def _outcome(client: Client, job: StoredJob) -> dict[str, Any]:
         outcome = outcome_now(client.cluster, job)
     except ClusterError as error:
         return {**names, "outcome": None, "error": str(error)}
-    return {**names, "outcome": outcome.document() if outcome else None}
+    return {**names, "outcome": observed_outcome(client.cluster, job, outcome).document() if outcome else None}
 
 
 def scale(
