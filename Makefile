@@ -1,6 +1,6 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
-.PHONY: help install images manifests demo demo-job demo-argo docs test test-slow test-stack test-faults test-packages \
+.PHONY: help install images manifests reference demo demo-job demo-argo docs site-pictures test test-slow test-stack test-faults test-packages \
 	test-clients test-airflow-lines test-newest-python test-control-plane test-node test-cluster test-containers test-all \
 	mutants lint check bench soak fault-mutants nightly clean
 
@@ -31,10 +31,14 @@ images: ## Build the images: tf-dist (IMAGE=...), and the one that the examples 
 
 HELM ?= $(shell .ci/helm)
 RENDER = $(HELM) template tf-dist deploy/chart --kube-version 1.31
-manifests: .venv/installed ## Write what is made from other files: the chart's definitions, and deploy/*.yaml from the chart
+manifests: .venv/installed ## Write what is made from other files: definitions, deploy/*.yaml, and the reference pages
 	$(BIN)/python -m tools.definitions
 	$(RENDER) --namespace tf-dist-system --set createNamespace=true > deploy/tf-dist.yaml
 	$(RENDER) --namespace my-namespace --set 'namespaces={my-namespace},crds.enabled=false' > deploy/tf-dist-namespaced.yaml
+	$(BIN)/python -m docs.generator
+
+reference: .venv/installed ## Write the reference pages of docs/ from docstrings, help texts and tables
+	$(BIN)/python -m docs.generator
 
 demo: .venv/installed ## Retrain a digit classifier in Airflow: train, evaluate, promote
 	$(BIN)/python examples/airflow/demo.py digits_retrain
@@ -106,6 +110,10 @@ check: lint test ## All that has to pass
 docs: .venv/docs-installed ## Build the documentation: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
+site-pictures: docs ## Open the site without a network in Chromium, and take pictures of it: site-pictures/
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright
+	$(BIN)/python -m docs.generator.pictures site
+
 bench: .venv/installed ## Measure; writes benchmarks/results.json and docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
@@ -125,4 +133,4 @@ nightly: test-slow test-stack fault-mutants ## What takes hours, with seeds that
 	$(BIN)/python -m tests.mutation --seed $(CI_SEED)
 
 clean: ## Remove what was made
-	rm -rf .venv dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants
+	rm -rf .venv dist build site site-pictures .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .mutants

@@ -25,6 +25,11 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
+def type_(argument: Argument) -> str:
+    """The type of an argument. A bar would end the cell of a table."""
+    return code(argument.type.replace(" | ", " or "))
+
+
 def prose(text: str) -> str:
     """A docstring's text: its double backquotes are one here, and what looks like a tag is none."""
     parts = re.split(r"(``?[^`]+``?)", text)
@@ -48,7 +53,7 @@ def argument_table(owner: str, arguments: Iterable[Argument], texts: dict[str, s
     rows = [
         (
             code(one.name),
-            code(one.type),
+            type_(one),
             "required" if one.default is None else code(one.default),
             _own(texts[one.name]),
         )

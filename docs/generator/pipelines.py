@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from docs.generator import source
-from docs.generator.markdown import argument_table, code, paragraphs, prose, table
+from docs.generator.markdown import argument_table, code, paragraphs, prose, table, type_
 from docs.generator.source import Argument, Undocumented
 from tf_dist.airflow.provider import get_provider_info
 from tf_dist.airflow.task_options import OPTIONS
@@ -123,7 +123,11 @@ def argo() -> str:
         found = source.function(path, name)
         parts.append(f"## {name}\n\n" + paragraphs(_doc(found)))
         rows = [
-            (code(one.name), code(one.type), "required" if one.default is None else code(one.default))
+            (
+                code(one.name),
+                type_(one),
+                "required" if one.default is None else code(one.default),
+            )
             for one in source.arguments(found)
         ]
         if rows:

@@ -57,6 +57,7 @@ class TFJob:
     :param on_eviction: what follows when pods are taken away: ``restart`` (by its own policies), ``requeue``, ``fail``,
         ``fallback``; ``on_preemption``: when the gang is preempted.
     :param namespace: where it goes; "": where the one who submits it says.
+    :param labels: labels of the job; ``annotations``: annotations of the job.
     :param pod: further fields of every pod's spec; ``container``: of every container; ``run_policy``: of the job.
     """
 

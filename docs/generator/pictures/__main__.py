@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-from docs.generator.pictures import airflow, argo, house, queues, simulator, terminal
+from docs.generator.pictures import airflow, argo, house, job, queues, simulator, site, terminal
 
 PICTURES: Mapping[str, Callable[[], None]] = {
     "house": house.plan,
+    "job": job.journey,
     "run": terminal.run,
     "queues": queues.use,
     "simulator": simulator.compare,
     "argo": argo.workflow,
     "airflow": airflow.pages,
+    "site": site.take,
 }
 
 
