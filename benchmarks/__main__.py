@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME…]``: measure the rows whose names start so (all without a name), and write the page.
 
 Each benchmark runs in a process of its own. ``python -m benchmarks docs`` measures nothing: it judges ``results.json``
-by the targets of today, and writes ``docs/benchmarks.md`` from it.
+by the targets of today, and writes the pages from it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from benchmarks import (
     store,
 )
 from benchmarks.measure import BENCHMARKS, Benchmark, Row, judged, machine, probe
-from benchmarks.page import GROUPS, page, shown
+from benchmarks.page import GROUPS, details, page, shown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs" / "benchmarks.md"
+DETAILS = ROOT / "docs" / "reference" / "benchmarks.md"
 MODULES = (  # which register their benchmarks
     driver,
     deciding,
@@ -63,7 +64,7 @@ def main(wanted: list[str]) -> int:
     """1 if a target was missed or a benchmark failed, 2 for an unknown name."""
     if wanted == ["docs"]:
         RESULTS.write_text(dumped(merged(rows(), stored(), [])))
-        PAGE.write_text(page(stored()))
+        write_pages()
         return 0
     if wanted[:1] == ["--in-this-process"]:
         return measure(BENCHMARKS[int(wanted[1])], Path(wanted[2]))
@@ -79,11 +80,17 @@ def main(wanted: list[str]) -> int:
             continue
         found = [row for row in taken(one) if row["name"] in names]
         RESULTS.write_text(dumped(merged(rows(), stored(), found)))
-        PAGE.write_text(page(stored()))
+        write_pages()
         for row in found:
             print(shown(row), flush=True)
             good = good and row.get("met") is not False and "failed" not in row
     return 0 if good else 1
+
+
+def write_pages() -> None:
+    """Both pages of the documentation, from the file."""
+    PAGE.write_text(page(stored()))
+    DETAILS.write_text(details(stored()))
 
 
 def stored() -> list[Stored]:

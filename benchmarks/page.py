@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md``, written from the rows of ``results.json``."""
+"""``docs/benchmarks.md`` and ``docs/reference/benchmarks.md``, written from the rows of ``results.json``."""
 
 from __future__ import annotations
 
@@ -8,34 +8,74 @@ from typing import Any, Final
 
 from benchmarks.measure import PROBE_QUIET
 
-_WIDTH: Final = 40  # characters of the longest bar
 GROUPS: Final = {
     "reconcile": "The decision for one job",
-    "driver": "The driver",
-    "place": "Placement alone",
-    "admit": "Admission alone",
-    "preempt": "Preemption alone",
-    "gang": "Quotas alone",
+    "driver": "The controller",
+    "place": "Search for nodes",
+    "admit": "Admission, without a controller",
+    "preempt": "Preemption, without a controller",
+    "gang": "Quotas, without a controller",
     "store": "The embedded cluster",
     "client": "The client",
     "cli": "The command line",
     "run": "tf-dist run",
-    "controller": "The controller's process",
+    "controller": "The end of the controller's process",
     "argo": "The launcher of an Argo step",
     "airflow": "The triggerer of Airflow",
     "api": "Against a real API server",
     "simulate": "Policies on a virtual clock",
 }
-_HEAD: Final = f"""# Benchmarks
+_SUMMARY: Final = (  # a row, one of its peers, and a sentence with both figures
+    (
+        "driver.decide_100k",
+        "1,000 waiting",
+        "A controller admits a new job in {value} while 100,000 gangs wait, and in {peer} while 1,000 do.",
+    ),
+    (
+        "api.gang8_unscheduled",
+        "the same objects, by 16 threads and no driver",
+        "On a real API server it creates {value}; 16 threads that only write the same objects create {peer}.",
+    ),
+    (
+        "airflow.cpu",
+        "the Kubernetes provider's",
+        "1,000 deferred jobs cost Airflow's triggerer {value}; with the Kubernetes provider's operator, {peer}.",
+    ),
+    (
+        "simulate.philly_slowdown",
+        "EASY",
+        "On a trace like Philly's, the mean slowdown of jobs is {value}; with EASY backfilling, {peer}.",
+    ),
+    (
+        "simulate.storm_stuck",
+        "kube-scheduler, pod by pod",
+        "Of 200 gangs that arrive at once, {value} never finish; with kube-scheduler pod by pod, {peer}.",
+    ),
+)
+_HEAD: Final = """# Benchmarks
 
-Written by `python -m benchmarks docs` from `benchmarks/results.json`, which is what `make bench` writes. Each benchmark
-runs in a process of its own. *Value* is the median of the runs, *worst* the worst of them. A *peer* was measured in the
-same process in the same minute, on the same input, unless its row says what differs. A target is a bound for the value,
-or for its ratio to a peer; **missed** is said in the table. What one thread computes is timed in its processor time, so
-that other work on the machine does not count; what waits for processes, disks or servers, by the clock. What others
-publish about themselves was never measured here: it stands apart, with its conditions.
+"""
+_READING: Final = """
+A *peer* was measured in the same process in the same minute, on the same input. A target limits the value, or its
+ratio to a peer. [Every row](reference/benchmarks.md) has a description, the worst run, and the conditions of the
+measurement. Differences smaller than the spread between runs mean nothing: the time of an admission does not depend
+on the number of waiting gangs, so it may even be shorter with 100,000 of them than with 1,000.
 
-*Probe* is how fast the machine was just before and just after: milliseconds for 100,000 numbers through a heap, about
+`make bench` measures on your machine; it writes `benchmarks/results.json`, and this page from it.
+"""
+_DETAILS: Final = f"""# Rows of the benchmarks
+
+You want to know what a row of [the benchmarks](../benchmarks.md) measures, and under which conditions:
+
+```console
+$ make bench
+```
+
+Each benchmark runs in a process of its own. *Value* is the median of the runs. Work of one thread is measured in
+processor time, so that other work on the machine does not count. Waits for processes, disks and servers are measured
+by the clock. A row's description says where its peer differs.
+
+*Probe* is the speed of the machine directly before and after: milliseconds for 100,000 numbers through a heap, about
 {PROBE_QUIET} on the quiet machine for which targets in seconds were set. *Load* is the load average of one minute
 before. A commit with a `+` had changes that were not committed.
 """
@@ -60,37 +100,53 @@ def number(value: float) -> str:
 
 
 def page(found: Sequence[Stored]) -> str:
-    """The whole page."""
+    """The page of the site: a summary against peers, then a table for each group."""
     measured = [row for row in found if "value" in row]
     missed = [row["name"] for row in measured if row["met"] is False]
     held = sum(row["met"] is True for row in measured)
-    parts = [_HEAD, f"{len(measured)} of {len(found)} rows are measured; {held} targets are met, {len(missed)} missed"]
-    parts[-1] += f": {', '.join(f'`{name}`' for name in missed)}.\n" if missed else ".\n"
+    counts = f"{len(measured)} of {len(found)} rows are measured. {held} targets are met, {len(missed)} missed"
+    parts = [_HEAD + _summary(measured) + _READING]
+    parts.append(counts + (f": {', '.join(f'`{name}`' for name in missed)}.\n" if missed else ".\n"))
     for group, members in groupby(found, key=lambda row: row["name"].partition(".")[0]):
         parts.append(_group(GROUPS[group], list(members)))
-    parts += [_published(measured), _not_measured(found), _conditions(measured)]
+    parts += [_published(measured), _not_measured(found)]
     return "\n".join(part for part in parts if part)
 
 
+def details(found: Sequence[Stored]) -> str:
+    """The page of the reference: what each row measures, and when and where it was measured."""
+    parts = [_DETAILS]
+    for group, members in groupby(found, key=lambda row: row["name"].partition(".")[0]):
+        lines = [f"## {GROUPS[group]}\n", "| | worst (runs) | what is measured |", "|---|---:|---|"]
+        for row in members:
+            worst = f"{number(row['worst'])} {row['unit']} ({row['runs']})" if "value" in row else ""
+            text = f"{_cell(row['measures'])} {_cell(row.get('note', ''))}".strip()
+            lines.append(f"| `{row['name']}` | {worst} | {text} |")
+        parts.append("\n".join(lines) + "\n")
+    parts.append(_conditions([row for row in found if "value" in row]))
+    return "\n".join(parts)
+
+
+def _summary(measured: Iterable[Stored]) -> str:
+    rows = {row["name"]: row for row in measured}
+    lines = []
+    for name, peer, sentence in _SUMMARY:
+        if name in rows and peer in rows[name]["peers"]:
+            unit = "" if rows[name]["unit"] in ("times", "gangs") else f" {rows[name]['unit']}"
+            value, other = number(rows[name]["value"]), number(rows[name]["peers"][peer])
+            lines.append(f"- {sentence.format(value=value + unit, peer=other + unit)}\n")
+    return "".join(lines)
+
+
 def _group(title: str, members: Sequence[Stored]) -> str:
-    measured = [row for row in members if "value" in row]
-    lines = [
-        f"## {title}\n",
-        "| | value | worst (runs) | target | | what is measured |",
-        "|---|---:|---:|---:|---|---|",
-    ]
+    lines = [f"## {title}\n", "| | value | peers | target | |", "|---|---:|---|---|---|"]
     for row in members:
         if "value" not in row:
-            lines.append(f"| `{row['name']}` | | | | not measured | {_cell(row['measures'])} |")
+            lines.append(f"| `{row['name']}` | | | | not measured |")
             continue
         met = {None: "", True: "met", False: "**missed**"}[row["met"]]
-        lines.append(
-            f"| `{row['name']}` | {number(row['value'])} {row['unit']} | {number(row['worst'])} ({row['runs']}) "
-            f"| {_target(row)} | {met} | {_cell(row['measures'])} {_cell(row['note'])} |".replace("  |", " |")
-        )
-    bars = [_bars(row) for row in measured if row["peers"]]
-    if bars:
-        lines += ["", "```text", "\n\n".join(bars), "```"]
+        peers = "; ".join(f"{number(value)}: {_cell(name)}" for name, value in row["peers"].items())
+        lines.append(f"| `{row['name']}` | {number(row['value'])} {row['unit']} | {peers} | {_target(row)} | {met} |")
     return "\n".join(lines) + "\n"
 
 
@@ -102,25 +158,12 @@ def _target(row: Stored) -> str:
     if not target["of"]:
         return f"{sign} {number(target['bound'])}"
     peer = row["peers"].get(target["of"])
-    return f"{number(row['value'] / peer) if peer else '?'} × {target['of']} ({sign} {target['bound']:g})"
-
-
-def _bars(row: Stored) -> str:
-    """The value and its peers as bars on one scale that begins at nought."""
-    values = {row["name"]: row["value"], **row["peers"]}
-    longest = max(abs(value) for value in values.values()) or 1.0
-    better = "less is better" if row["better"] == "lower" else "more is better"
-    lines = [f"{row['name']} in {row['unit']}, {better}"]
-    for name, value in values.items():
-        label = "tf-dist" if name == row["name"] else name
-        bar = "█" * round(_WIDTH * abs(value) / longest) or "▏"
-        lines.append(f"  {label:<44} {bar} {number(value)}")
-    return "\n".join(lines)
+    return f"{number(row['value'] / peer) if peer else '?'} × the peer ({sign} {target['bound']:g})"
 
 
 def _published(measured: Iterable[Stored]) -> str:
     found = [f"| `{row['name']}` | {_cell(row['published'])} |" for row in measured if row["published"]]
-    title = "## Published by others, not measured here\n\n| beside | what, and under which conditions |\n|---|---|\n"
+    title = "## Published by others, not reproduced by us\n\n| row | figure and conditions |\n|---|---|\n"
     return title + "\n".join(found) + "\n" if found else ""
 
 

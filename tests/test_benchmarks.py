@@ -10,7 +10,7 @@ import pytest
 
 import benchmarks.__main__ as command
 from benchmarks.measure import Benchmark, Measured, Row, Target, met
-from benchmarks.page import page, shown
+from benchmarks.page import details, page, shown
 
 WHEN = {"commit": "abc", "date": "2026-01-01 00:00 UTC", "load": 0.1, "heap_ms": [50, 52], "python": "3.11", "cpus": 2}
 STORED = command.stored()
@@ -27,8 +27,9 @@ def measured(of: Row, figure: Measured, **where: Any) -> dict[str, Any]:
 TABLE = [row("cli.a", target=Target(10)), row("cli.b"), row("store.c")]
 
 
-def test_the_page_is_written_from_the_results() -> None:
+def test_pages_are_written_from_results() -> None:
     assert command.PAGE.read_text() == page(STORED), "run python -m benchmarks docs"
+    assert command.DETAILS.read_text() == details(STORED), "run python -m benchmarks docs"
 
 
 def test_every_row_is_in_the_results_once_with_its_conditions_or_the_reason_why_not() -> None:
@@ -133,21 +134,27 @@ def test_a_failed_check_is_no_figure(tmp_path: Path) -> None:
     ]
 
 
-def test_the_page_says_what_is_missed_and_what_is_not_measured() -> None:
+def test_pages_show_missed_targets_peers_and_what_is_not_measured() -> None:
     missed = measured(TABLE[0], Measured(11, {"by hand": 22}, "Two of it."))
     published = row("driver.d", target=Target(0.5, of="by hand"), published="Others: 5 ms on their machine.")
-    found = page(
-        [measured(published, Measured(3, {"by hand": 10})), missed, command.not_measured(TABLE[2], "no server")]
-    )
+    rows = [measured(published, Measured(3, {"by hand": 10})), missed, command.not_measured(TABLE[2], "no server")]
+    found = page(rows)
     assert "1 targets are met, 1 missed: `cli.a`" in found
-    assert "| `cli.a` | 11 ms | 11 (1) | ≤ 10 | **missed** | From here to there. Two of it. |" in found
-    assert "| `driver.d` | 3 ms | 3 (1) | 0.3 × by hand (≤ 0.5) | met | From here to there. |" in found
-    assert "tf-dist" + " " * 38 + "█" * 20 + " 11\n" in found
-    assert "by hand" + " " * 38 + "█" * 40 + " 22\n" in found
+    assert "| `cli.a` | 11 ms | 22: by hand | ≤ 10 | **missed** |" in found
+    assert "| `driver.d` | 3 ms | 10: by hand | 0.3 × the peer (≤ 0.5) | met |" in found
     assert "- `store.c`: no server" in found
     assert "| `driver.d` | Others: 5 ms on their machine. |" in found
-    assert "| `cli.a` | 2026-01-01 00:00 UTC | abc | 50 to 52 | 0.1 | 3.11 | 2 |" in found
+    described = details(rows)
+    assert "| `cli.a` | 11 ms (1) | From here to there. Two of it. |" in described
+    assert "| `cli.a` | 2026-01-01 00:00 UTC | abc | 50 to 52 | 0.1 | 3.11 | 2 |" in described
     assert "MISSED" in shown(missed)
+
+
+def test_summary_has_figures_of_rows_and_their_peers() -> None:
+    waits = row("simulate.storm_stuck")
+    found = page([measured(waits, Measured(0, {"kube-scheduler, pod by pod": 180})) | {"unit": "gangs"}])
+    assert "- Of 200 gangs that arrive at once, 0 never finish; with kube-scheduler pod by pod, 180.\n" in found
+    assert page(STORED).count("\n- ") >= 5
 
 
 def test_an_unknown_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
