@@ -24,7 +24,8 @@ def _commands(program: str) -> list[tuple[str, ...]]:
     """Every command of that program in a console block, without its comment."""
     found = set()
     for page in PAGES:
-        for line in re.findall(rf"^(?:\$ )?({program} .*)$", page.read_text(), flags=re.MULTILINE):
+        text = page.read_text().replace("\\\n", "")
+        for line in re.findall(rf"^\$ ({program} .*)$", text, flags=re.MULTILINE):
             found.add(tuple(shlex.split(re.split(r" (?:\||&&) ", line)[0], comments=True)))
     return sorted(found)
 
@@ -101,7 +102,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(navigation) == sorted(pages)
 
 
-EXPLAIN = ("architecture.md", "benchmarks.md", "differences.md", "testing.md")
+EXPLAIN = ("architecture.md", "benchmarks.md", "differences.md", "differences-volcano.md", "testing.md")
 GUIDES = [p for p in sorted(DOCS.rglob("*.md")) if p.name not in EXPLAIN and p.parent.name != "decisions"]
 
 

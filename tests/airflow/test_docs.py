@@ -1,4 +1,4 @@
-"""The code of docs/airflow.md works as it stands."""
+"""The code of docs/airflow.md works as it is."""
 
 from __future__ import annotations
 

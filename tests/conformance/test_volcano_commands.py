@@ -2,7 +2,7 @@
 
 Sources: ``pkg/controllers/job/state/*.go`` with ``state/job_state_test.go`` (which action leads from where to where,
 and whether it counts as a retry), ``processNextCommand`` (the event; it is consumed), ``pkg/cli/util/util.go`` (what
-``vcctl`` makes). Where tf-dist differs on purpose the row says so; see docs/differences.md.
+``vcctl`` makes). Where tf-dist differs on purpose the row says so; see docs/differences-volcano.md.
 """
 
 from __future__ import annotations

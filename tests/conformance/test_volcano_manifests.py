@@ -17,7 +17,7 @@ from tf_dist.core.model.job import Role, TFConfigStyle
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob
 
-JOBS = Path(__file__).parents[2] / "docs" / "jobs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "volcano-jobs.md"
 
 
 def task(name: str, replicas: int = 1, **more: Any) -> Doc:
@@ -126,7 +126,7 @@ def test_a_job_that_is_refused_where_its_problem_is_with_the_reason_in_the_docs(
     with pytest.raises(InvalidJob) as caught:
         parse(document)
     assert [problem.path for problem in caught.value.problems] == [path]
-    assert f"`{path.rpartition('.')[2].partition('[')[0]}`" in JOBS.read_text()
+    assert f"`{path.rpartition('.')[2].partition('[')[0]}`" in PAGE.read_text()
 
 
 def test_the_tensorflow_plugin_of_the_design():

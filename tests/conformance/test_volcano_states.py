@@ -2,7 +2,7 @@
 
 ``pkg/controllers/job/job_state_test.go`` says where a job is led from each phase; what a Command does in each of them
 is in ``test_volcano_commands``. ``test/e2e/jobseq`` and ``test/e2e/jobp`` say through which phases a job goes. Where
-tf-dist differs on purpose the row says so; see docs/differences.md.
+tf-dist differs on purpose the row says so; see docs/differences-volcano.md.
 """
 
 from __future__ import annotations

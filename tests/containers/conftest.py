@@ -140,11 +140,12 @@ class Namespace:
         until(lambda: not left(), 60, every=0.5)
 
 
-def written(*beginning: str, page: str = "install.md") -> list[str]:
-    """The commands of a page of docs/ that begin so, one after the other."""
-    lines = re.findall(r"^\$ (.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+def written(*beginning: str, pages: Sequence[str] = ("install.md", "remove.md")) -> list[str]:
+    """The commands of these pages of docs/ that begin so, one after the other."""
+    text = "".join((ROOT / "docs" / page).read_text() for page in pages)
+    lines = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
     found = [next((line for line in lines if line.startswith(begin)), "") for begin in beginning]
-    assert all(found), f"docs/{page} has no longer {beginning}"
+    assert all(found), f"{pages} have no longer {beginning}"
     return [re.sub(r"my-registry/tf-dist:\S+", IMAGE, line) for line in found]
 
 

@@ -1,5 +1,5 @@
-"""Argo itself, with real containers: shipped workflows as docs/argo.md has them, each to its end, and what becomes of a
-job when its step is stopped, suspended, lost or evicted."""
+"""Argo itself, with real containers: shipped workflows run as the pages about Argo describe, until they end. Jobs whose
+step is stopped, suspended, lost or evicted."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def argo(installed: Namespace) -> Iterator[Namespace]:
 
 
 class Workflows:
-    """A namespace with what docs/argo.md has a user apply, and workflows in it."""
+    """A namespace with what the pages about Argo have a user apply, and workflows in it."""
 
     def __init__(self, space: Namespace, folder: Path) -> None:
         self.space, self.folder = space, folder
 
     def by_the_docs(self, *beginning: str) -> None:
-        """The commands of docs/argo.md that begin so, in this namespace."""
-        for command in written(*beginning, page="argo.md"):
+        """The commands of the pages about Argo that begin so, in this namespace."""
+        for command in written(*beginning, pages=("argo.md", "argo-in-production.md")):
             here = command.replace("my-workflows", str(self.folder)).replace("research", self.space.name)
             self.space.run("sh", "-ec", here.replace("my-registry/digits:1", TRAINER))
 

@@ -25,6 +25,8 @@ _KINDS = (
 # They concern the administrator's registry and checkout, or Helm, which tests/helm tries.
 _NOT_OF_THE_CLUSTER = ("docker ", "make images", "git ", "helm ")
 _NEXT = "tf-dist:next"
+# In the order in which an administrator may read them.
+INSTALLATION = ("install.md", "namespaces.md", "other-operators.md", "remove.md")
 
 
 class Administrator:
@@ -69,7 +71,7 @@ def administrator(cluster: Namespace, tmp_path: Path) -> Iterator[Administrator]
     try:
         yield found
     finally:
-        for line in after(page("install.md"), "kubectl delete namespace"):
+        for line in page("remove.md"):
             cluster.run("bash", "-ec", line, check=False)
 
 
@@ -99,8 +101,8 @@ def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrato
 _FINDS_NOTHING = "kubectl get deployments -A | grep -E"
 
 
-def test_what_install_md_has_its_reader_type(administrator: Administrator) -> None:
-    cluster, lines = administrator.cluster, page("install.md")
+def test_commands_of_installation_pages_work_and_leave_nothing(administrator: Administrator) -> None:
+    cluster, lines = administrator.cluster, [line for name in INSTALLATION for line in page(name)]
     teams = ("research", "vision")
     for name in teams:
         cluster.kubectl("create", "namespace", name)

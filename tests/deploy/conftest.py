@@ -108,7 +108,7 @@ def namespace(admin: RestCluster, installed: str) -> Iterator[str]:
 
 @pytest.fixture
 def drivers(kubectl: Callable[..., str], installed: str, namespace: str) -> Iterator[str]:
-    """A namespace in which an account may run jobs without a controller, by the commands of docs/install.md."""
+    """A namespace in which an account may run jobs without a controller, by the commands of docs/namespaces.md."""
     account = f"--serviceaccount={namespace}:tf-dist-driver"
     kubectl("create", "serviceaccount", "tf-dist-driver", "-n", namespace)
     kubectl("create", "rolebinding", "tf-dist-driver", "--clusterrole=tf-dist-driver", account, "-n", namespace)

@@ -77,7 +77,7 @@ def wait(
     """Wait until jobs have come to a state. Exits at once with 1 if one can never come there, with 75 if not in time.
 
     kubectl's form works too: --for=condition=Succeeded, --for=delete. -o json prints how each job ended, also when it
-    failed: see "How it ended" in docs/jobs.md.
+    failed: see docs/reference/exit-codes.md.
     """
     from tf_dist.client.client import Client
     from tf_dist.client.wait import wait_for, wait_goal

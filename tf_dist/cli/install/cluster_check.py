@@ -175,7 +175,7 @@ def _unlimited_default(cluster: Cluster) -> Iterator[DefinitionDifference]:
         yield DefinitionDifference(
             f"the queue {DEFAULT_QUEUE} has no quotas, beside queues that have some ({join_names(limited)})",
             f"a job that names no queue, or {DEFAULT_QUEUE}, goes past all quotas; mark a queue with "
-            f"spec.default: true, or define the queue {DEFAULT_QUEUE} with quotas, or closed (docs/queues.md)",
+            f"spec.default: true, or define the queue {DEFAULT_QUEUE} with quotas, or closed (docs/queue-recipes.md)",
         )
 
 
@@ -197,5 +197,5 @@ def _differences_of(there: Object) -> Iterator[DefinitionDifference]:
     yield DefinitionDifference(
         "another operator may be running, and two operators on one job harm it",
         "look for it: kubectl get deployments -A | grep -E 'training-operator|tf-job-operator'; "
-        "scale it to 0, or let the two have different namespaces (docs/install.md)",
+        "scale it to 0, or let the two have different namespaces (docs/other-operators.md)",
     )
