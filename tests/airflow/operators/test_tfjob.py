@@ -105,8 +105,8 @@ def test_what_stands_beside_a_job_in_python_is_created_with_it(
 
 
 def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:
+    script = "echo loss=2 checkpoint=/m/1; echo ModuleNotFoundError: the last word; exit 3"
     with pytest.raises(JobFailed, match=r"tfjob/job-\w+: worker-0 .*3") as caught:
-        script = "echo loss=2 checkpoint=/m/1; echo ModuleNotFoundError: the last word; exit 3"
         operator(document(script)).execute(instance.context())
     assert caught.value.hint.startswith("install it where the container runs")
     outcome = instance.xcoms["outcome"]
