@@ -318,7 +318,7 @@ def test_a_pod_of_a_stranger_under_the_name_of_a_jobs(world: Judged) -> None:
     labelled = {"metadata": {"name": "a-worker-1", "labels": pod["metadata"]["labels"]}, "spec": {"containers": []}}
     world.memory.create(PODS, "default", {**labelled, "spec": pod["spec"]})
     assert "does not say that ['a-worker-1'] are not its own" in world.unrest
-    world.remember(obstacle="Pod a-worker-1 exists already")
+    world.remember(lastError="Pod a-worker-1 exists already")
     assert "does not say" not in world.unrest
     assert "calls itself stalled" not in world.unrest
 
@@ -380,7 +380,7 @@ def test_what_is_left_of_a_job_that_is_over(world: Judged) -> None:
 
 def test_a_job_that_calls_itself_stalled_or_lacks_pods(world: Judged) -> None:
     world.begun()
-    world.remember(obstacle="nothing")
+    world.remember(lastError="nothing")
     world.evict("a-worker-1")
     assert "stalled: nothing" in world.unrest
     assert "has worker [0] of [0, 1]" in world.unrest

@@ -37,7 +37,7 @@ from tf_dist.core.model.pods import PodPhase, PodView
 from tf_dist.core.model.status import Admission, Counts, Phase, Status
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 from tf_dist.core.reconciler.assigned_nodes import assign_nodes, waiting_for_leaving_pods
-from tf_dist.core.reconciler.messages import waiting_for_room
+from tf_dist.core.reconciler.status_messages import waiting_for_room
 from tf_dist.core.reconciler.status_writer import ready_text
 
 

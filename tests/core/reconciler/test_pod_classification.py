@@ -11,8 +11,8 @@ from tests.core.builders import replicas, v1_job
 from tf_dist.core.model.job import Event, ReplicaId
 from tf_dist.core.model.pods import Disruption, Exit, PodPhase, PodView
 from tf_dist.core.model.status import Counts, Status
-from tf_dist.core.reconciler.messages import describe_event, describe_events, exit_text, signal_name
 from tf_dist.core.reconciler.pod_classification import PodEvent, classify_pods, derive_events, eviction_key
+from tf_dist.core.reconciler.status_messages import describe_event, describe_events, exit_text, signal_name
 
 
 @pytest.mark.parametrize(

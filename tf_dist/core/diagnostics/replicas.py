@@ -9,8 +9,8 @@ from tf_dist.core.model.job import Event, Job, ReplicaId, Role
 from tf_dist.core.model.pods import Exit, PodPhase, PodView
 from tf_dist.core.model.reasons import stable_reason
 from tf_dist.core.model.status import LIVE, Failure, Phase, Status
-from tf_dist.core.reconciler.messages import exit_text, signal_name
 from tf_dist.core.reconciler.pod_classification import classify_pods
+from tf_dist.core.reconciler.status_messages import exit_text, signal_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from tf_dist.core.model.job import Dialect, Job
 from tf_dist.core.model.pods import PodPhase
 from tf_dist.core.model.reasons import Reason, reason_row
 from tf_dist.core.model.status import LIVE, NO_PODS, STOPPED, SUCCESSFUL, Phase, Status
-from tf_dist.core.reconciler.messages import exit_text, held_text
+from tf_dist.core.reconciler.status_messages import exit_text, held_text
 from tf_dist.core.reconciler.tfjob_messages import phase_text, resumed_text
 
 _STARTED_AT_ONCE: Final = frozenset({"", Reason.JOB_CREATED, Reason.RESUMED})

@@ -39,8 +39,8 @@ from tf_dist.core.model.wording import join_names
 from tf_dist.core.reconciler import restarts
 from tf_dist.core.reconciler.assigned_nodes import exclude_nodes, unschedulable_nodes
 from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action
-from tf_dist.core.reconciler.messages import admitted_text, describe_events, fallback_text
 from tf_dist.core.reconciler.pod_classification import PodEvent
+from tf_dist.core.reconciler.status_messages import admitted_text, describe_events, fallback_text
 
 
 def resize(s: ReconcileContext) -> Status | None:

@@ -20,8 +20,8 @@ from tf_dist.core.model.status import Attempts, Failure, Phase, RestartBackoff, 
 from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import are, times_text
 from tf_dist.core.reconciler.lifecycle_policy import DecidedEvents
-from tf_dist.core.reconciler.messages import describe_events, exit_text
 from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events
+from tf_dist.core.reconciler.status_messages import describe_events, exit_text
 
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:

@@ -20,9 +20,9 @@ from tf_dist.core.model.timestamps import round_time
 from tf_dist.core.model.wording import join_names, share_text
 from tf_dist.core.reconciler import restarts
 from tf_dist.core.reconciler.lifecycle_policy import decide_action, policy_timeouts
-from tf_dist.core.reconciler.messages import describe_events, held_text, room_text
 from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, event_key, eviction_key, held_pods
 from tf_dist.core.reconciler.requeue import refused_pods
+from tf_dist.core.reconciler.status_messages import describe_events, held_text, room_text
 
 
 def follow_pod_phases(s: ReconcileContext) -> Status | None:

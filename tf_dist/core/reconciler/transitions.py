@@ -34,7 +34,6 @@ from tf_dist.core.reconciler.assigned_nodes import leave_closed_nodes, leave_clo
 from tf_dist.core.reconciler.commands import COMMANDED_PHASES, execute_command, ignore_command, resume_by_command
 from tf_dist.core.reconciler.job_context import node_loss_times, with_status
 from tf_dist.core.reconciler.lifecycle_policy import END_PHASES, DecidedEvents, most_severe_action, next_policy_timeout
-from tf_dist.core.reconciler.messages import admitted_text, describe_event, describe_events, fallback_text
 from tf_dist.core.reconciler.missing_objects import dependencies_unreachable
 from tf_dist.core.reconciler.node_loss import (
     next_overdue_at,
@@ -61,6 +60,7 @@ from tf_dist.core.reconciler.running_rules import (
     start_limit_at,
     start_policy_timeouts,
 )
+from tf_dist.core.reconciler.status_messages import admitted_text, describe_event, describe_events, fallback_text
 from tf_dist.errors import TFDistError
 
 
