@@ -93,7 +93,7 @@ def test_it_is_run_and_converted_as_v1(version: str) -> None:
         "apiVersion",
         "spec.tfReplicaSpecs.Worker.restartPolicy",
     ]
-    written = convert(document, Dialect.TFJOB_V1).document
+    written = convert(document).document
     assert written["apiVersion"] == "kubeflow.org/v1"
     policy = written["spec"]["runPolicy"]
     assert (policy["cleanPodPolicy"], policy["ttlSecondsAfterFinished"]) == ("Running", 60)

@@ -84,7 +84,7 @@ def test_a_clean_up_policy_is_honoured() -> None:
 
 @pytest.mark.parametrize("name", [name for name in VALID if "default parameter server" not in name])
 def test_a_job_that_is_converted(name: str) -> None:
-    found = convert(VALID[name][0], Dialect.TFJOB_V1)
+    found = convert(VALID[name][0])
     assert parse(found.document).job.dialect is Dialect.TFJOB_V1
 
 

@@ -245,8 +245,9 @@ def test_nothing_is_submitted_if_anything_is_wrong(local: Program) -> None:
 def test_one_name_of_two_kinds(local: Program) -> None:
     tfjob = local.job("true", name=name())
     job = tfjob["metadata"]["name"]
-    converted = local("convert", local.write("job.yaml", tfjob), "--to", "batch.volcano.sh/v1alpha1").stdout
-    local("submit", "job.yaml", "-", stdin=converted)
+    worker = {"name": "worker", "replicas": 1, "template": tfjob["spec"]["tfReplicaSpecs"]["Worker"]["template"]}
+    head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": job}}
+    local("submit", local.write("jobs.yaml", tfjob, {**head, "spec": {"tasks": [worker]}}))
     unclear = local("get", job)
     assert unclear.returncode == 2
     assert f"write tfjob/{job} or vcjob/{job}" in unclear.stderr

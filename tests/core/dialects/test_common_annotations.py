@@ -14,10 +14,9 @@ import pytest
 
 from tests.core.dialects.documents import ALL, Doc, changed, errors, only_error, paths, v1, v1alpha1, volcano, warnings
 from tf_dist.core.dialects import convert, parse, read
-from tf_dist.core.dialects.conversion import convert as conversion_convert
 from tf_dist.core.model.assignment import replica_bounds, start_counts
 from tf_dist.core.model.gang_scheduler import GangScheduler
-from tf_dist.core.model.job import Dialect, ReplicaId, TFConfigStyle
+from tf_dist.core.model.job import ReplicaId, TFConfigStyle
 from tf_dist.core.model.names import GANG_SCHEDULER
 from tf_dist.core.podbuilder import replica_pod
 from tf_dist.errors import InvalidJob
@@ -154,16 +153,13 @@ def test_a_single_worker_that_may_grow_has_a_tf_config():
     assert parse(changed(alone, "metadata.annotations", {MAX: "2"})).job.tf_config is TFConfigStyle.V1
 
 
-@pytest.mark.parametrize("to", [Dialect.TFJOB_V1, Dialect.VOLCANO])
-def test_bounds_are_carried_into_other_formats(to: Dialect):
+def test_conversion_keeps_the_bounds_of_workers():
     document = v1alpha1()
     document["spec"]["replicaSpecs"][2] = {**document["spec"]["replicaSpecs"][1], "tfReplicaType": "PS"}
     document["spec"] |= {"min-instance": 1, "max-instance": 4}
-    result = convert(document, to)
+    result = convert(document)
     assert replica_bounds(parse(result.document).job)["worker"] == (1, 4)
     assert "the job would grow to another number of these replicas" not in [p.message for p in result.lost]
-    back = convert(result.document, Dialect.TFJOB_V1ALPHA1).document
-    assert (back["spec"]["min-instance"], back["spec"]["max-instance"]) == (1, 4)
 
 
 EVERY = pytest.mark.parametrize("document", ALL)
@@ -205,12 +201,8 @@ def test_it_is_for_tf_dist_and_not_for_pods(document: Callable[[], Doc]) -> None
     assert GANG_SCHEDULER not in (pod["metadata"].get("annotations") or {})
 
 
-@pytest.mark.parametrize("to", Dialect)
-def test_another_format_says_it_too(to: Dialect) -> None:
-    document = ALL[0] if to is not Dialect.TFJOB_V1 else ALL[2]
-    assert conversion_convert(asking(document, "kueue"), to).document["metadata"]["annotations"] == {
-        GANG_SCHEDULER: "kueue"
-    }
+def test_conversion_keeps_the_gang_scheduler() -> None:
+    assert convert(asking(volcano, "kueue")).document["metadata"]["annotations"] == {GANG_SCHEDULER: "kueue"}
 
 
 LABEL = {"tf-dist.dev/queue": "vision"}
@@ -245,14 +237,6 @@ def test_label_and_field_must_agree() -> None:
     [problem] = refused.value.problems
     assert problem.path == 'metadata.labels["tf-dist.dev/queue"]'
     assert "spec.runPolicy.schedulingPolicy.queue names speech" in problem.message
-
-
-def test_v1alpha1_keeps_the_queue_of_a_v1_job_in_a_label() -> None:
-    document = v1()
-    document["spec"]["runPolicy"]["schedulingPolicy"]["queue"] = "vision"
-    converted = convert(document, Dialect.TFJOB_V1ALPHA1)
-    assert converted.document["metadata"]["labels"] == {"app": "mnist", **LABEL}
-    assert not [problem for problem in converted.lost if "queue" in problem.message]
 
 
 @pytest.mark.parametrize(

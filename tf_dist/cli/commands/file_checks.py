@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from tf_dist.client.job_files import JobFiles, LoadedJob
     from tf_dist.client.yaml_files import FileProblem, YamlDocument
-    from tf_dist.core.model.job import Dialect, Job, ReplicaId
+    from tf_dist.core.model.job import Job, ReplicaId
     from tf_dist.errors import Problem
 
+_TFJOB: Final = "kubeflow.org/v1"
 _MOST_SHOWN: Final = 20  # replicas of a type that a table and JSON show one by one
 _EXAMPLES: Final = 3  # those that they show of a type that has more
 
@@ -279,32 +280,31 @@ def convert(
         typer.Option(
             "--to",
             metavar="VERSION",
-            help="kubeflow.org/v1, kubeflow.org/v1alpha1 or batch.volcano.sh/v1alpha1; "
-            "tf-dist.dev/v1alpha1: only queues.",
+            help="kubeflow.org/v1: jobs, and queues; tf-dist.dev/v1alpha1: only queues.",
         ),
-    ],
+    ] = _TFJOB,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 2 for unknown keys, or what cannot be carried.")
     ] = False,
 ) -> None:
-    """Write a job in another format. What the other format cannot express is reported on standard error.
+    """Write Volcano Jobs and older TFJobs as TFJobs kubeflow.org/v1, and queues of Volcano as queues of tf-dist.
 
-    Queues of Volcano become queues of tf-dist with any --to.
+    What the other format cannot express is reported on standard error.
     """
     from tf_dist.cli.findings import require_valid_files
     from tf_dist.client.job_files import load_job_files
     from tf_dist.client.yaml_files import FileProblem
     from tf_dist.core.dialects import convert as converted
 
-    target = _target(to)
+    jobs = _converts_jobs(to)
     bundle = require_valid_files(load_job_files([file], strict=strict, volcano_queues=True))
     queues, lost = _converted_queues(bundle)
     documents = [*(written.content for written in bundle.companions), *queues]
     for entry in bundle.jobs:
-        if target is None:
+        if not jobs:
             documents.append(entry.document)
             continue
-        result = converted(entry.document, target, strict=strict)
+        result = converted(entry.document, strict=strict)
         documents.append(result.document)
         written = entry.written
         lost += [FileProblem(written.file, written.number, written.line(p.path), p, True) for p in result.lost]
@@ -345,16 +345,13 @@ def _show_losses(lost: list[FileProblem]) -> None:
         output.warning(problem_text(found), found.problem.hint)
 
 
-def _target(text: str) -> Dialect | None:
-    """The format of jobs; None: they stay as they are."""
+def _converts_jobs(to: str) -> bool:
+    """Whether jobs are converted, too; InvalidJob for another format than these."""
     from tf_dist.core.gang.resources.queue_resource import API_VERSION
     from tf_dist.core.model.fieldpath import suggestion
-    from tf_dist.core.model.job import Dialect
     from tf_dist.errors import InvalidJob, Problem
 
-    known = [dialect.value for dialect in Dialect]
-    if text in known:
-        return Dialect(text)
-    if text == API_VERSION:
-        return None
-    raise InvalidJob([Problem("--to", f"there is no format {text!r}", suggestion(text, [*known, API_VERSION]))])
+    known = [_TFJOB, API_VERSION]
+    if to not in known:
+        raise InvalidJob([Problem("--to", f"there is no conversion to {to!r}", suggestion(to, known))])
+    return to == _TFJOB
