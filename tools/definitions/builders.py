@@ -7,7 +7,7 @@ pruned one is silent. Queues are of tf-dist alone: kubectl refuses a key that th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tf_dist.core.dialects.common_schema import MAX_CONTAINERS
@@ -17,6 +17,7 @@ Rule = tuple[str, str]
 """An expression that must be true, and the message where it is not."""
 
 RULES: Final = "x-kubernetes-validations"
+KEEPS: Final = "x-kubernetes-preserve-unknown-fields"
 
 _INT32_MAX: Final = 2**31 - 1
 # Kubernetes' quantities, as far as an amount can be one: nothing negative.
@@ -25,7 +26,7 @@ _AMOUNT: Final = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?
 
 def mapping(about: str, keys: Mapping[str, Schema] | None = None, *, required: Sequence[str] = ()) -> Schema:
     """A mapping with these known keys, and room for others."""
-    schema: Schema = {"description": about, "type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema: Schema = {"description": about, "type": "object", KEEPS: True}
     if keys:
         schema["properties"] = dict(keys)
     if required:
@@ -35,7 +36,7 @@ def mapping(about: str, keys: Mapping[str, Schema] | None = None, *, required: S
 
 def closed(schema: Schema) -> Schema:
     """A mapping without room for other keys than the known ones."""
-    return {key: value for key, value in schema.items() if key != "x-kubernetes-preserve-unknown-fields"}
+    return {key: value for key, value in schema.items() if key != KEEPS}
 
 
 def mapping_of(about: str, value: Schema, *, most: int | None = None) -> Schema:
@@ -75,15 +76,6 @@ def number(about: str, *, least: int | None = 0, most: int = _INT32_MAX) -> Sche
     return {**schema, "minimum": -_INT32_MAX if least is None else least, "maximum": most}
 
 
-def seconds(about: str, *, most: int | None = _INT32_MAX) -> Schema:
-    """A length of time in whole seconds.
-
-    Without a bound it may be any int64. (2^63-1 may not be written as one: API servers read bounds as floats.)
-    """
-    schema: Schema = {"description": about, "type": "integer", "format": "int64", "minimum": 0}
-    return schema if most is None else {**schema, "maximum": most}
-
-
 def amount(about: str) -> Schema:
     """A quantity of a resource: 4, 500m, 16Gi."""
     either = [{"type": "integer"}, {"type": "string"}]
@@ -92,7 +84,7 @@ def amount(about: str) -> Schema:
 
 def anything(about: str) -> Schema:
     """A field of which everything is kept."""
-    return {"description": about, "x-kubernetes-preserve-unknown-fields": True}
+    return {"description": about, KEEPS: True}
 
 
 def pod_template(*, bare: bool = False) -> Schema:
@@ -120,9 +112,14 @@ def pod_template(*, bare: bool = False) -> Schema:
     return mapping("The pods to run, as in any workload.", keys, required=() if bare else ["spec"])
 
 
-def validated(schema: Schema, *rules: Rule) -> Schema:
+def validated(schema: Schema, *rows: Rule) -> Schema:
     """The schema with rules of Kubernetes' validation language (CEL)."""
-    return {**schema, RULES: [{"rule": " ".join(rule.split()), "message": message} for rule, message in rules]}
+    return {**schema, **rules(rows)}
+
+
+def rules(rows: Iterable[Rule]) -> Schema:
+    """Rules, as a part of a schema."""
+    return {RULES: [{"rule": " ".join(rule.split()), "message": message} for rule, message in rows]}
 
 
 def root(about: str, spec: Schema, status: Schema, *, name: Schema | None = None) -> Schema:

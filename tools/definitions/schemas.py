@@ -1,26 +1,21 @@
 """Structural schemas of TFJob, Volcano's Job and Command, and Queue.
 
-Both versions share it. The definition serves them without conversion, so an object that was written at one is checked
-against the other whenever it is written there, were it only its status; each version must take both layouts.
+Both versions of TFJob share a schema. The definition serves them without conversion, so an object that was written at
+one version is checked against the other whenever it is written there, even if only its status is. Each version must
+take both layouts.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from pydantic import BaseModel
+
+from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano_schema
 from tf_dist.core.dialects.volcano_policies import ACTIONS, EVENTS
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS
 from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
-from tf_dist.core.model.job import MAX_REPLICAS
-from tf_dist.core.model.names import (
-    LABEL_KEY,
-    LABEL_NAME,
-    LONGEST_KEY,
-    LONGEST_VALUE,
-    MULTIKUEUE,
-    OPERATORS,
-    TRAINING_OPERATOR,
-)
+from tf_dist.core.model.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE, OPERATORS
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.core.model.timestamps import DURATION, MAX_DURATION_LENGTH
 from tools.definitions import cel_rules
@@ -37,99 +32,50 @@ from tools.definitions.builders import (
     number,
     pod_template,
     root,
-    seconds,
+    rules,
     text,
     validated,
 )
 from tools.definitions.cel_rules import LABEL, LABEL_OR_NOTHING, MOST_CHARACTERS, SERVICE
+from tools.definitions.models import Extras, model_schema
 
-_TEMPLATE: Final = validated(pod_template(), *cel_rules.TEMPLATE)
-_HOUSEKEEPING: Final = {
-    "cleanPodPolicy": choice("Which pods go when the job is over.", "All", "Running", "None"),
-    "ttlSecondsAfterFinished": seconds("When the job itself goes, after its end."),
-    "activeDeadlineSeconds": seconds("The longest it may be active, from the admission of its gang.", most=None),
-    "backoffLimit": number("How many restarts, of any kind, it may spend."),
+# What the models cannot say: bounds by which an API server estimates the cost of a rule, and the rules.
+_EXTRAS: Final[Extras] = {
+    kubeflow_v1.Spec: {"tfReplicaSpecs": {"maxProperties": 5, **rules(cel_rules.REPLICA_TYPES)}},
+    kubeflow_v1.Replicas: {"template": validated(pod_template(), *cel_rules.TEMPLATE)},
+    kubeflow_v1alpha1.Spec: {"replicaSpecs": {"minItems": 1, "maxItems": 3, **rules(cel_rules.ENTRIES)}},
+    kubeflow_v1alpha1.Replicas: {"": rules(cel_rules.ENTRY), "template": pod_template(bare=True)},
+    volcano_schema.Spec: {
+        "tasks": {"minItems": 1, "maxItems": MAX_TASKS, **rules(cel_rules.TASKS)},
+        "plugins": {"maxProperties": 4, **rules(cel_rules.PLUGINS)},
+    },
+    volcano_schema.Task: {
+        "": rules(cel_rules.TASK),
+        "name": {"maxLength": MOST_CHARACTERS, "pattern": LABEL_OR_NOTHING},
+        "template": pod_template(),
+    },
+    volcano_schema.Policy: {
+        "": {"required": ["action"], **rules(cel_rules.POLICY)},
+        "action": {"enum": list(ACTIONS)},
+        "event": {"enum": ["", *EVENTS]},
+        "events": {"items": {"type": "string", "enum": list(EVENTS)}},
+    },
+    volcano_schema.Volume: {
+        "": {"required": ["mountPath", "volumeClaimName"]},
+        "mountPath": {"pattern": "^/[^:]*$"},
+        "volumeClaimName": {"minLength": 1},
+    },
 }
 
-_SCHEDULING: Final = mapping(
-    "What gang admission needs to know.",
-    {
-        "minAvailable": number("How many pods must have room at once."),
-        "queue": text("The queue it waits in."),
-        "minResources": mapping_of("Not used: tf-dist adds up what the pods request.", anything("How much.")),
-        "priorityClass": text("A PriorityClass: who goes first, and who makes room."),
-        "scheduleTimeoutSeconds": seconds("How long its pods may wait for their nodes."),
-    },
-)
-_RUN_POLICY: Final = mapping(
-    "Limits and housekeeping.",
-    {
-        **_HOUSEKEEPING,
-        "suspend": flag("Stop it, or do not start it yet."),
-        "managedBy": choice(
-            "Who runs it; tf-dist leaves it alone unless this is kubeflow.org/training-operator.",
-            TRAINING_OPERATOR,
-            MULTIKUEUE,
-        ),
-        "schedulingPolicy": _SCHEDULING,
-    },
-)
-_V1_REPLICAS: Final = mapping(
-    "Replicas of one type.",
-    {
-        "replicas": number("How many; 1 if not said.", most=MAX_REPLICAS),
-        "restartPolicy": choice("What follows when one fails.", "Always", "OnFailure", "Never", "ExitCode"),
-        "template": _TEMPLATE,
-    },
-    required=["template"],
-)
-_V1: Final = {
-    "tfReplicaSpecs": validated(
-        mapping_of("v1: the replicas by type: Chief, Master, PS, Worker, Evaluator.", _V1_REPLICAS, most=5),
-        *cel_rules.REPLICA_TYPES,
-    ),
-    "runPolicy": _RUN_POLICY,
-    "successPolicy": choice("v1: when it has succeeded: the chief is done, or AllWorkers are.", "", "AllWorkers"),
-    "enableDynamicWorker": flag("v1: workers may come and go."),
-    **_HOUSEKEEPING,  # where v1.0 had them; they are honoured there, too
-}
 
-_TYPES: Final = ("MASTER", "PS", "WORKER")
-_V1ALPHA1_REPLICAS: Final = mapping(
-    "Replicas of one type.",
-    {
-        "tfReplicaType": choice("The type; MASTER if not said.", *_TYPES),
-        "replicas": number("How many; 1 if not said.", most=MAX_REPLICAS),
-        "tfPort": number("TensorFlow's port; 2222 if not said.", least=1, most=65535),
-        "template": pod_template(bare=True),
-    },
-)
-_CHIEF: Final = mapping(
-    "The replica whose end is the job's.",
-    {"replicaName": choice("Its type.", *_TYPES), "replicaIndex": number("Its index.")},
-    required=["replicaName"],
-)
-_V1ALPHA1: Final = {
-    "replicaSpecs": validated(
-        list_of(
-            "v1alpha1: the replicas, one entry a type.",
-            validated(_V1ALPHA1_REPLICAS, *cel_rules.ENTRY),
-            least=1,
-            most=len(_TYPES),
-        ),
-        *cel_rules.ENTRIES,
-    ),
-    "RuntimeId": text("v1alpha1: a part of the names of pods and services."),
-    "tfImage": text("v1alpha1: the image of parameter servers that name no program."),
-    "terminationPolicy": mapping("v1alpha1: when the job has ended.", {"chief": _CHIEF}, required=["chief"]),
-    "schedulerName": text("v1alpha1: the scheduler of its pods."),
-    "cleanupPodPolicy": choice("v1alpha1: which pods go when the job is over.", "All", "Running", "None"),
-    "min-instance": number("v1alpha1: the fewest workers.", most=MAX_REPLICAS),
-    "max-instance": number("v1alpha1: the most workers.", most=MAX_REPLICAS),
-    "batch-size": {"type": "integer", "format": "int64"},
-    "modelName": {"type": "string"},
-    "total-number": {"type": "integer", "format": "int64"},
-}
+def _layout(model: type[BaseModel], version: str) -> dict[str, Schema]:
+    """The keys of the spec of one version of TFJob, marked as its own."""
+    keys: dict[str, Schema] = model_schema(model, _EXTRAS)["properties"]
+    for one in keys.values():
+        about = one["description"]
+        one["description"] = f"{version}: {about[0].lower()}{about[1:]}"
+    return keys
+
 
 _MEMORY: Final = mapping(
     "What tf-dist knows of it, the same for jobs of each format.",
@@ -160,7 +106,10 @@ _MEMORY: Final = mapping(
 
 _LAYOUTS: Final = [{"required": ["tfReplicaSpecs"]}, {"required": ["replicaSpecs"]}]
 
-_TFJOB_SPEC: Final = mapping("The job: tfReplicaSpecs (v1) or replicaSpecs (v1alpha1).", {**_V1, **_V1ALPHA1})
+_TFJOB_SPEC: Final = mapping(
+    "The job: tfReplicaSpecs (v1) or replicaSpecs (v1alpha1).",
+    {**_layout(kubeflow_v1.Spec, "v1"), **_layout(kubeflow_v1alpha1.Spec, "v1alpha1")},
+)
 
 # What controllers of all releases wrote must stay valid: fields whose form differs between the versions have no type.
 _TFJOB_STATUS: Final = mapping(
@@ -207,75 +156,6 @@ TFJOB_SCHEMA: Final[Schema] = validated(
 )
 
 
-_INT32_MAX: Final = 2**31 - 1
-
-_VOLCANO_POLICY: Final = mapping(
-    "An answer.",
-    {
-        "action": choice("What follows.", *ACTIONS),
-        "event": choice("An event.", "", *EVENTS),
-        "events": list_of("Several events.", choice("An event.", *EVENTS)),
-        "exitCode": number("An exit code.", least=-_INT32_MAX),
-        "timeout": text("How long after that: 10m."),
-    },
-    required=["action"],
-)
-_POLICIES: Final = list_of("What follows from an event or an exit code.", validated(_VOLCANO_POLICY, *cel_rules.POLICY))
-_DEPENDS: Final = mapping(
-    "Tasks that must be up before this one starts.",
-    {"name": list_of("Their names.", text("A task.")), "iteration": choice("Any of them, or all.", "any", "all")},
-)
-_TASK: Final = mapping(
-    "A group of equal pods.",
-    {
-        "name": text("Its name; default0, default1, … if not said.", longest=MOST_CHARACTERS, pattern=LABEL_OR_NOTHING),
-        "replicas": number("How many.", most=MAX_REPLICAS),
-        "minAvailable": number("How many must run at once; all of them if not said."),
-        "template": pod_template(),
-        "policies": _POLICIES,
-        "topologyPolicy": choice("Not used.", "none", "best-effort", "restricted", "single-numa-node"),
-        "maxRetry": number("Restarts of the task; -1: no limit.", least=-1),
-        "dependsOn": _DEPENDS,
-    },
-    required=["template"],
-)
-_VOLUME: Final = mapping(
-    "A claim that every pod has.",
-    {
-        "mountPath": text("Where.", pattern="^/[^:]*$"),
-        "volumeClaimName": {**text("Which."), "minLength": 1},
-        "volumeClaim": mapping("Not made by tf-dist."),
-    },
-    required=["mountPath", "volumeClaimName"],
-)
-_VOLCANO_TASKS: Final = list_of("The groups of pods.", validated(_TASK, *cel_rules.TASK), least=1, most=MAX_TASKS)
-_VOLCANO_SPEC: Final = mapping(
-    "The job.",
-    {
-        "minAvailable": number("How many pods must have room at once."),
-        "tasks": validated(_VOLCANO_TASKS, *cel_rules.TASKS),
-        "policies": _POLICIES,
-        "plugins": validated(
-            mapping_of(
-                "Volcano's plugins, with their arguments.",
-                {**list_of("Arguments.", text("An argument.")), "nullable": True},
-                most=4,
-            ),
-            *cel_rules.PLUGINS,
-        ),
-        "volumes": list_of("Claims that every pod has.", _VOLUME),
-        "queue": text("The queue it waits in."),
-        "schedulerName": text("The scheduler of its pods."),
-        "priorityClassName": text("A PriorityClass: who goes first, and who makes room."),
-        "maxRetry": number("How many attempts it has; 3 if not said."),
-        "minSuccess": number("How many pods that are done make it succeed.", least=1),
-        "ttlSecondsAfterFinished": seconds("When the job itself goes, after its end."),
-        "runningEstimate": anything("Not used."),
-        "networkTopology": anything("Not used."),
-    },
-    required=["tasks"],
-)
-
 _VOLCANO_STATUS: Final = mapping(
     "How it stands.",
     {
@@ -304,7 +184,7 @@ _VOLCANO_STATUS: Final = mapping(
 VOLCANO_JOB_SCHEMA: Final[Schema] = validated(
     root(
         "A job in Volcano's format.",
-        validated(_VOLCANO_SPEC, *cel_rules.VOLCANO_SPEC),
+        validated(model_schema(volcano_schema.Spec, _EXTRAS), *cel_rules.VOLCANO_SPEC),
         _VOLCANO_STATUS,
         name=text("Its name, and the beginning of those of its pods.", longest=MOST_CHARACTERS, pattern=LABEL),
     ),

@@ -67,30 +67,45 @@ class SchedulingPolicy(SchemaModel):
     """Fields for gang admission."""
 
     min_available: Count | None = None
+    """How many pods must have room at once; all of them if not said."""
     queue: str | None = None
+    """The queue in which the job waits."""
     min_resources: dict[str, Any] | None = None
+    """Not used: tf-dist adds up what the pods request."""
     priority_class: str | None = None
+    """A PriorityClass: which job goes first, and which makes room."""
     schedule_timeout_seconds: Seconds | None = None
+    """How long the pods may wait for their nodes, in seconds."""
 
 
 class RunPolicyShape(SchemaModel):
     """Limits and housekeeping."""
 
     clean_pod_policy: CleanPods | None = None
+    """Which pods are deleted when the job has ended."""
     ttl_seconds_after_finished: Seconds | None = None
+    """How long the job is kept after its end, in seconds."""
     active_deadline_seconds: LongSeconds | None = None
+    """How long the job may be active, in seconds from the admission of its gang."""
     backoff_limit: Count | None = None
+    """How many restarts the job may spend, of any kind."""
     suspend: bool | None = None
+    """Whether the job is stopped, or does not start yet."""
     managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
+    """The controller of the job; tf-dist reconciles it only if this is kubeflow.org/training-operator."""
     scheduling_policy: SchedulingPolicy | None = None
+    """Settings of gang admission."""
 
 
 class Replicas(SchemaModel):
-    """One entry of ``tfReplicaSpecs``."""
+    """Replicas of one type."""
 
     replicas: ReplicaCount | None = None
+    """How many replicas; 1 if not said."""
     template: Template
+    """The pods to run, as in any workload."""
     restart_policy: RestartPolicy | None = None
+    """What follows when a replica fails; Never if not said."""
 
     @property
     def count(self) -> int:
@@ -102,13 +117,21 @@ class Spec(SchemaModel):
     """The job, with the retired keys in the place where v1.0 had them."""
 
     run_policy: RunPolicyShape | None = None
+    """Limits and housekeeping."""
     success_policy: Literal["", "AllWorkers"] | None = None
+    """When the job has succeeded: its chief has, or all workers have (AllWorkers)."""
     tf_replica_specs: dict[str, Replicas]
+    """The replicas by type: Chief, Master, PS, Worker, Evaluator."""
     enable_dynamic_worker: bool | None = None
+    """Whether workers may come and go."""
     clean_pod_policy: CleanPods | None = None
+    """Which pods are deleted when the job has ended; v1.0 has it here."""
     backoff_limit: Count | None = None
+    """How many restarts the job may spend, of any kind; v1.0 has it here."""
     active_deadline_seconds: LongSeconds | None = None
+    """How long the job may be active, in seconds from the admission of its gang; v1.0 has it here."""
     ttl_seconds_after_finished: Seconds | None = None
+    """How long the job is kept after its end, in seconds; v1.0 has it here."""
 
 
 class TFJob(Envelope):

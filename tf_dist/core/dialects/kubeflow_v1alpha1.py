@@ -62,12 +62,16 @@ ReplicaType = Literal["MASTER", "PS", "WORKER"]
 
 
 class Replicas(SchemaModel):
-    """One entry of ``replicaSpecs``."""
+    """Replicas of one type."""
 
     replicas: ReplicaCount | None = None
+    """How many replicas; 1 if not said."""
     template: Template | None = None
+    """The pods to run, as in any workload."""
     tf_port: Port | None = None
+    """The port of TensorFlow; 2222 if not said."""
     tf_replica_type: ReplicaType | None = None
+    """The type of the replicas; MASTER if not said."""
 
     @property
     def kind(self) -> str:
@@ -89,30 +93,45 @@ class Chief(SchemaModel):
     """The replica whose end is the job's."""
 
     replica_name: ReplicaType
+    """Its type."""
     replica_index: Count = 0
+    """Its index."""
 
 
 class TerminationPolicy(SchemaModel):
     """When the job has ended; a chief is the only option."""
 
     chief: Chief
+    """The replica whose end is the end of the job."""
 
 
 class Spec(SchemaModel):
     """The job. ``RuntimeId`` has no tag in the original's Go code, hence its capital letter."""
 
     runtime_id: str | None = Field(None, alias="RuntimeId")
+    """A part of the names of pods and services."""
     replica_specs: list[Replicas]
+    """The replicas, one entry for each type."""
     tf_image: str | None = None
+    """The image of parameter servers whose template names no program."""
     termination_policy: TerminationPolicy | None = None
+    """When the job has ended."""
     scheduler_name: str | None = None
+    """The scheduler of the pods."""
     cleanup_pod_policy: Literal["All", "Running", "None"] | None = None
+    """Which pods are deleted when the job has ended."""
     min_instance: ReplicaCount | None = Field(None, alias="min-instance")
+    """The fewest workers."""
     max_instance: ReplicaCount | None = Field(None, alias="max-instance")
+    """The most workers."""
     batch_size: Int64 | None = Field(None, alias="batch-size")
+    """Not used."""
     model_name: str | None = None
+    """Not used."""
     total_number: Int64 | None = Field(None, alias="total-number")
+    """Not used."""
     tensorboard: Any = None
+    """Not used."""
 
     @property
     def chief(self) -> Chief:

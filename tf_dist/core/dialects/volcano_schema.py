@@ -22,34 +22,53 @@ MAX_TASKS = 256
 
 
 class Policy(SchemaModel):
-    """A lifecycle policy: an action for an event or an exit code; known values are checked in ``volcano_policies``."""
+    """A lifecycle policy: an action for an event or an exit code.
+
+    ``volcano_policies`` checks the values.
+    """
 
     action: str | None = None
+    """What follows."""
     event: str | None = None
+    """An event."""
     events: list[str] | None = None
+    """Several events."""
     exit_code: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] | None = None
+    """An exit code."""
     timeout: str | None = None
+    """How long after the event: 10m."""
 
 
 class DependsOn(SchemaModel):
     """The tasks that must be running before this one starts."""
 
     name: list[str] | None = None
+    """Their names."""
     iteration: Literal["any", "all"] | None = None
+    """Whether any of the tasks must run, or all."""
 
 
 class Task(SchemaModel):
     """One group of equal pods."""
 
     name: str | None = None
+    """Its name; default0, default1, … if not said."""
     replicas: ReplicaCount | None = None
+    """How many pods; 0 if not said."""
     min_available: Count | None = None
+    """How many pods must run at once; all of them if not said."""
     template: Template
+    """The pods to run, as in any workload."""
     policies: list[Policy] | None = None
+    """What follows from an event or an exit code."""
     topology_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] | None = None
+    """Not used."""
     max_retry: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    """How many restarts the task may spend; -1: no limit."""
     depends_on: DependsOn | None = None
+    """The tasks that must run before this task starts."""
     partition_policy: Any = None
+    """Not used."""
 
     @property
     def count(self) -> int:
@@ -66,26 +85,42 @@ class Volume(SchemaModel):
     """A claim mounted into every pod of the job."""
 
     mount_path: str
+    """Where the claim is mounted."""
     volume_claim_name: str | None = None
+    """The name of the claim."""
     volume_claim: dict[str, Any] | None = None
+    """Not used: tf-dist does not create claims."""
 
 
 class Spec(SchemaModel):
     """The job."""
 
     scheduler_name: str | None = None
+    """The scheduler of the pods."""
     min_available: Count | None = None
+    """How many pods must have room at once."""
     volumes: list[Volume] | None = None
+    """Claims that are mounted in every pod."""
     tasks: list[Task]
+    """The groups of pods."""
     policies: list[Policy] | None = None
+    """What follows from an event or an exit code, for all tasks."""
     plugins: dict[str, list[str] | None] | None = None
+    """Plugins of Volcano, with their arguments."""
     running_estimate: Any = None
+    """Not used."""
     queue: str | None = None
+    """The queue in which the job waits."""
     max_retry: Count | None = None
+    """How many attempts the job has; 3 if not said."""
     ttl_seconds_after_finished: Seconds | None = None
+    """How long the job is kept after its end, in seconds."""
     priority_class_name: str | None = None
+    """A PriorityClass: which job goes first, and which makes room."""
     min_success: Positive | None = None
+    """How many pods that have succeeded make the job succeed."""
     network_topology: Any = None
+    """Not used."""
 
     @property
     def total(self) -> int:
