@@ -10,7 +10,7 @@ from tests.controller.harness import tfjob
 from tf_dist.cluster.api import QUEUES, TFJOBS
 from tf_dist.cluster.api_errors import Invalid
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.model.names import MULTIKUEUE, TRAINING_OPERATOR
+from tf_dist.core.model.names import TRAINING_OPERATOR
 from tf_dist.local.embedded import ADMISSION_VALIDATORS
 
 
@@ -24,6 +24,9 @@ def cluster() -> Iterator[MemoryCluster]:
 def test_refuses_unknown_manager(cluster: MemoryCluster, manager: str) -> None:
     with pytest.raises(Invalid, match=r"spec\.runPolicy\.managedBy: unknown value"):
         cluster.create(TFJOBS, "default", tfjob(managedBy=manager))
+
+
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,6 @@ def as_argument(name: str, value: Value, own: list[Parameter]) -> str:
     return f"{{{{inputs.parameters.{parameter.name}}}}}"
 
 
-def as_fixed(value: Value, own: list[Parameter]) -> str:
-    """The same for what is no input parameter unless it is given as one."""
-    value = reference_of(value)
-    return as_argument("", value, own) if isinstance(value, Parameter) else _plain(value)
-
-
 def _plain(value: str | int | None) -> str:
     return "" if value is None else str(value)
 

@@ -111,9 +111,8 @@ def test_a_list_takes_what_it_lacks_unless_that_is_newer() -> None:
         lambda cache: cache.put(item("a", 3, uid="another")),
         lambda cache: cache.replace([], 3),
         lambda cache: cache.replace([item("a", 3, uid="another")], 3),
-        lambda cache: cache.replace_group("g", [], 3),
     ],
-    ids=["removed", "discarded", "made anew", "lacking in a list", "made anew in a list", "lacking in its group"],
+    ids=["removed", "discarded", "made anew", "lacking in a list", "made anew in a list"],
 )
 def test_an_object_that_leaves_is_announced_while_it_can_still_be_read(drop: Callable[[Indexer], object]) -> None:
     def leaves(stored: dict[str, Any]) -> None:
@@ -203,14 +202,7 @@ def test_a_group_follows_its_members() -> None:
     assert [one["metadata"]["name"] for one in cache.group("x")] == ["a", "b"]
     cache.put(item("a", 4, group="y"))
     assert [one["metadata"]["name"] for one in cache.group("x")] == ["b"]
-    changes = cache.replace_group("x", [item("d", 5, group="x")], 6)
-    assert [(change.old, change.new) for change in changes] == [
-        (item("b", 2, group="x"), None),
-        (None, item("d", 5, group="x")),
-    ]
-    assert [one["metadata"]["name"] for one in cache.group("x")] == ["d"]
-    assert len(cache) == 3
-    cache.discard(("", "d"), "d")
+    cache.discard(("", "b"), "b")
     assert cache.group("x") == []
 
 
@@ -299,12 +291,10 @@ def test_a_watch_a_list_and_the_answers_to_writes_come_together_to_the_truth(
         else:
             truth[stored["metadata"]["name"]] = stored
             answers.append(stored)
-        match data.draw(st.sampled_from(["watch", "list", "group", "nothing"])):
+        match data.draw(st.sampled_from(["watch", "list", "nothing"])):
             case "list":
                 cache.replace(list(truth.values()), version)
                 at = version
-            case "group":
-                cache.replace_group("x", [one for one in truth.values() if group_of(one) == "x"], version)
             case "watch":
                 upto = data.draw(st.integers(at, version))
                 _follow(cache, history, at, upto)

@@ -62,7 +62,6 @@ from tf_dist.core.model.status_codec import (
     check_version,
     displayed_status,
     dump_status,
-    is_newer,
     load_status,
     memory,
     parse_ranges,
@@ -177,14 +176,12 @@ def test_a_newer_form_is_not_taken_for_a_known_one(version: object) -> None:
     stored = {"tfDist": {**dump_status(FULL), "version": version, "phase": "Dreaming", "message": {"new": 1}}}
     with pytest.raises(NewerStatusFormat, match="newer tf-dist"):
         check_version(stored)
-    assert is_newer({"metadata": {}, "status": stored})
     assert partial_status(stored) == Status(reason="JobRunning")
 
 
 @pytest.mark.parametrize("stored", [{}, {"tfDist": {}}, {"tfDist": None}, {"tfDist": {"version": VERSION}}])
 def test_a_status_without_a_version_is_not_newer(stored: Any) -> None:
     check_version(stored)
-    assert not is_newer({"status": stored})
 
 
 Reader = Callable[[Any], object]
@@ -353,7 +350,6 @@ READERS: Final[dict[str, tuple[Mapping[str, Any], Reader, tuple[type[Exception],
     "pruned-volcano": (PRUNED_JOB, known, (InvalidStatus, NewerStatusFormat)),
     "shown": (JOB, displayed_status, ()),
     "glimpse": (JOB, lambda stored: partial_status(with_restored_memory(stored["status"])), ()),
-    "newer": (JOB, is_newer, ()),
     "job": (TFJOB, read, (InvalidJob,)),
     "gang": (
         TFJOB,

@@ -15,7 +15,6 @@ from tf_dist.client.job_display import LineView
 from tf_dist.core.diagnostics.display_text import visible_text
 
 _MAX_BUFFERED: Final = 1 << 20  # characters that wait to be written
-_DELAY: Final = 0.05  # seconds for which a line waits for others to be written with it
 
 
 class LogWriter(LineView):

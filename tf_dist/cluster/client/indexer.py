@@ -154,15 +154,6 @@ class Indexer:
             self.answered = 0 if set_back else self.answered
             return changes
 
-    def replace_group(self, group: str, listed: Iterable[Object], version: int) -> list[Change]:
-        """Take over a list of one group, made at ``version``, beside what is followed."""
-        with self._lock:
-            present = {object_key(stored): stored for stored in listed}
-            changes = self._drop_lost(self._groups.get(group, {}), present, version)
-            return changes + [
-                change for stored in present.values() if (change := self.put_response(stored)) is not None
-            ]
-
     def _drop_lost(
         self, known: Mapping[ObjectKey, Object], present: Mapping[ObjectKey, Object], version: float
     ) -> list[Change]:

@@ -7,13 +7,13 @@ finds is reworded: its own messages are about Python types, which mean nothing t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from tf_dist.core.model.fieldpath import FieldPath, format_field_path, nearest_word, suggestion
+from tf_dist.core.model.fieldpath import FieldPath, format_field_path, suggestion
 from tf_dist.errors import InvalidJob, Problem
 
 MISSING: Final = "is required and missing"
@@ -250,19 +250,6 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def check_keys(found: Mapping[Any, Any], known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
-    """Check for unknown keys: one near a known key is a mistake, any other may be newer and is a warning."""
-    for key in found:
-        if key in known:
-            continue
-        if not isinstance(key, str):
-            out.error(loc, f"a key must be text, not {describe_value(key)}", quote_hint(key))
-        elif near := nearest_word(key, known):
-            out.unknown_key((*loc, key), f"did you mean {near}?")
-        else:
-            out.warn((*loc, key), "unknown key: the API server will drop it")
-
-
 def mapping_at(value: object, loc: FieldPath, out: FieldErrors) -> Mapping[str, Any] | None:
     """The value if it is a mapping; else None, with an error."""
     if isinstance(value, Mapping):
@@ -282,17 +269,6 @@ def list_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors
     return []
 
 
-def mappings_at(
-    found: Mapping[str, Any], key: str, loc: FieldPath, known: Collection[str], out: FieldErrors
-) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    """The mappings in the list under a key, with their paths; anything else is an error."""
-    for index, item in enumerate(list_at(found, key, loc, out)):
-        place = (*loc, key, index)
-        if (entry := mapping_at(item, place, out)) is not None:
-            check_keys(entry, known, place, out)
-            yield place, entry
-
-
 def text_at(
     found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors, *, required: bool = True
 ) -> str | None:
@@ -306,57 +282,3 @@ def text_at(
     else:
         out.error((*loc, key), f"must be text, not {describe_value(value)}", quote_hint(value))
     return None
-
-
-def texts_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> None:
-    """Check a list of texts: ``- 5`` is a number to YAML, and the API server refuses it."""
-    value = found.get(key)
-    if isinstance(value, str):
-        out.error((*loc, key), "must be a list of texts, not one text", "put each word on a line of its own: - word")
-        return
-    for index, item in enumerate(list_at(found, key, loc, out)):
-        if not isinstance(item, str):
-            out.error((*loc, key, index), f"must be text, not {describe_value(item)}", quote_hint(item))
-
-
-def text_map_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> None:
-    """Check a mapping of texts, as labels, annotations and node selectors are."""
-    value = found.get(key)
-    entries = mapping_at(value, (*loc, key), out) if value is not None else None
-    pairs: Mapping[Any, Any] = entries or {}
-    for name, text in pairs.items():
-        if not isinstance(name, str):
-            out.error((*loc, key), f"a key must be text, not {describe_value(name)}", quote_hint(name))
-        elif not isinstance(text, str):
-            out.error((*loc, key, name), f"must be text, not {describe_value(text)}", quote_hint(text))
-
-
-def choice_at(found: Mapping[str, Any], key: str, known: Collection[str], loc: FieldPath, out: FieldErrors) -> None:
-    """Check a text that must be one of a few, if it is there."""
-    value = text_at(found, key, loc, out, required=False)
-    if value is not None and value not in known:
-        out.error((*loc, key), unknown_value(value), suggestion(value, known))
-
-
-def flag_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> bool:
-    """A true or false, false if it is not there."""
-    value = found.get(key)
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    out.error((*loc, key), f"must be true or false, not {describe_value(value)}")
-    return False
-
-
-def port_at(found: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors) -> int | None:
-    """A port number 1 to 65535, None if it is not there or wrong."""
-    value = found.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        hint = f"write {value} without quotes" if isinstance(value, str) and value.isdecimal() else ""
-        out.error((*loc, key), f"must be a whole number, not {describe_value(value)}", hint)
-        return None
-    if not 1 <= value <= 65535:
-        out.error((*loc, key), f"is not a port: {describe_value(value)}; ports go from 1 to 65535")
-        return None
-    return value

@@ -336,8 +336,6 @@ TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
 """The ``managedBy`` of the controller whose jobs tf-dist runs."""
 SYSTEM_CLASSES: Final = "system-"
 """How the names of the priority classes begin that Kubernetes keeps for components of the cluster."""
-MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
-"""The ``managedBy`` of jobs that Kueue runs in another cluster."""
 
 
 BATCHES_FLAG: Final = re.compile(r"(--?num[_-]batches)(?:=.*)?", re.DOTALL)

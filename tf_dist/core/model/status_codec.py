@@ -346,15 +346,6 @@ def check_version(stored: Document) -> None:
         )
 
 
-def is_newer(job: Document) -> bool:
-    """Whether a job's status is of a later form than this release knows."""
-    try:
-        check_version(stored_status(job))
-    except NewerStatusFormat:
-        return True
-    return False
-
-
 def read_status(job: Document) -> Status:
     """The status of a stored job; NewerStatusFormat, InvalidStatus."""
     known: Status | None = getattr(job, "read_as", None)
