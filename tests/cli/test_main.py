@@ -22,6 +22,8 @@ def test_help_of_every_command(tf_dist: Program, command: str) -> None:
     found = tf_dist(*command.split(), "--help")
     assert found.returncode == 0
     assert "Usage: tf-dist" in found.stdout
+    examples = found.stdout.partition("Examples:")[2]
+    assert f"tf-dist {command}" in examples
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,7 @@ def test_version(tf_dist: Program) -> None:
         (["validat"], "Did you mean 'validate'?"),
         (["validate"], "Missing argument"),
         (["run", "x.yaml", "--bogus"], "--bogus"),
+        (["run", "x.yaml", "--tiemout", "3"], "No such option: --tiemout. Did you mean --timeout?\n"),
         (["run", "x.yaml", "--timeout", "soon"], "--timeout: 'soon' is not a time"),
         (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is no amount of a resource"),
         (["run", "x.yaml", "--node", "cpu=many"], "--node: 'cpu=many' is no amount of a resource"),

@@ -11,7 +11,7 @@ import typer
 
 from tf_dist import __version__
 from tf_dist.cli import output
-from tf_dist.cli.command_table import ABOUT, EXIT_CODES, OPTIONS, named
+from tf_dist.cli.command_table import ABOUT, EXAMPLES, EXIT_CODES, OPTIONS, named
 
 
 def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -29,11 +29,24 @@ def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
         loaded = import_module(f"tf_dist.cli.commands.{module}")
         code = getattr(loaded, attribute)
         if isinstance(code, typer.Typer):
-            app.add_typer(code, name=command.name, rich_help_panel=command.panel)
+            for part in code.registered_commands:
+                part.epilog = _examples(f"{command.name} {part.name or getattr(part.callback, '__name__', '')}")
+            app.add_typer(code, name=command.name, rich_help_panel=command.panel, epilog=_examples(command.name))
         else:
             settings = loaded.PASS_THROUGH if command.name == "argo-launch" else None
-            app.command(command.name, rich_help_panel=command.panel, context_settings=settings)(code)
+            app.command(
+                command.name,
+                rich_help_panel=command.panel,
+                context_settings=settings,
+                epilog=_examples(command.name),
+            )(code)
     return app
+
+
+def _examples(name: str) -> str | None:
+    """What the help of a command, or of a group of commands, ends with."""
+    found = [line for one, lines in EXAMPLES.items() if f"{one} ".startswith(f"{name} ") for line in lines]
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in found)]) if found else None
 
 
 def _version(asked: bool) -> None:

@@ -5,7 +5,7 @@ Nothing is imported here, so that ``tf-dist --help`` and the start of a command 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Final, NamedTuple
 
@@ -59,6 +59,38 @@ COMMANDS: Final = (
     Command("argo-clean", "argo_workflows:argo_clean", _PIPELINES, "Delete the running jobs of an Argo workflow"),
     Command("workflows", "argo_workflows:app", _PIPELINES, "Export workflows for Argo"),
 )
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "validate": ("tf-dist validate job.yaml", "tf-dist validate --strict jobs/*.yaml"),
+    "plan": ("tf-dist plan job.yaml", "tf-dist plan job.yaml -o yaml"),
+    "run": (
+        "tf-dist run job.yaml",
+        "tf-dist run job.yaml --node nvidia.com/gpu=2",
+        "tf-dist run job.yaml --context prod --timeout 2h",
+    ),
+    "init": ("tf-dist init train.py --workers 2 --ps 1 > job.yaml",),
+    "convert": ("tf-dist convert job.yaml --to kubeflow.org/v1",),
+    "submit": ("tf-dist submit job.yaml", "tf-dist submit job.yaml --context prod -n team-a"),
+    "get": ("tf-dist get", "tf-dist get my-job -o yaml", "tf-dist get -A -o wide"),
+    "describe": ("tf-dist describe my-job",),
+    "logs": ("tf-dist logs my-job -f", "tf-dist logs my-job --tail 50"),
+    "wait": ("tf-dist wait my-job --timeout 2h", "tf-dist wait my-job --for running"),
+    "explain": ("tf-dist explain my-job", "tf-dist explain my-job -o yaml"),
+    "suspend": ("tf-dist suspend my-job",),
+    "resume": ("tf-dist resume my-job",),
+    "scale": ("tf-dist scale my-job --workers 4",),
+    "delete": ("tf-dist delete my-job", "tf-dist delete my-job vcjob/other --wait"),
+    "queues": ("tf-dist queues", "tf-dist queues -o wide"),
+    "controller": ("tf-dist controller", "tf-dist controller -n team-a"),
+    "install": ("tf-dist install | kubectl apply --server-side -f -",),
+    "simulate": ("tf-dist simulate", "tf-dist simulate --trace philly --html report.html"),
+    "local up": ("tf-dist local up", "tf-dist local up --node cpu=8,memory=16Gi"),
+    "local down": ("tf-dist local down",),
+    "local status": ("tf-dist local status",),
+    "workflows export": ("tf-dist workflows export manifests",),
+    "argo-clean": ("tf-dist argo-clean --workflow-uid UID",),
+}
+"""Command lines that the help of a command ends with."""
 
 
 def named(arguments: Sequence[str]) -> Sequence[Command]:

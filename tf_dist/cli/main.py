@@ -91,6 +91,11 @@ def _usage(error: Any) -> int:
 
 def _usage_text(error: Any) -> str:
     """What Typer says, with the value that it means, which not all of its messages have."""
+    if getattr(error, "possibilities", ()):  # Click lists options by their alphabet
+        from tf_dist.core.model.fieldpath import nearest_word  # tf-dist --help imports nothing of the core
+
+        near = nearest_word(error.option_name, error.possibilities)
+        return f"No such option: {error.option_name}. Did you mean {near or ', '.join(error.possibilities)}?"
     text = str(error.format_message()).replace("Value error, ", "")
     for one in getattr(error.__cause__, "errors", list)():
         given = repr(one.get("input"))

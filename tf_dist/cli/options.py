@@ -144,6 +144,13 @@ class TextFormat(StrEnum):
     TEXT = "text"
 
 
+class LogFormat(StrEnum):
+    """Log lines for people, or for programs."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
 ListOutput = Annotated[ListFormat, typer.Option("--output", "-o", help="table, wide, name, yaml or json.")]
 TextOutput = Annotated[TextFormat, typer.Option("--output", "-o", help="text, json or yaml.")]
 

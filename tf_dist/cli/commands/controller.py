@@ -39,8 +39,8 @@ def controller(
     context: options.Context = "",
     metrics_port: _Port = 8080,
     log_format: Annotated[
-        options.TextFormat, typer.Option("--log-format", help="json or text.")
-    ] = options.TextFormat.TEXT,
+        options.LogFormat, typer.Option("--log-format", help="json or text.")
+    ] = options.LogFormat.TEXT,
     log_level: options.LogLevel = options.Level.INFO,
     workers: _Workers = 16,
     volcano_jobs: _Volcano = False,
