@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import uuid
 from collections.abc import Callable
@@ -35,9 +36,16 @@ def rest(process: subprocess.Popen[str] | Started) -> str:
 
 
 def on_terminal(
-    tf_dist: Program, *arguments: str, seen: Callable[[bytes], None] = lambda _: None, **env: str
+    tf_dist: Program,
+    *arguments: str,
+    seen: Callable[[bytes], None] = lambda _: None,
+    interrupted_at: bytes = b"",
+    **env: str,
 ) -> tuple[int, str]:
-    """Exit code and output of a command on a terminal of 100 columns; ``seen`` gets all there is so far."""
+    """Exit code and output of a command on a terminal of 100 columns; ``seen`` gets all there is so far.
+
+    ``interrupted_at``: when the output has this text, the command is interrupted once.
+    """
     ours, theirs = pty.openpty()
     settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
     process = subprocess.Popen(
@@ -54,6 +62,9 @@ def on_terminal(
             break
         text += data
         seen(text)
+        if interrupted_at and interrupted_at in text:
+            process.send_signal(signal.SIGINT)
+            interrupted_at = b""
     os.close(ours)
     return process.wait(120), text.decode()
 

@@ -32,6 +32,12 @@ def test_a_command_that_does_not_exist_is_named_with_its_place(command: str, tmp
     assert done.stdout == ""
 
 
+def test_misspelt_program_is_suggested(tmp_path: Path) -> None:
+    text = (EXAMPLES / "digits" / "tfjob.yaml").read_text()
+    done = _run(text.replace("[python, train.py]", "[pyton, train.py]"), tmp_path)
+    assert "hint: did you mean python" in done.stderr
+
+
 def test_the_standard_parameter_server_needs_no_template(tmp_path: Path) -> None:
     text = (EXAMPLES / "digits" / "tfjob-v1alpha1.yaml").read_text()
     done = _run(text.replace("[python, train.py]", "[pythonn, train.py]"), tmp_path)

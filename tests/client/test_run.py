@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -55,6 +56,7 @@ def test_a_result_has_outcome_metrics_checkpoint_and_logs(capsys: pytest.Capture
     assert (result.findings, sum(result.restarts.values())) == ((), 0)
     assert "worker-1 | step=3 loss=0.5\n" in capsys.readouterr().out
     assert "<td>worker-1</td>" in result._repr_html_()
+    assert re.fullmatch(r"Result\(job: Succeeded, \d+\.\ds, loss=0\.5000, step=3, checkpoint=m/3\)", repr(result))
 
 
 def test_a_failure_is_a_result_until_one_asks_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,8 +107,10 @@ def test_ctrl_c_ends_the_job_and_is_raised_then(folder: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # below nohup it would be ignored
     thread.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match=r"^job was interrupted, and its pods have ended$") as caught:
             run(job(f"{FOREVER}"), show=False, timeout=SECONDS)
+        shown = caught.value._render_traceback_()  # type: ignore[attr-defined]  # what a notebook asks an exception
+        assert shown == [f"KeyboardInterrupt: {caught.value}"]
     finally:
         thread.join()
         after = signal.signal(signal.SIGINT, before)

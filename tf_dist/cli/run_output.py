@@ -94,7 +94,10 @@ class LiveView:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        title = f"{snapshot.job.key.name}: {snapshot.state}, {format_duration(now - self._started)}"
+        state, ending = snapshot.state, snapshot.ending
+        if ending is not None:
+            state = f"Stopping ({max(0, round(ending.stops_at - now))} s, Ctrl-C again to {ending.again})"
+        title = f"{snapshot.job.key.name}: {state}, {format_duration(now - self._started)}"
         metrics = _metrics(snapshot)
         table = Table(
             title=title, box=SIMPLE_HEAD, title_justify="left", caption=_caption(snapshot), caption_justify="left"

@@ -30,7 +30,7 @@ from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose, diagnose_logs
 from tf_dist.core.diagnostics.display_text import format_number, table_html
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
-from tf_dist.core.diagnostics.outcome import Outcome, with_observations
+from tf_dist.core.diagnostics.outcome import Outcome, outcome_word, with_observations
 from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.pods import PodView, pod_views
@@ -43,9 +43,23 @@ _TAIL: Final = 20  # lines of each log that are kept for the outcome
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a client stops a job that has not ended."""
+
+    text: str
+    """What has become of it, in a word or two: ``interrupted by SIGINT``."""
+    stops_at: float
+    """When the grace period of its pods is over, in monotonic seconds."""
+    again: str
+    """What another signal does: ``kill`` or ``leave``."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """One moment. ``last_line_at``: when each replica wrote its last line (monotonic seconds); ``tails``: its last
-    lines, ``kept_lines`` at most.
+    """One moment.
+
+    ``last_line_at``: when each replica wrote its last line (monotonic seconds); ``tails``: its last lines,
+    ``kept_lines`` at most; ``ending``: the job is being stopped, or was.
     """
 
     job: Job
@@ -56,6 +70,7 @@ class JobSnapshot:
     last_line_at: Mapping[ReplicaId, float] = field(default_factory=dict)
     tails: Mapping[ReplicaId, tuple[str, ...]] = field(default_factory=dict)
     kept_lines: int = _TAIL
+    ending: Ending | None = None
 
     @property
     def state(self) -> str:
@@ -80,7 +95,8 @@ class JobSnapshot:
             numbers = [format_number(progress.metrics.get(name)) if progress else "" for name in metrics]
             rows.append([str(row.replica), row.state, row.node, str(row.restarts or ""), *numbers, row.detail])
         message = f": {self.status.display_message}" if self.status.display_message else ""
-        title = f"{self.job.key.name} is {self.state}{message}"
+        state = self.ending.text if self.ending else f"{outcome_word(self.status)}{message}"
+        title = f"{self.job.key.name} is {state}"
         return table_html(title, ["replica", "state", "node", "restarts", *metrics, "detail"], rows)
 
     def with_objects(self, status: Status, pods: list[Object], job: Job | None = None) -> JobSnapshot:

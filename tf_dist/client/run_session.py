@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -16,7 +17,7 @@ from tf_dist.client.connection import Connection
 from tf_dist.client.job_display import show_warnings
 from tf_dist.client.job_files import InvalidFiles, LoadedJob
 from tf_dist.client.log_follower import ContainerInstance, LogOpener, log_opener
-from tf_dist.client.monitor import JobSnapshot, JobView, WatchingJobInformer, monitoring
+from tf_dist.client.monitor import Ending, JobSnapshot, JobView, WatchingJobInformer, monitoring
 from tf_dist.client.session_host import SessionHost
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import (
@@ -86,6 +87,7 @@ class RunRequest:
 
 
 _KEPT_LINES: Final = 1_000
+_GRACE: Final = 30.0  # seconds, of a pod that says nothing
 
 
 class RunEnd(StrEnum):
@@ -159,10 +161,8 @@ class Result:
     def state(self) -> str:
         """How it came out, in a word or two."""
         match self.end:
-            case RunEnd.SIGNAL:
-                return f"interrupted by {signal.Signals(self.signal).name}"
-            case RunEnd.TIMEOUT:
-                return "given up: the time is over"
+            case RunEnd.SIGNAL | RunEnd.TIMEOUT if self.snapshot.ending is not None:
+                return self.snapshot.ending.text
             case RunEnd.NEVER_FITS:
                 return "never started"
         return outcome_word(self.snapshot.status)
@@ -209,6 +209,11 @@ class Result:
             self.outcome, f"{self.name} {self.state}{said}", hint=hint, decided=self.end is RunEnd.FINISHED
         )
 
+    def __repr__(self) -> str:
+        numbers = (f"{name}={format_number(value)}" for name, value in sorted(self.metrics.items()))
+        facts = [format_duration(self.seconds), *numbers, *([f"checkpoint={self.checkpoint}"] * bool(self.checkpoint))]
+        return f"Result({self.name}: {self.state}, {', '.join(facts)})"
+
     def _repr_html_(self) -> str:
         facts = [*((name, format_number(value)) for name, value in sorted(self.metrics.items()))]
         facts += [("checkpoint", self.checkpoint)] if self.checkpoint else []
@@ -223,14 +228,14 @@ class RunOptions:
 
     ``open_log``: how logs are read there. ``gives_up``: the place will never grow, so that a job too large for it is
     given up. ``keep``: the job stays there when the session ends. ``kept_lines``: of each replica, for the result.
-    ``second``: what a second signal does.
+    ``again``: what a second signal does, ``kill`` or ``leave``.
     """
 
     open_log: Callable[[WatchingJobInformer], LogOpener]
     gives_up: bool = True
     keep: bool = False
     kept_lines: int = _KEPT_LINES
-    second: str = "once more to kill them at once"
+    again: str = "kill"
 
 
 class _RunHost(SessionHost):
@@ -242,11 +247,22 @@ class _RunHost(SessionHost):
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
         """See ``SessionHost``."""
         run_end = RunEnd.of(end)
-        why = {RunEnd.SIGNAL: "stopping", RunEnd.TIMEOUT: "the time is over: stopping"}.get(run_end)
-        if why and self.options.keep:
+        if run_end is RunEnd.SIGNAL:
+            why, text = "stopping", f"interrupted by {signal.Signals(end.signal).name}"
+        elif run_end is RunEnd.TIMEOUT:
+            why, text = "the time is over: stopping", "given up: the time is over"
+        else:
+            return
+        monitor, again = self.monitor, self.options.again
+        periods = (one.pod_spec.get("terminationGracePeriodSeconds") for one in monitor.snapshot.job.replica_specs)
+        grace = max((_GRACE if one is None else float(one) for one in periods), default=_GRACE)
+        monitor.snapshot = replace(monitor.snapshot, ending=Ending(text, time.monotonic() + grace, again))
+        if self.options.keep:
             self.view.say(f"{why} to look on; the job stays where it is", "yellow")
-        elif why:
-            self.view.say(f"{why}: pods get their grace period to end in; {self.options.second}", "yellow")
+        else:
+            period = f"pods get their grace period of {grace:.0f} s"
+            self.view.say(f"{why}: {period}; once more to {again} them at once", "yellow")
+            self.view.show(monitor.snapshot, [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +301,7 @@ def follow_job(
         open_log=lambda _: log_opener(connection.cluster, _FOLLOW),
         gives_up=False,
         keep=True,
-        second="once more to leave at once",
+        again="leave",
     )
     with closing(view()) as shown:
         return RunSession(connection.cluster, job, shown, signals, run_options, timeout=timeout).run()
@@ -311,7 +327,7 @@ def run_on(
         open_log=lambda _: log_opener(cluster, _FOLLOW),
         gives_up=False,
         keep=keep,
-        second="once more to leave without waiting for them",
+        again="leave",
     )
     request.create_companions(cluster)
     key = JobKey(namespace, entry.job.key.name)
@@ -349,6 +365,9 @@ def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[],
         logs = embedded.node.state_dir / (settings.keep_logs_dir or "")
         run_options = RunOptions(open_log=lambda watch: _from_files(logs, watch))
         with closing(view()) as shown, show_warnings(shown):
+            if embedded.network.no_way_out:
+                why = f"{embedded.network.no_way_out}, or run with --network shared"
+                shown.say(f"pods reach each other but nothing outside this machine: {why}", "yellow")
             job = create_job(cluster, entry, request.namespace, workdir="")
             return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
 
@@ -405,5 +424,15 @@ def with_signals(work: Callable[[Signals], Result]) -> Result:
     else:  # Python has signals in the main thread only
         result = work(signals)
     if result.end is RunEnd.SIGNAL:
-        signal.raise_signal(result.signal)
+        try:
+            signal.raise_signal(result.signal)
+        except KeyboardInterrupt:
+            raise RunInterrupted(f"{result.name} was interrupted, and its pods have ended") from None
     return result
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """A run was interrupted. A notebook shows the message, and no traceback of what waited for the job."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]

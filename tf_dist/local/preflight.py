@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from tf_dist.cluster.api import Object
@@ -14,6 +15,7 @@ from tf_dist.cluster.kubelet.pod.pod_status import PodStartError
 from tf_dist.cluster.kubelet.pod.pod_volumes import HostPathVolume, Volume, plan_volume, refuse_mounts
 from tf_dist.cluster.kubelet.pod.podspec import ContainerPlan, PlanContext, plan_container
 from tf_dist.core.dialects.registry import template_path
+from tf_dist.core.model.fieldpath import suggestion
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.status import Attempts
 from tf_dist.core.podbuilder import replica_pod, services, ssh_plugin
@@ -91,9 +93,17 @@ def _runnable(plan: ContainerPlan) -> ContainerPlan:
         where = "is not an executable file on this machine"
     if found:
         return plan
-    problem = PodStartError("StartError", f"command {program!r} {where}", hint="check its spelling, or install it here")
+    there = () if "/" in program else _programs(plan.env.get("PATH", os.defpath))
+    hint = suggestion(program, there, "check its spelling, or install it here")
+    problem = PodStartError("StartError", f"command {program!r} {where}", hint=hint)
     problem.container = plan.name
     raise problem
+
+
+def _programs(path: str) -> Iterator[str]:
+    for folder in path.split(os.pathsep):
+        with suppress(OSError):
+            yield from os.listdir(folder)
 
 
 def _there(volume: Volume) -> Volume:

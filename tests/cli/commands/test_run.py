@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Program, eventually
-from tests.cli.processes import rest, until
+from tests.cli.processes import on_terminal, rest, until
 
 FOREVER = "echo up; while :; do sleep 0.05; done"
 POLITE = f"trap 'echo bye; exit 0' TERM; {FOREVER}"
@@ -150,8 +152,39 @@ def test_a_gang_that_can_never_fit(tf_dist: Program) -> None:
     found = tf_dist("run", file, "--node", "nvidia.com/gpu=2")
     assert found.returncode == 2
     assert "nvidia.com/gpu 2 on 1 node" in found.stdout
-    assert "--node" in found.stdout
     assert "worker-0 |" not in found.stdout
+    advice = found.stdout.rpartition("what to do: ")[2]
+    assert advice == (
+        "ask for less or for fewer replicas, or add nodes; on this machine, to try it without: "
+        "tf-dist run --node nvidia.com/gpu=4\n"
+    )
+
+
+def test_says_first_that_pods_reach_nothing_outside(tf_dist: Program) -> None:
+    programs = tf_dist.folder / "programs"
+    programs.mkdir()
+    for name in ("sh", "python"):
+        (programs / name).symlink_to(shutil.which(name) or "")
+    file = tf_dist.write("job.yaml", tf_dist.job("echo up"))
+    found = tf_dist("run", file, "--network", "isolated", PATH=str(programs))
+    if found.returncode == 75:
+        pytest.skip(found.stderr)
+    assert found.stdout.startswith(
+        "tf-dist  | pods reach each other but nothing outside this machine: install slirp4netns, or run with "
+        "--network shared\n"
+    )
+    shared = tf_dist("run", file, "--network", "shared", PATH=str(programs))
+    assert "nothing outside" not in shared.stdout
+
+
+def test_relative_working_directory_is_refused(tf_dist: Program) -> None:
+    job = tf_dist.job("pwd")
+    (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["workingDir"] = "sub"
+    (tf_dist.folder / "sub").mkdir()
+    found = tf_dist("run", tf_dist.write("job.yaml", job))
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "containers[0]: workingDir 'sub' is a relative path" in found.stderr
 
 
 def test_refuses_job_that_another_controller_manages(tf_dist: Program) -> None:
@@ -202,9 +235,17 @@ def test_a_signal_stops_it_with_grace(tf_dist: Program, number: int) -> None:
     text = rest(process)
     assert process.returncode == 128 + number
     assert "stopping: pods get their grace period" in text
+    assert "5 s; once more to kill them at once" in text
     assert "worker-1 | bye" in text
     assert f"job: interrupted by {signal.Signals(number).name}" in text
     assert tf_dist.leftovers() == []
+
+
+def test_status_line_says_that_it_stops_and_how_long(tf_dist: Program) -> None:
+    file = tf_dist.write("job.yaml", tf_dist.job("trap 'sleep 1; exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    code, text = on_terminal(tf_dist, "run", file, interrupted_at=b" up")
+    assert code == 130
+    assert re.search(r"job: Stopping \([45] s, Ctrl-C again to kill\)", text)
 
 
 def test_a_second_signal_stops_it_at_once(tf_dist: Program) -> None:

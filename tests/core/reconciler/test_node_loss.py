@@ -71,7 +71,7 @@ def test_while_it_waits_again_people_still_read_what_it_lacked() -> None:
     world.now += 300
     world.settle()
     assert world.memory.reason == "WaitingForCapacity"
-    found = list(pending_reasons(world.memory))
+    found = list(pending_reasons(world.job, world.memory))
     assert "worker-1" in found[1].summary
     assert "300 s" in found[1].summary
 

@@ -5,18 +5,20 @@ Categories are a contract: tools may rely on them, so they are added to and neve
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tf_dist.core.diagnostics.log_end import log_evidence
 from tf_dist.core.diagnostics.log_rules import known_failure, known_warnings
-from tf_dist.core.gang.resources.pod_requests import pod_requests
+from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.model.assignment import replica_difference_text
 from tf_dist.core.model.context import Observed, ReconcileContext
 from tf_dist.core.model.fieldpath import list_items, mapping
 from tf_dist.core.model.job import Document, Event, Job
 from tf_dist.core.model.pods import Exit, PodPhase, PodView, disruption_counts
+from tf_dist.core.model.quantity import format_quantity, parse_quantity
 from tf_dist.core.model.reasons import OUT_OF_SERVICE, Category, Group, Level, Reason, Row, reason_row, stable_reason
 from tf_dist.core.model.status import LIVE, STOPPED, Phase, Status
 from tf_dist.core.model.status_codec import NewerStatusFormat, check_version
@@ -45,11 +47,41 @@ def _reason_diagnosis(row: Row, summary: str) -> Diagnosis:
     return Diagnosis(row.level, row.category or Category.FAILURE, summary, resolution=row.advice)
 
 
-def pending_reasons(status: Status) -> Iterator[Diagnosis]:
+_WHOLE_CLUSTER: Final = "even the empty cluster has "
+_AMOUNT: Final = re.compile(r"([\w./-]+) ([\w.]+)(?=,| on \d)")
+
+
+def _larger_node(job: Job, message: str) -> str:
+    """The option that has this machine pretend to have what a job needs and its message says that it has not."""
+    _, too_small, said = message.partition(_WHOLE_CLUSTER)
+    there = dict(_AMOUNT.findall(said))  # empty where each pod has room, and all of them have none
+    needed = add_resources(
+        {name: value * spec.replicas for name, value in pod_requests(spec.pod_spec).items()}
+        for spec in job.replica_specs
+    )
+    short = {
+        name: value
+        for name, value in sorted(needed.items())
+        if too_small and name != "pods" and (not there or (name in there and value > parse_quantity(there[name])))
+    }
+    amounts = (
+        f"{name}={-(-value // 2**20)}Mi" if name == "memory" else f"{name}={format_quantity(value, name)}"
+        for name, value in short.items()
+    )
+    return f"; on this machine, to try it without: tf-dist run --node {','.join(amounts)}" if short else ""
+
+
+def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
     """Why a job waits for admission: first what holds now, then what took its place away."""
     waits = reason_row(status.reason)
     waits = waits if waits.group is Group.WAITING else Reason.WAITING_FOR_CAPACITY.row
-    yield _reason_diagnosis(waits, status.message or "waits for admission")
+    found = _reason_diagnosis(waits, status.message or "waits for admission")
+    if waits is Reason.NEVER_FITS.row:
+        advice = f"{found.resolution}{_larger_node(job, status.message)}"
+        if "ResourceQuota" in status.message:
+            advice = "ask for less or for fewer replicas, or have the ResourceQuota raised"
+        found = replace(found, resolution=advice)
+    yield found
     # Why it lost its place is soon overwritten in the status by what it waits for now.
     failure = status.failure
     lost = reason_row(failure.event) if failure is not None and failure.event != status.reason else None
@@ -229,7 +261,7 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
 def _of_life(s: ReconcileContext, logs: Logs) -> Iterator[Diagnosis]:
     job, status, facts = s.job, s.status, s.facts
     if status.admission is None:
-        yield from pending_reasons(status)
+        yield from pending_reasons(job, status)
     elif not status.has_place:
         yield _reason_diagnosis(Reason.UNSCHEDULABLE.row, status.message)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):

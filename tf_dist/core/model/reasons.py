@@ -172,8 +172,7 @@ class Reason(StrEnum):
         advice="it starts when pods of its namespace end or the quota is raised (kubectl describe resourcequota)")
     NEVER_FITS = _waits("NeverFits", _ERROR, Category.NEVER_FITS, outcome=OutcomeKind.INVALID, unreachable=True,
         meaning="the cluster, or its queue, could not hold the gang even if it were empty",
-        advice="ask for less in resources.requests, for fewer replicas, or add nodes (locally: tf-dist run --node"
-        " cpu=8); a ResourceQuota that it names has to be raised")
+        advice="ask for less or for fewer replicas, or add nodes")
     UNREADABLE = _waits("Unreadable", _ERROR, Category.INVALID, unreachable=True,
         meaning="requests or constraints of its pods cannot be read",
         advice="write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain"

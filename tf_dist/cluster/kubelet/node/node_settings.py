@@ -21,11 +21,15 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkDescription:
-    """The mode in force, why it is this one, and what it cannot do (one sentence each)."""
+    """The mode in force, why it is this one, and what it cannot do (one sentence each).
+
+    ``no_way_out``: what would let pods reach something outside the machine; "" if they do.
+    """
 
     mode: NetworkMode
     reason: str
     limits: tuple[str, ...] = ()
+    no_way_out: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +117,4 @@ def describe_network(mode: NetworkMode, reason: str, *, forced: bool, no_way_out
     if mode == NetworkMode.SHARED:
         return NetworkDescription(mode, why, SHARED_LIMITS)
     closed = tuple(limit.format(no_way_out) for limit in CLOSED_LIMITS)
-    return NetworkDescription(mode, why, closed if no_way_out else ISOLATED_LIMITS)
+    return NetworkDescription(mode, why, closed if no_way_out else ISOLATED_LIMITS, no_way_out)

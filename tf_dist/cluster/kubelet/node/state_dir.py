@@ -23,6 +23,7 @@ from tf_dist.errors import Unavailable
 PROCESS_MARK = "TF_DIST_NODE"
 _PREFIX = "run-"
 _ATTEMPTS = 100
+_ANOTHER = "name another state folder: TF_DIST_HOME for tf-dist local, TMPDIR for tf-dist run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,16 @@ class StateDir:
 
 def private_dir(path: Path) -> Path:
     """A folder that only this user can enter, made if need be; Unavailable when it cannot be ours."""
-    problem = ownership_problem(path)
-    if not problem:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        problem = ownership_problem(path)  # another process may have made it meanwhile
+    try:
+        problem = ownership_problem(path)
+        if not problem:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            problem = ownership_problem(path)  # another process may have made it meanwhile
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror}"
     if problem:
-        raise Unavailable(f"{path} {problem}", hint="name another state folder")
+        raise Unavailable(f"{path} {problem}", hint=_ANOTHER)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
     return path

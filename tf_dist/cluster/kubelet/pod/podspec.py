@@ -141,6 +141,13 @@ def _workdir(pod: Object, container: Object, mounts: tuple[VolumeMount, ...], ar
     wanted = container.get("workingDir")
     if not wanted:
         return chosen
+    if not wanted.startswith("/"):
+        raise PodStartError(
+            "CreateContainerError",
+            f"workingDir {wanted!r} is a relative path, and containers need the whole path",
+            hint="write the whole path, or leave it out: then it is the folder of the job's file",
+            permanent=True,
+        )
     mounted = any(wanted == mount.target or wanted.startswith(mount.target.rstrip("/") + "/") for mount in mounts)
     if mounted or around.exists(wanted):
         return str(wanted)
