@@ -12,10 +12,15 @@ BIN := .venv/bin
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
+# Where there is an NVIDIA driver, TensorFlow comes with CUDA. tf_keras (Keras 2) asks for a TensorFlow of its own.
+NVIDIA_DRIVER ?= /proc/driver/nvidia/version
+TENSORFLOW = $(if $(wildcard $(NVIDIA_DRIVER)),tensorflow-gpu,tensorflow)
 .venv/installed: pyproject.toml constraints.txt .ci/install
 	@test -n "$(PYTHON)" || { echo "tf-dist needs Python 3.11 or later: install it, or say make PYTHON=/path/to/python"; exit 1; }
+	@echo "Airflow, TensorFlow and the tools of the tests go into .venv: 2.3 GB (with CUDA several more), about two minutes"
 	$(PYTHON) -m venv .venv
-	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[airflow-connection,argo,dev,tensorflow]'
+	.ci/install $(BIN)/python --constraint constraints.txt --editable '.[airflow-connection,argo,dev,$(TENSORFLOW)]'
+	.ci/install $(BIN)/python --constraint constraints.txt --no-deps tf_keras
 	@touch $@
 
 install: .venv/installed ## Make .venv with everything in it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,35 @@ def test_pip_installs_where_it_is_told_from_where_as_uv_does_not_read_that(setti
 def test_pip_installs_where_uv_cannot() -> None:
     pytest.importorskip("uv", reason="an environment that pip has made by itself; make install brings uv")
     assert installers(UV_CONFIG_FILE="/nowhere/uv.toml") == ["uv", "pip"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_shows_progress_on_a_terminal_only(terminal: bool, tmp_path: Path) -> None:
+    stand_in, calls = tmp_path / "python", tmp_path / "calls"
+    stand_in.write_text(f"#!/bin/sh\necho \"$*\" >>'{calls}'\n")
+    stand_in.chmod(0o755)
+    ours, theirs = pty.openpty()
+    stream = theirs if terminal else subprocess.DEVNULL
+    subprocess.run(["sh", SCRIPT, stand_in, "pyyaml"], stderr=stream, check=True, timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    (installed,) = (line for line in calls.read_text().splitlines() if line.endswith(" pyyaml"))
+    assert ("--quiet" not in installed) is terminal
+
+
+@pytest.mark.parametrize(("driver", "extra"), [(True, "tensorflow-gpu"), (False, "tensorflow")])
+def test_make_installs_tensorflow_for_gpus_where_a_driver_is(driver: bool, extra: str, tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    if driver:
+        file.touch()
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", "install", f"NVIDIA_DRIVER={file}"],
+        cwd=SCRIPT.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"[airflow-connection,argo,dev,{extra}]" in done.stdout
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
