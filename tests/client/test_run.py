@@ -20,7 +20,7 @@ from tf_dist import Client, InvalidJob, JobFailed, OutcomeKind, Result, TFJob, r
 from tf_dist.client.connection import Connection
 from tf_dist.client.job_display import NotebookView
 from tf_dist.client.job_files import InvalidFiles
-from tf_dist.client.monitor import JobSnapshot
+from tf_dist.client.monitor import Ending, JobSnapshot
 from tf_dist.client.run_session import RunEnd
 from tf_dist.core.diagnostics.replicas import replica_states
 from tf_dist.core.model.status import Admission, Phase, Status
@@ -201,6 +201,18 @@ def test_a_notebook_has_one_table_that_ends_with_the_last_state() -> None:
     assert "is Pending: of three replicas" in cell.shown[0]
     assert "is Succeeded" in cell.shown[-1]
     assert "<td>worker-0</td>" in cell.shown[-1]
+
+
+@pytest.mark.parametrize(
+    ("phase", "ending", "title"),
+    [
+        (Phase.COMPLETING, None, "mnist is Succeeded"),
+        (Phase.RUNNING, Ending("interrupted by SIGINT", 0.0, "kill"), "mnist is interrupted by SIGINT"),
+    ],
+)
+def test_last_table_agrees_with_the_outcome(phase: Phase, ending: Ending | None, title: str) -> None:
+    snapshot = JobSnapshot(v1_job(), Status(phase=phase, admission=Admission(START)), ending=ending)
+    assert title in snapshot._repr_html_()
 
 
 def test_a_file_that_is_no_job_is_refused(folder: Path) -> None:

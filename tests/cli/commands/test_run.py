@@ -120,6 +120,7 @@ def test_an_image_whose_program_is_not_known(tf_dist: Program) -> None:
     assert (found.returncode, found.stdout) == (2, "")
     assert "job.yaml:1: spec.tfReplicaSpecs.Worker.template.spec.containers[0]: " in found.stderr
     assert "--entrypoint none=" in found.stderr
+    assert "(the one that is given is of nome)" in tf_dist("run", file, "--entrypoint", "nome=sh").stderr
     helped = tf_dist("run", file, "--entrypoint", "none=sh -c 'echo from the image'")
     assert "worker-0 | from the image" in helped.stdout
     assert helped.returncode == 0

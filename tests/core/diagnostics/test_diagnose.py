@@ -315,7 +315,8 @@ def test_longer_log_that_a_client_has_read_is_the_evidence() -> None:
         (0, "Could not find cuda drivers on your machine, GPU will not be used.", ""),
         (0, "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "asks for none"),
         (0, "TensorBoard is not installed, missing implementation for `tf.summary.scalar`", "TensorBoard"),
-        (0, "Temporary failure in name resolution", "cannot resolve"),
+        (0, "Temporary failure in name resolution", "cannot reach"),
+        (0, "OSError: [Errno 101] Network is unreachable", "cannot reach"),
         (0, "a line like any other", ""),
     ],
 )
@@ -325,3 +326,10 @@ def test_line_of_a_program_that_goes_on_is_warned_of_once(gpus: int, line: str, 
     found = [*diagnose_logs(job, {"worker-0": [line], "worker-1": [line]})]
     assert [one.level for one in found] == ([Level.WARNING] if told else [])
     assert all(told in one.summary and one.summary.startswith("worker-0 ") for one in found)
+
+
+def test_parameter_server_of_a_job_with_gpus_is_not_warned_that_it_has_none() -> None:
+    container = {"name": "tensorflow", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    job = v1_job(replace(replicas("Worker", 1), template={"spec": {"containers": [container]}}), replicas("PS", 1))
+    line = "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"
+    assert [*diagnose_logs(job, {"ps-0": [line]})] == []

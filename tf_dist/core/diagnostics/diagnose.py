@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tf_dist.core.diagnostics.log_end import log_evidence
-from tf_dist.core.diagnostics.log_rules import known_failure, known_warnings
+from tf_dist.core.diagnostics.log_rules import Gpus, known_failure, known_warnings
 from tf_dist.core.gang.resources.pod_requests import add_resources, pod_requests
 from tf_dist.core.model.assignment import replica_difference_text
 from tf_dist.core.model.context import Observed, ReconcileContext
@@ -112,17 +112,14 @@ def diagnose(
 def diagnose_logs(job: Job, logs: Logs) -> Iterator[Diagnosis]:
     """What lines of logs warn of, whatever becomes of the job; each warning once, of the first replica that has it."""
     said = set[str]()
+    asking = {spec.type for spec in job.replica_specs if logs and "nvidia.com/gpu" in pod_requests(spec.pod_spec)}
     for replica, lines in logs.items():
-        for rule in known_warnings(lines, asks_for_gpu=_asks_for_gpu(job, replica)):
+        asks = replica.rpartition("-")[0] in asking
+        for rule in known_warnings(lines, Gpus.ASKED if asks else Gpus.ANY if asking else Gpus.NOT_ASKED):
             if rule.summary not in said:
                 said.add(rule.summary)
                 category = Category(rule.category)
                 yield Diagnosis(Level.WARNING, category, f"{replica} {rule.summary}", resolution=rule.resolution)
-
-
-def _asks_for_gpu(job: Job, replica: str) -> bool:
-    spec = job.spec(replica.rpartition("-")[0])
-    return spec is not None and "nvidia.com/gpu" in pod_requests(spec.pod_spec)
 
 
 def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 
 class Gpus(StrEnum):
-    """Which replicas a rule is about."""
+    """Which replicas a rule is about. A replica without a GPU in a job with GPUs has none on purpose."""
 
     ANY = "any"
     ASKED = "asked"
@@ -31,7 +31,7 @@ class LogRule:
     ends: bool = True
     """Whether a program usually ends by it: then it is the reason of a failure, and no warning while the job runs."""
     gpus: Gpus = Gpus.ANY
-    """Whether the replica has to ask for a GPU, or for none."""
+    """Whether the replica has to ask for a GPU, or its whole job for none."""
 
 
 _LEGACY_KERAS: Final = (
@@ -79,9 +79,9 @@ LOG_RULES: Final = (
         resolution="install it where the container runs (on this machine: with the Python of tf-dist)",
     ),
     LogRule(
-        texts=("Temporary failure in name resolution",),
+        texts=("Temporary failure in name resolution", "Network is unreachable"),
         category="configuration",
-        summary="cannot resolve the name of another machine",
+        summary="cannot reach another machine",
         resolution="on this machine pods have no way out without slirp4netns: install it, or tf-dist run --network "
         "shared; on a cluster, see its DNS and its NetworkPolicies",
         ends=False,
@@ -126,10 +126,9 @@ def known_failure(text: str) -> LogRule | None:
     return next((rule for rule in LOG_RULES if any(one in text for one in rule.texts)), None)
 
 
-def known_warnings(lines: Sequence[str], *, asks_for_gpu: bool) -> Iterator[LogRule]:
+def known_warnings(lines: Sequence[str], gpus: Gpus) -> Iterator[LogRule]:
     """The rules that lines of a running program match, of those by which it does not end."""
     text = "\n".join(lines)
-    skipped = Gpus.NOT_ASKED if asks_for_gpu else Gpus.ASKED
     for rule in LOG_RULES:
-        if not rule.ends and rule.gpus is not skipped and any(one in text for one in rule.texts):
+        if not rule.ends and rule.gpus in (Gpus.ANY, gpus) and any(one in text for one in rule.texts):
             yield rule

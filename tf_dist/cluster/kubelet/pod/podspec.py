@@ -22,6 +22,7 @@ from tf_dist.cluster.kubelet.pod.security_context import (
     check_relative_path,
     plan_security,
 )
+from tf_dist.core.model.fieldpath import nearest_word
 from tf_dist.core.model.quantity import parse_quantity
 
 WORKDIR_ANNOTATION = "tf-dist.dev/workdir"
@@ -123,10 +124,12 @@ def _argv(container: Object, env: Mapping[str, str], around: PlanContext) -> lis
     entrypoint = around.entrypoints.get(image) or around.entrypoints.get(_untagged(image))
     if entrypoint:
         return [*entrypoint, *args]
+    near = nearest_word(image, around.entrypoints)
     raise PodStartError(
         "ErrImageEntrypoint",
         f"container {container['name']} has no command, and a local node has no images to take one from ({image})",
-        hint=f"set command in the container, or tf-dist run --entrypoint {image}='python train.py'",
+        hint=f"set command in the container, or tf-dist run --entrypoint {image}='python train.py'"
+        + (f" (the one that is given is of {near})" if near else ""),
         permanent=True,
     )
 
