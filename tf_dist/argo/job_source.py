@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from hera.workflows import Parameter
 
@@ -174,6 +174,18 @@ def has_fallbacks(job: JobSource) -> bool:
     return any(names.FALLBACK in mapping(mapping(one.get("metadata")).get("annotations")) for one in documents)
 
 
+def code_folder_of(job: JobSource) -> str:
+    """The folder that goes along with the job, as its document names it; "" if there is none, or none is known here."""
+    if not is_document(job):
+        return ""
+    text, beside = _text(job), Path(job).parent if _is_file(job) else Path()
+    for entry in _loaded(job, text, ()).jobs:
+        named = mapping(mapping(entry.document.get("metadata")).get("annotations")).get(names.CODE)
+        if named:
+            return str(beside / Path(str(named)).expanduser())
+    return ""
+
+
 def is_script(job: JobSource, path: FieldPath) -> bool:
     """Whether a shell parses what is at this place of the document: the word after ``-c``."""
     field, index = path[-2:] if len(path) > 1 else ("", "")
@@ -196,8 +208,12 @@ def _part(value: Any, key: str | int) -> Any:
 
 
 def _loaded(job: JobSource, text: str, overrides: Sequence[Override]) -> JobFiles:
-    name = os.fspath(job) if isinstance(job, str | os.PathLike) and "\n" not in os.fspath(job) else "the job"
+    name = os.fspath(job) if _is_file(job) else "the job"
     return load_job_files([name], overrides, texts={name: text})
+
+
+def _is_file(job: JobSource) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(job, str | os.PathLike) and "\n" not in os.fspath(job)
 
 
 def _text(job: JobSource) -> str:

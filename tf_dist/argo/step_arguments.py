@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from tf_dist.argo.job_source import (
     FilledIn,
     Input,
     check_readable,
+    code_folder_of,
     filled_reference,
     fits,
     has_fallbacks,
@@ -47,6 +49,7 @@ from tf_dist.argo.job_source import (
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LARGEST_ARGUMENT, LauncherOptions, document_argument
 from tf_dist.argo.merging import as_list, as_parameters, patched_value
+from tf_dist.client.code_folder import CODE_WAYS, pack_code
 from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
 from tf_dist.core.model import names
@@ -63,7 +66,7 @@ WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1,
 
 ROWS: Final = options_of(LauncherOptions, Face.STEP)
 """The launcher's options that are arguments of a step, by their names there."""
-APART: Final = ("job", "overrides")
+APART: Final = ("job", "overrides", "code")
 _OPEN: Final = ("fallback", "on_eviction", "on_preemption", "driver")
 """Those that are input parameters of the step where the workflow has the job."""
 _OF_THE_WORKFLOW: Final = {"overrides": "overrides", "inputs": "inputs", "parameters": "input-values"}
@@ -148,9 +151,21 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
         yield Problem("grace_seconds", f"{seconds!r} is no whole number of seconds above 0", "write 60")
     yield from output_problems(step.metric_outputs)
+    yield from _problems_of(lambda: _code_archive(step))
     if step.checkpoint_artifact:
         yield from _mount_problems(step)
     yield from cache_key_problems(step.memoize.key if isinstance(step.memoize, m.Memoize) else None)
+
+
+def _code_archive(step: TFJobStep) -> str:
+    """The folder that goes along, packed; "" if there is none. InvalidJob."""
+    problems = [*ROWS["code"].problems(step.code)]
+    if isinstance(step.code, str) and is_reference(step.code):
+        problems = [Problem("code", "the folder is packed where the workflow is written", "write its path")]
+    if problems:
+        raise InvalidJob(problems)
+    folder = step.code or code_folder_of(step.job)
+    return base64.b64encode(pack_code(folder)).decode() if folder else ""
 
 
 def _grace_problems(step: TFJobStep) -> Iterator[Problem]:
@@ -350,6 +365,7 @@ def launcher_arguments(step: TFJobStep, name: str | None, given: Sequence[Any]) 
         elif value not in (None, "") and row.read(value) != row.default:
             document[row.name] = value
     fixed, filled = _fixed(step), _fill_ins(step)
+    document |= {"code_archive": archive} if (archive := _code_archive(step)) else {}
     document |= {"overrides": fixed} if fixed else {}
     document |= {"inputs": [one.declared.document() for one in filled]} if filled else {}
     values |= {f"values.{one.declared.name}": one.source for one in filled}
@@ -390,6 +406,8 @@ def _sized(document: Mapping[str, Any], name: str | None, rest: Sequence[Any]) -
         what = (
             f"the arguments of the step have {sent:,} bytes, and a workflow has {_LARGEST_WORKFLOW:,} for all its steps"
         )
+        if code := len(document.get("code_archive", "")):
+            raise InvalidJob([Problem("code", f"{what}; {code:,} of them are the code", CODE_WAYS)])
         raise InvalidJob([Problem("job", what, way)])
     told = [f"the arguments of step {name or '(without a name)'} have {size:,} bytes, the job included"]
     if document:

@@ -76,6 +76,7 @@ class TFJobStep(Container):
 
     :param job: a file's name, a document or its text, or a ``TFJob``, without any ``{{…}}`` in it; or a parameter, or
         ``{{…}}`` alone, that is a whole document.
+    :param code: a folder that goes along; it is packed where the workflow is written, and is a part of it.
     :param overrides: values for paths of the job (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills
         in there (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``, or a text with one ``{{…}}``).
     :param metric_outputs: metrics that are output parameters of their own (``{"best": "accuracy"}``: by another name).
@@ -88,6 +89,7 @@ class TFJobStep(Container):
     """
 
     job: JobSource
+    code: str = ""
     workers: Value = None
     ps: Value = None
     queue_name: Value = None

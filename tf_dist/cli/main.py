@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
     except TFDistError as error:
         code = _explain(error)
     except Exception as error:
-        code = _defect(error)
+        code = _defect(error, arguments)
     return code
 
 
@@ -72,21 +72,30 @@ def _explain(error: TFDistError) -> int:
     return exit_codes.exit_code_of_error(error)
 
 
-def _defect(error: Exception) -> int:
+def _defect(error: Exception, arguments: Sequence[str]) -> int:
     if hasattr(error, "exit_code") and hasattr(error, "format_message"):
-        return _usage(error)
+        return _usage(error, arguments)
     _trace(error)
     output.failure(f"{type(error).__name__}: {error}", _REPORT)
     return exit_codes.FAILED
 
 
-def _usage(error: Any) -> int:
+def _usage(error: Any, arguments: Sequence[str]) -> int:
     """Typer's own complaint: an unknown command or option, a value that is none. With nothing to say it shows help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tf-dist"
     if message := _usage_text(error):
-        output.failure(message, _kubectl_hint(error, path) or f"{path} --help shows what can be given")
+        hint = _script_hint(error, path, arguments) or _kubectl_hint(error, path)
+        output.failure(message, hint or f"{path} --help shows what can be given")
     return exit_codes.USAGE
+
+
+def _script_hint(error: Any, path: str, arguments: Sequence[str]) -> str:
+    """Where an option of a script was given to the command that runs it."""
+    name = getattr(error, "option_name", "")
+    script = next((word for word in arguments if word.endswith(".py")), "")
+    takes = error.ctx is not None and any(one.name == "gpus" for one in error.ctx.command.params)
+    return f"arguments of {script} come after --: {path} {script} -- {name} …" if name and script and takes else ""
 
 
 def _usage_text(error: Any) -> str:

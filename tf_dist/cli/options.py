@@ -184,6 +184,15 @@ def check_namespaces(option: typer.CallbackParam, given: Any) -> Any:
 
 
 File = Annotated[str, typer.Argument(help="A YAML file; - is standard input.", metavar="FILE")]
+FileOrScript = Annotated[
+    str, typer.Argument(help="A script (train.py), or a YAML file with a job; - is standard input.", metavar="FILE")
+]
+FilesOrScript = Annotated[
+    list[str],
+    typer.Argument(
+        help="YAML files; - is standard input. Or a script, train.py, with its arguments after --.", metavar="FILE…"
+    ),
+]
 Files = Annotated[list[str], typer.Argument(help="YAML files; - is standard input.", metavar="FILE…")]
 DisruptionBudgets = Annotated[
     bool,
@@ -237,17 +246,18 @@ SetString = Annotated[
 ]
 
 
-def _run_option(name: str, metavar: str | None = None) -> Any:
+def run_option(row: str, metavar: str | None = None, *, name: str = "", short: str = "", **more: Any) -> Any:
     """The option of a run that is on every face: its row says what it means."""
-    row = options_of(RunOptions)[name]
-    return typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=row.about(Face.COMMAND).replace("``", ""))
+    names = [name or f"--{row.replace('_', '-')}", *([short] if short else [])]
+    about = options_of(RunOptions)[row].about(Face.COMMAND).replace("``", "")
+    return typer.Option(*names, metavar=metavar, help=about, **more)
 
 
-Fallback = Annotated[list[str] | None, _run_option("fallback", "JSON")]
-OnEviction = Annotated[DisruptionPolicy | None, _run_option("on_eviction")]
-OnPreemption = Annotated[DisruptionPolicy | None, _run_option("on_preemption")]
-Driver = Annotated[DriverChoice, _run_option("driver")]
-StartupTimeout = Annotated[str, _run_option("startup_timeout", "TIME")]
+Fallback = Annotated[list[str] | None, run_option("fallback", "JSON")]
+OnEviction = Annotated[DisruptionPolicy | None, run_option("on_eviction")]
+OnPreemption = Annotated[DisruptionPolicy | None, run_option("on_preemption")]
+Driver = Annotated[DriverChoice, run_option("driver")]
+StartupTimeout = Annotated[str, run_option("startup_timeout", "TIME")]
 AdmissionTimeout = Annotated[
     str, typer.Option("--admission-timeout", metavar="TIME", help="When a --fallback is tried: 90s, 10m, 2h.")
 ]

@@ -26,6 +26,7 @@ from tf_dist.client.submission import (
     create_companion,
     create_job,
     file_folder,
+    with_code_on_this_machine,
 )
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
@@ -353,6 +354,7 @@ def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[],
     from tf_dist.local.embedded import EmbeddedCluster
     from tf_dist.local.preflight import machine_problems
 
+    request = replace(request, entry=with_code_on_this_machine(request.entry))
     entry = request.entry
     with EmbeddedCluster(settings) as embedded:
         companions = [written.content for written in request.companions]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tf_dist.client.job_files import InvalidFiles, LoadedJob
+from tf_dist.client.code_folder import existing_folder, pack_code
+from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob
 from tf_dist.client.stored_jobs import StoredJob, definition_missing_error, namespace_missing_error
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster import api
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import AmbiguousCreate, NotServed
 from tf_dist.core.model.job import Dialect
-from tf_dist.core.model.names import ANNOTATION_PREFIX
-from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
+from tf_dist.core.model.names import ANNOTATION_PREFIX, CODE, EMULATED
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"
 """Annotation of a companion object: the job, as its file names it, that a ConfigMap, Secret, claim or Service stands
@@ -175,13 +178,98 @@ def create_job(
     namespace: str,
     *,
     workdir: str | None = None,
+    archive: bytes = b"",
 ) -> StoredJob:
-    """Create a job; AlreadyExists, NotServed and NotFound say how to go on.
+    """Create a job, and the ConfigMaps with its code; AlreadyExists, NotServed and NotFound say how to go on.
 
-    ``workdir`` None is the file's folder, "" the cluster's own.
+    ``workdir`` None is the file's folder, "" the cluster's own. ``archive``: the code, where it is packed already.
     """
+    document, code = _with_code(cluster, _document(entry, namespace, workdir), entry, archive)
+    stored = _create_document(cluster, entry, namespace, document)
+    if code:
+        _create_code(cluster, stored, code)
+    return stored
+
+
+def _with_code(
+    cluster: Cluster, document: dict[str, Any], entry: LoadedJob, archive: bytes
+) -> tuple[dict[str, Any], tuple[Object, ...]]:
+    """The document with the code that goes along with the job, and the ConfigMaps that it needs; InvalidJob."""
+    folder = _code_folder(entry)
+    if folder is None and not archive:
+        return document, ()
+    from tf_dist.core.dialects.code_folder import with_code_archive, with_code_here  # slow to import
+
+    if folder is not None and not archive:
+        if _is_this_machine(cluster):
+            return with_code_here(document, existing_folder(folder)), ()
+        archive = pack_code(folder)
+    return with_code_archive(document, archive, secrets.token_hex(_NONCE))
+
+
+def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]]:
+    """What is submitted, in that order. ``packed``: with the code as a cluster gets it; InvalidJob."""
+    from tf_dist.core.dialects.code_folder import with_code_archive
+
+    documents = [dict(written.content) for written in files.companions]
+    for entry in files.jobs:
+        folder = _code_folder(entry) if packed else None
+        if folder is None:
+            documents.append(entry.document)
+        else:
+            document, parts = with_code_archive(entry.document, pack_code(folder), secrets.token_hex(_NONCE))
+            documents += [*parts, document]
+    return documents
+
+
+def _code_folder(entry: LoadedJob) -> Path | None:
+    """The folder that goes along with a job; None if there is none."""
+    named = (entry.document["metadata"].get("annotations") or {}).get(CODE)
+    return Path(file_folder(entry.written.file), Path(named).expanduser()) if named else None
+
+
+def with_code_on_this_machine(entry: LoadedJob) -> LoadedJob:
+    """The job as its pods run on this machine: with the folder of its code as their working directory; InvalidJob."""
+    folder = _code_folder(entry)
+    if folder is None:
+        return entry
+    from tf_dist.core.dialects import parse
+    from tf_dist.core.dialects.code_folder import with_code_here
+
+    content = with_code_here(entry.document, existing_folder(folder))
+    return replace(entry, written=replace(entry.written, content=content), parsed=parse(content, strict=False))
+
+
+_NONCE: Final = 3  # bytes
+
+
+def _is_this_machine(cluster: Cluster) -> bool:
+    """Whether pods are processes of this machine. Who may not list nodes has another cluster."""
+    try:
+        return bool(cluster.list(api.NODES, None, labels=EMULATED).items)
+    except ClusterError:
+        return False
+
+
+def _create_code(cluster: Cluster, job: StoredJob, parts: Iterable[Object]) -> None:
+    """The parts of the code, deleted with their job. A job whose code cannot be stored is deleted.
+
+    They come after the job because who may create objects may not change them, as it would take to name the owner.
+    """
+    owner = {"apiVersion": job.resource.api_version, "kind": job.resource.kind, "name": job.name, "uid": job.uid}
+    try:
+        for part in parts:
+            body = {**part, "metadata": {**part["metadata"], "namespace": job.namespace, "ownerReferences": [owner]}}
+            with suppress(AlreadyExists):  # the name is of this job alone: the answer to its creation was lost
+                cluster.create(api.CONFIG_MAPS, job.namespace, body)
+    except ClusterError:
+        with suppress(ClusterError):
+            cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
+        raise
+
+
+def _create_document(cluster: Cluster, entry: LoadedJob, namespace: str, document: dict[str, Any]) -> StoredJob:
     resource = job_resource(entry)
-    document = _document(entry, namespace, workdir)
     try:
         return StoredJob(resource, cluster.create(resource, namespace, document))
     except AlreadyExists as error:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect
-from tf_dist.core.model.names import FALLBACK, MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.model.names import CODE, FALLBACK, MAX_WORKERS, MIN_WORKERS
 from tf_dist.core.pipeline.run_options import RunOptions, argument_problems, count_of, is_template, options_of
 from tf_dist.errors import InvalidJob, Problem
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from tf_dist.core.model.job import Job
 
 _CONTAINER: Final = "tensorflow"
+_LONGEST_NAME: Final = 40  # characters of a name that is made of a script's
 _CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources")
 _EVERYWHERE: Final[Mapping[str, Any]] = {"cleanPodPolicy": "Running"}
 
@@ -41,6 +45,8 @@ class TFJob:
     :param workers: how many; ``ps``: how many parameter servers.
     :param chief: whether there is one beside the workers; else worker 0 leads.
     :param evaluator: whether there is one.
+    :param code: a folder that goes along and is the working directory of every replica: on this machine the folder
+        itself, on a cluster a copy (at most 8 MiB). A relative one is looked for where the job is submitted.
     :param env_vars: variables; a mapping instead of a text is a ``valueFrom``: ``{"secretKeyRef": {…}}``.
     :param resources: requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``; devices are limits, too.
     :param ps_resources: those of parameter servers, where they differ.
@@ -76,6 +82,7 @@ class TFJob:
         ps: int = 0,
         chief: bool = False,
         evaluator: bool = False,
+        code: str | os.PathLike[str] = "",
         env_vars: Environment | None = None,
         resources: Resources | None = None,
         ps_resources: Resources | None = None,
@@ -101,7 +108,7 @@ class TFJob:
         trained = {"image": image, "command": command, "args": args, "env_vars": env_vars}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
         texts = {"name": name, "namespace": namespace, "queue_name": queue_name, "priority_class": priority_class}
-        texts |= {"restart_policy": restart_policy, "success_policy": success_policy}
+        texts |= {"restart_policy": restart_policy, "success_policy": success_policy, "code": _path(code)}
         switches = {"chief": chief, "evaluator": evaluator, "enable_dynamic_worker": enable_dynamic_worker}
         mappings = {"labels": labels, "annotations": annotations, "resources": resources, "ps_resources": ps_resources}
         mappings |= {"pod": pod, "container": container, "run_policy": run_policy}
@@ -137,7 +144,7 @@ class TFJob:
                 name=name,
                 namespace=namespace,
                 labels=dict(labels or {}),
-                annotations={**policies, **(annotations or {}), **written},
+                annotations={**_given(**{CODE: _path(code)}), **policies, **(annotations or {}), **written},
             ),
             "spec": _given(
                 successPolicy=success_policy,
@@ -154,6 +161,54 @@ class TFJob:
         from tf_dist.client.yaml_files import YamlDocument
 
         self._written, self._companions = YamlDocument(_title(document), None, document, None), ()
+
+    @classmethod
+    def from_script(
+        cls,
+        script: str | os.PathLike[str],
+        args: Sequence[str] = (),
+        *,
+        name: str = "",
+        image: str = "",
+        gpus: int = 0,
+        code: str | os.PathLike[str] = "",
+        resources: Resources | None = None,
+        ps_resources: Resources | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """A job whose replicas all run a script: ``TFJob.from_script("train.py", ["--epochs=3"], workers=2, ps=1)``.
+
+        The script's folder goes along, and is its working directory. InvalidJob.
+
+        :param script: a Python program (``….py``), or any executable file.
+        :param args: its arguments.
+        :param name: of the job; else that of the script.
+        :param image: of every replica on a cluster; else TensorFlow's own, of the version that is installed here.
+        :param gpus: of each replica other than parameter servers.
+        :param code: the folder that goes along, if it is another one; it must have the script in it.
+        :param arguments: all others of ``TFJob``.
+        """
+        path = Path(script)
+        folder = Path(code) if code else path.parent
+        inside = Path(os.path.relpath(path, folder))
+        problems = [] if path.is_file() else [Problem("script", f"there is no file {path}", "check its path")]
+        if ".." in inside.parts:
+            problems.append(Problem("code", f"{path} is not in {folder}", "name a folder that has the script in it"))
+        if type(gpus) is not int or gpus < 0:
+            problems.append(Problem("gpus", f"must be a whole number from 0 up, not {gpus!r}", "write 1"))
+        _refuse({}, problems)
+        python = path.suffix == ".py"
+        command = ["python", "-u", inside.as_posix()] if python else [f"./{inside.as_posix()}"]
+        return cls(
+            name or _job_name(path),
+            image=image or _tensorflow_image(gpus),
+            command=command,
+            args=args,
+            code=folder,
+            resources={**(resources or {}), **({"nvidia.com/gpu": gpus} if gpus else {})},
+            ps_resources=(resources or {}) if gpus and ps_resources is None else ps_resources,
+            **arguments,
+        )
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
@@ -230,6 +285,7 @@ class TFJob:
         image: str = "",
         command: Sequence[str] = (),
         args: Sequence[str] = (),
+        code: str | os.PathLike[str] = "",
         queue_name: str = "",
         priority_class: str = "",
         env_vars: Environment | None = None,
@@ -244,7 +300,8 @@ class TFJob:
     ) -> TFJob:
         """A job with these changes, in the fields that its format has for them; InvalidJob where it has none.
 
-        ``image``, ``command``, ``args``: of the containers that train. ``env_vars``: of every container, which keeps
+        ``image``, ``command``, ``args``: of the containers that train; ``code``: the folder that goes along with them.
+        ``env_vars``: of every container, which keeps
         variables of its own. ``resources``: of workers. ``labels``, ``annotations``: on top of its own. ``overrides``:
         any field, by its path: ``{"spec.runPolicy.backoffLimit": 3}``.
         """
@@ -253,13 +310,13 @@ class TFJob:
         from tf_dist.core.dialects import apply_step_overrides, parse
         from tf_dist.core.model.overrides import apply_overrides, named_overrides, refuse_unknown_keys
 
-        own = mapping((self._written.content.get("metadata") or {}).get("annotations"))
-        has = bool(own.get(FALLBACK))
+        before = mapping((self._written.content.get("metadata") or {}).get("annotations"))
+        has = bool(before.get(FALLBACK))
         policies, wrong = _policies(fallback, on_eviction, on_preemption, admission_timeout, has_fallbacks=has)
         given: dict[str, object] = {"name": name, "namespace": namespace, "image": image, "command": command}
         given |= {"args": args, "workers": workers, "ps": ps, "env_vars": env_vars, "resources": resources}
         given |= {"queue_name": queue_name, "priority_class": priority_class}
-        given |= {"labels": labels, "annotations": annotations, "overrides": overrides}
+        given |= {"labels": labels, "annotations": annotations, "overrides": overrides, "code": _path(code)}
         _refuse(given, wrong)
         read = {name: options_of(RunOptions)[name].read(given[name]) for name in _CHANGES}
         wanted = RunOptions(**read).changes(queue=queue_name)
@@ -272,7 +329,10 @@ class TFJob:
                 warned = ()  # said when the job is read; a template may still become what is wanted
             refuse_unknown_keys(places, warned)
         metadata = {**content["metadata"], **_given(name=name, namespace=namespace)}
-        for key, more in (("labels", labels), ("annotations", {**policies, **(annotations or {})})):
+        for key, more in (
+            ("labels", labels),
+            ("annotations", {**_given(**{CODE: _path(code)}), **policies, **(annotations or {})}),
+        ):
             metadata |= _given(**{key: {**(metadata.get(key) or {}), **(more or {})}})
         made = copy.copy(self)
         made._written = replace(self._written, content={**content, "metadata": metadata})
@@ -317,6 +377,28 @@ def _title(document: Mapping[str, Any]) -> str:
 
 def _given(**values: object) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
+
+
+def _job_name(script: Path) -> str:
+    """The script's name as one of a job, in which its replicas' names still fit."""
+    return re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "train"
+
+
+def _tensorflow_image(gpus: int) -> str:
+    """TensorFlow's own image, of the version that the program is tried with here."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = "latest"
+    for package in ("tensorflow", "tensorflow-cpu"):
+        with suppress(PackageNotFoundError):
+            found = version(package)
+            break
+    return f"tensorflow/tensorflow:{found}{'-gpu' if gpus else ''}"
+
+
+def _path(folder: object) -> Any:
+    """The text of a path; what is none is judged like any other argument."""
+    return os.fspath(folder) if isinstance(folder, os.PathLike) else folder
 
 
 def _variable(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -66,6 +66,7 @@ SAID: list[tuple[str, Any, str, Any]] = [
     ("run_timeout", "90", "run_timeout", 90.0),
     ("run_timeout", 90, "run_timeout", 90.0),
     ("run_timeout", "1234567890", "run_timeout", 1234567890.0),
+    ("code_archive", "H4sI", "code_archive", "H4sI"),
     ("out", "/tmp/out", "out", Path("/tmp/out")),
     ("dry_run", "true", "dry_run", True),
 ]

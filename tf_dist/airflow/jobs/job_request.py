@@ -14,8 +14,10 @@ from tf_dist.airflow.templates import unfilled_problems
 from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
+from tf_dist.core.dialects.code_folder import with_code_annotation
 from tf_dist.core.dialects.common_annotations import queue_overrides
-from tf_dist.core.model.fieldpath import parse_field_path
+from tf_dist.core.model.fieldpath import mapping, parse_field_path
+from tf_dist.core.model.names import CODE
 from tf_dist.core.model.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
 from tf_dist.core.pipeline.run_options import is_template
 from tf_dist.errors import InvalidJob, Problem
@@ -59,6 +61,7 @@ def job_request(
     companions: Sequence[YamlDocument] = (),
     overrides: Mapping[str, Any],
     changes: StepOverrides = NO_CHANGES,
+    code: str = "",
     queue_name: str | None,
     name: str | None,
     default_name: str,
@@ -67,8 +70,8 @@ def job_request(
 
     What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
     holds everything that is wrong. ``companions``: what stands beside a document. ``changes`` come first, then
-    ``overrides``. ``queue_name`` and ``name`` stand above the document's (None: that one); ``default_name`` is for one
-    that has none; it may be any text.
+    ``overrides``. ``code``: the folder that goes along, looked for like a file. ``queue_name`` and ``name`` stand
+    above the document's (None: that one); ``default_name`` is for one that has none; it may be any text.
     """
 
     def changed(content: Any) -> Any:
@@ -77,7 +80,8 @@ def job_request(
         content = apply_overrides(content, named_overrides(overrides))
         if queue_name:
             content = apply_overrides(content, queue_overrides(content, dialect_of(content), queue_name))
-        return _with_numbers(_named(content, name, default_name))
+        named = _with_numbers(_named(content, name, default_name))
+        return _with_code(named, code, folders, _path(job, folders).parent if isinstance(job, str) else folders[0])
 
     if isinstance(job, str):
         named = Path(job).expanduser()
@@ -168,6 +172,17 @@ def _named(content: Any, name: str | None, default: str) -> Any:
     given = content.get("metadata") or {}
     chosen = name or given.get("name") or str(given.get("generateName") or "").rstrip("-.") or sanitized_name(default)
     return {**content, "metadata": {**given, "name": chosen}}
+
+
+def _with_code(content: Any, code: str, folders: Sequence[Path], beside: Path) -> Any:
+    """With the folder of the argument, else the document's, by its whole path: it is packed when the task runs."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping):
+        return content
+    named = code or mapping(content["metadata"].get("annotations")).get(CODE)
+    if not named:
+        return content
+    folder = _path(code, folders) if code else beside / Path(str(named)).expanduser()
+    return with_code_annotation(content, str(folder.absolute()))
 
 
 def _with_numbers(content: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -283,8 +284,9 @@ class _StepSetup:
             show_warnings(self.log_writer),
             hosted_controller(self.connection, entry.job.dialect, key, choice=choice) as host,
         ):
+            archive = base64.b64decode(self.options.code_archive)
             workdir, reattach = None if self.connection.here else "", self.options.reattach
-            _, job = start_job(StepJobs(cluster, entry, namespace, self.signals, say, reattach, workdir))
+            _, job = start_job(StepJobs(cluster, entry, namespace, self.signals, say, reattach, workdir, archive))
             say(f"{job.shown} in namespace {job.namespace}")
             for problem in leader_problems(cluster, [job]) if host is None else ():
                 say(f"{problem.summary} ({problem.resolution})")

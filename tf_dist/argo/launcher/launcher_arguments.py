@@ -89,6 +89,9 @@ class LauncherOptions(RunOptions):
         "All parameters of a workflow as Argo lists them, ``{{workflow.parameters.json}}``: those that are "
         "declared are values, too.",
     )
+    code_archive: str = launcher_option(
+        _TEXT, "The folder that goes along, as the step's ``code`` packs it: a tar archive, gzip, base64.", "", ""
+    )
     model_dir: str = step_option(
         LINE,
         f"The folder that replicas find in ``${contract.MODEL_DIR}``; the same at each try, so that a checkpoint "

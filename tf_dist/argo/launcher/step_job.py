@@ -120,6 +120,7 @@ class StepJobs:
     """The job of a step by its name, as ``start_job`` finds, creates and replaces it; ``say`` gets what is done.
 
     ``reattach``: a job of an earlier try is continued; ``workdir``: of a job that is created, see ``create_job``.
+    ``archive``: the code that goes along with it.
     """
 
     cluster: Cluster
@@ -129,6 +130,7 @@ class StepJobs:
     say: Callable[[str], object]
     reattach: bool = True
     workdir: str | None = ""
+    archive: bytes = b""
 
     def find(self) -> Sequence[StoredJob]:
         """AlreadyExists when the job of the name is not this step's."""
@@ -157,7 +159,9 @@ class StepJobs:
 
     def create(self) -> StoredJob:
         """A new job."""
-        return create_job(self.cluster, self.entry, self.namespace, workdir=self.workdir)
+        return create_job(
+            self.cluster, self.entry, self.namespace, workdir=self.workdir, archive=self.archive
+        )
 
     def adopt(self, found: StoredJob) -> StoredJob:
         """Continue with the job, resumed if an earlier try has suspended it."""

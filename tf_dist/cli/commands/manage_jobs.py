@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tf_dist.cli import options, output
+from tf_dist.cli import options, output, scripts
 
 if TYPE_CHECKING:
     from tf_dist.client.client import Client
@@ -14,7 +14,19 @@ if TYPE_CHECKING:
 
 
 def submit(
-    files: options.Files,
+    files: options.FilesOrScript,
+    workers: scripts.Workers = None,
+    ps: scripts.Ps = None,
+    chief: scripts.Chief = False,
+    evaluator: scripts.Evaluator = False,
+    gpus: scripts.Gpus = 0,
+    image: scripts.Image = "",
+    env: scripts.Env = None,
+    env_file: scripts.EnvFile = None,
+    code: scripts.Code = "",
+    queue: scripts.Queue = "",
+    name: scripts.Name = "",
+    dry_run: scripts.DryRun = False,
     namespace: options.Target = "",
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
@@ -32,18 +44,38 @@ def submit(
 ) -> None:
     """Submit jobs, and what stands beside them in their files, to the cluster.
 
+    tf-dist submit train.py --workers 2 --ps 1 -- --epochs 3 makes a TFJob of a script, and its folder goes along.
+
     On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """
     from tf_dist.cli.findings import require_valid_files, show_leaders
     from tf_dist.client.client import Client
-    from tf_dist.client.job_files import load_job_files
-    from tf_dist.client.submission import TargetNamespaces
+    from tf_dist.client.submission import TargetNamespaces, submitted_documents
     from tf_dist.client.wait import wait_for
     from tf_dist.core.model.overrides import parse_overrides
 
     policies = options.policy_changes(fallback or (), on_eviction, on_preemption, admission_timeout)
     overrides = parse_overrides(changes or (), json=set_json or (), strings=[*(set_string or ()), *policies])
-    bundle, limit = require_valid_files(load_job_files(files, overrides, strict=strict)), options.parse_seconds(timeout)
+    limit = options.parse_seconds(timeout)
+    script = scripts.is_script(files[0])
+    asked = scripts.JobArguments(
+        program=files[1:] if script else (),
+        workers=workers,
+        ps=ps,
+        chief=chief,
+        evaluator=evaluator,
+        gpus=gpus,
+        image=image,
+        env=env or (),
+        env_files=env_file or (),
+        code=code,
+        queue=queue,
+        name=name,
+    )
+    bundle = require_valid_files(asked.load(files[:1] if script else files, overrides, strict=strict))
+    if dry_run:
+        output.data("yaml", submitted_documents(bundle, packed=not local))
+        return
     client = Client(kubeconfig, context, local=local)
     spaces = TargetNamespaces(namespace, client.namespace)
     written = (*(entry.written for entry in bundle.jobs), *bundle.companions)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tf_dist.cli import options
+from tf_dist.cli import options, scripts
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.pipeline.adoption import DriverChoice
 
@@ -20,7 +20,20 @@ if TYPE_CHECKING:
 
 
 def run(
-    file: options.File,
+    file: options.FileOrScript,
+    program: scripts.Program = None,
+    workers: scripts.Workers = None,
+    ps: scripts.Ps = None,
+    chief: scripts.Chief = False,
+    evaluator: scripts.Evaluator = False,
+    gpus: scripts.Gpus = 0,
+    image: scripts.Image = "",
+    env: scripts.Env = None,
+    env_file: scripts.EnvFile = None,
+    code: scripts.Code = "",
+    queue: scripts.Queue = "",
+    name: scripts.Name = "",
+    dry_run: scripts.DryRun = False,
     namespace: options.Target = "",
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
@@ -57,6 +70,8 @@ def run(
 ) -> None:
     """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
 
+    tf-dist run train.py --workers 2 --ps 1 -- --epochs 3 makes a TFJob of a script, and its folder goes along.
+
     On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, and deleted at
     the end. The controller that leads there runs it; where none does, this command leads the namespace until it ends.
 
@@ -68,9 +83,9 @@ def run(
     from tf_dist.cli.findings import require_valid_files
     from tf_dist.cli.run_output import view_of
     from tf_dist.client.connection import connect
-    from tf_dist.client.job_files import load_job_files, one_job
+    from tf_dist.client.job_files import one_job
     from tf_dist.client.run_session import RunRequest, run_here, run_on
-    from tf_dist.client.submission import TargetNamespaces
+    from tf_dist.client.submission import TargetNamespaces, submitted_documents
     from tf_dist.controller.observability.signals import Signals
     from tf_dist.core.dialects.common_annotations import with_startup_timeout
     from tf_dist.core.model.overrides import parse_overrides
@@ -91,8 +106,25 @@ def run(
     # On this machine no image is pulled.
     to_start = duration_text(startup) if elsewhere and startup else None
     change = partial(with_startup_timeout, timeout=to_start or "")
-    bundle = require_valid_files(load_job_files([file], overrides, strict=strict, change=change))
+    asked_of_job = scripts.JobArguments(
+        program=program or (),
+        workers=workers,
+        ps=ps,
+        chief=chief,
+        evaluator=evaluator,
+        gpus=gpus,
+        image=image,
+        env=env or (),
+        env_files=env_file or (),
+        code=code,
+        queue=queue,
+        name=name,
+    )
+    bundle = require_valid_files(asked_of_job.load([file], overrides, strict=strict, change=change))
     entry = one_job(bundle)
+    if dry_run:
+        output.data("yaml", submitted_documents(bundle, packed=elsewhere))
+        return
     connection = None if settings else connect(kubeconfig, context, local=local)
     request = RunRequest(
         entry=entry,
@@ -169,7 +201,6 @@ class LocalMachineOptions:
 
     def settings(self, file: str) -> EmbeddedSettings:
         """The cluster to start for a file; InvalidJob."""
-        from tf_dist.cli import options
         from tf_dist.local.embedded import EmbeddedSettings
 
         return EmbeddedSettings(

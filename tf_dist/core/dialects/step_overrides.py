@@ -210,6 +210,18 @@ def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOv
                 yield Override((*here, "env"), _env(container, tailoring.env))
 
 
+def training_containers(
+    document: Document,
+) -> Iterator[tuple[FieldPath, int, Mapping[str, Any], Mapping[str, Any]]]:
+    """Each container that trains: the path of its pod template, its index, itself and its pod's spec. InvalidJob."""
+    dialect = spec_dialect(document, dialect_of(document))
+    for spec, place in _each(document, dialect, read(document)):
+        for index, container in enumerate(list_items(value_at(spec.template, "spec", "containers"))):
+            if spec.container in ("", container.get("name")):
+                yield (*place, "template"), index, container, spec.pod_spec
+                break
+
+
 def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | float]) -> dict[str, Any]:
     """With these amounts where the container names the resource; else as limits where that is all (``x.com/gpu``)."""
     found = mapping(container.get("resources"))

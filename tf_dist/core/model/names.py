@@ -128,6 +128,9 @@ MAX_WORKERS: Final = "tf-dist.dev/max-workers"
 """Annotation you may set on a job: the most workers it may have, in formats that have no field for that."""
 WORKDIR: Final = "tf-dist.dev/workdir"
 """Annotation you may set on a job: the folder in which containers without ``workingDir`` run, on a local node."""
+CODE: Final = "tf-dist.dev/code"
+"""Annotation you may set on a job: a folder, from the one of the file, that replicas have as their working directory.
+``tf-dist``, Airflow and Argo read it when they submit the job; the cluster does not."""
 TOPOLOGY: Final = "tf-dist.dev/topology"
 """Annotation you may set on a job: a label of nodes (a rack, a zone); all pods go to nodes with one value of it, if
 there is room."""

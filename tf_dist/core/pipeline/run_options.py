@@ -372,6 +372,15 @@ class RunOptions:
     )
     command: Sequence[str] | None = task_option(WORDS, "What they run, word by word.", '["python", "train.py"]')
     args: Sequence[str] | None = task_option(WORDS, "The arguments of that.", '["--steps=1000"]')
+    code: str = option(
+        TEXT,
+        "A folder that goes along with the job and is the working directory of the containers that train: on this "
+        "machine the folder itself, on a cluster a copy, of at most 8 MiB, without what ``.gitignore`` and "
+        "``.tfdistignore`` name.",
+        "src",
+        "",
+        launcher=False,
+    )
     workers: int | None = value_option(COUNT, "How many workers.", "4")
     ps: int | None = value_option(COUNT, "How many parameter servers.", "4")
     env_vars: Mapping[str, str | Mapping[str, Any]] | None = task_option(

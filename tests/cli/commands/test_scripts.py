@@ -1,0 +1,125 @@
+"""A script instead of a job file: ``run train.py``, ``submit train.py``. Real processes, no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Program
+
+SCRIPT = """\
+import json, os, sys
+task = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+print(task, sys.argv[1:], os.getcwd(), os.environ.get("RATE"), os.environ.get("WORD"), os.environ.get("MORE"))
+import helper
+"""
+
+
+@pytest.fixture
+def project(tf_dist: Program) -> Program:
+    folder = tf_dist.folder / "project"
+    folder.mkdir()
+    (folder / "My_train.py").write_text(SCRIPT)
+    (folder / "helper.py").write_text("print('helped')")
+    return tf_dist
+
+
+def test_runs_script_with_its_folder_arguments_and_variables(project: Program) -> None:
+    project.write("settings.env", "# rates\nRATE=0.5\n\nWORD=file\n")
+    found = project(
+        "run", "project/My_train.py", "--workers", "2", "--chief", "--evaluator",
+        "--env-file", "settings.env", "--env", "WORD", "-e", "MORE=a $(b) $$", "--", "--epochs", "3",
+        WORD="shell",
+    )  # fmt: skip
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
+    said = f"['--epochs', '3'] {project.folder}/project 0.5 shell a $(b) $$"
+    assert f"chief-0     | chief {said}\n" in found.stdout
+    assert "chief-0     | helped\n" in found.stdout
+    assert project.leftovers() == []
+
+
+def test_runs_executable_script_in_folder_that_is_named(project: Program) -> None:
+    script = project.folder / "project" / "start"
+    script.write_text('#!/bin/sh\necho "$PWD $1"\n')
+    script.chmod(0o755)
+    found = project("run", "project/start", "--code", ".", "--", "go")
+    assert f"worker-0 | {project.folder} go\n" in found.stdout, found.stderr
+
+
+def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
+    found = project(
+        "run", "project/My_train.py", "--dry-run", "--workers", "3", "--ps", "1", "--gpus", "2", "--queue", "research",
+        "--image", "registry/mine:1", "--name", "first", "--set", "spec.runPolicy.backoffLimit=2", "--", "--lr=1",
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    job = yaml.safe_load(found.stdout)
+    specs = job["spec"]["tfReplicaSpecs"]
+    containers = {name: spec["template"]["spec"]["containers"][0] for name, spec in specs.items()}
+    assert job["metadata"]["name"] == "first"
+    assert {name: spec["replicas"] for name, spec in specs.items()} == {"PS": 1, "Worker": 3}
+    assert {one["image"] for one in containers.values()} == {"registry/mine:1"}
+    assert containers["Worker"]["command"] == ["python", "-u", "My_train.py"]
+    assert containers["Worker"]["args"] == ["--lr=1"]
+    assert containers["Worker"]["resources"]["limits"] == {"nvidia.com/gpu": 2}
+    assert "resources" not in containers["PS"]
+    assert job["spec"]["runPolicy"]["schedulingPolicy"]["queue"] == "research"
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 2
+    again = project("run", "project/My_train.py", "--dry-run")
+    assert yaml.safe_load(again.stdout)["metadata"]["name"] == "my-train"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "hint"),
+    [
+        (["run", "project/My_train.py", "--epochs", "3"], "No such option: --epochs", "My_train.py -- --epochs"),
+        (["submit", "project/My_train.py", "--epochs=3"], "No such option: --epochs", "My_train.py -- --epochs"),
+        (["run", "nothing.py"], "FILE: there is no file", "check its path"),
+        (["run", "project/My_train.py", "--workers", "0"], "--workers: 0 leaves nobody", "add --chief"),
+        (["run", "project/My_train.py", "--env", "NOWHERE"], "--env: NOWHERE is not set", "export NOWHERE=VALUE"),
+        (["run", "project/My_train.py", "--env", "=1"], "--env: '' is not the name", "NAME=VALUE"),
+        (["run", "project/My_train.py", "--env-file", "none"], "--env-file: none cannot be read", "NAME=VALUE"),
+        (["run", "project/My_train.py", "--code", "other"], "--code: ", "has the script in it"),
+        (["run", "project/My_train.py", "--name", "A b"], "--name: 'A b' is no name", "a-z"),
+        (["run", "project/My_train.py", "--image", "a b"], "--image: 'a b' has a space", "one word"),
+        (["run", "job.yaml", "--gpus", "1"], "--gpus: is for a script, and job.yaml is a job file", "--set"),
+        (["run", "job.yaml", "--chief", "--", "x"], "-- ARGS: is for a script", "--set"),
+        (["run", "job.yaml", "--code", "missing"], "code: ", "name the folder"),
+        (["run", "job.yaml", "--ps", "1"], "and the job has none: Worker", ""),
+        (["submit", "job.yaml", "project/My_train.py"], "FILE: project/My_train.py is a script", "another command"),
+        (["submit", "job.yaml", "job.yaml", "--name", "a"], "--name: is for one job", "alone"),
+    ],
+)
+def test_says_what_is_wrong_and_how_to_mend_it(project: Program, arguments: list[str], told: str, hint: str) -> None:
+    (project.folder / "other").mkdir()
+    project.write("job.yaml", project.job())
+    found = project(*arguments)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert told in found.stderr
+    assert hint in found.stderr
+
+
+def test_options_change_the_job_of_a_file(project: Program) -> None:
+    job = project.job('echo "$RATE in $PWD"', workers=1)
+    file = project.write("job.yaml", job)
+    found = project("run", file, "--workers", "2", "--env", "RATE=1", "--code", "project", "--name", "other")
+    assert found.returncode == 0, found.stderr
+    assert f"worker-1 | 1 in {project.folder}/project\n" in found.stdout
+    assert "other: Succeeded" in found.stdout
+
+
+def test_runs_job_file_that_names_its_code(project: Program) -> None:
+    job = project.job('echo "in $PWD"')
+    job["metadata"]["annotations"] = {"tf-dist.dev/code": "project"}
+    found = project("run", project.write("job.yaml", job))
+    assert f"worker-0 | in {project.folder}/project\n" in found.stdout, found.stderr
+
+
+def test_submits_script_to_the_local_cluster(local: Program) -> None:
+    (local.folder / "train.py").write_text("import os, sys; print('in', os.getcwd(), sys.argv[1])")
+    found = local("submit", "train.py", "--local", "--wait", "--", "--epochs=1")
+    assert found.returncode == 0, found.stderr
+    assert f"in {local.folder} --epochs=1" in local("logs", "train", "--local").stdout
+    stored = json.loads(local("get", "train", "--local", "-o", "json").stdout)
+    assert "tf-dist.dev/code" not in stored["metadata"]["annotations"]

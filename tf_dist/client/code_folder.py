@@ -1,0 +1,215 @@
+"""The folder of code that goes along with a job, packed into an archive whose bytes depend on its files only."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tf_dist.core.dialects.code_folder import LARGEST_CODE
+from tf_dist.errors import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+IGNORE_FILES: Final = (".gitignore", ".tfdistignore")
+"""Files with patterns of what stays behind; the later has the last word (``!data/small.csv``)."""
+_NEVER: Final = frozenset({
+    ".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".DS_Store",
+    ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".eggs",
+})  # fmt: skip
+_MARKS: Final = ("pyvenv.cfg", "CACHEDIR.TAG")
+"""Files that a virtual environment or a cache has in its folder."""
+_LARGEST_UNPACKED: Final = 64 << 20
+_MOST_FILES: Final = 10_000
+_LISTED: Final = 10
+_READS: Final = 3
+_MTIME: Final = 946_684_800  # 2000: zip files take no time before 1980
+CODE_WAYS: Final = (
+    "leave files out with .tfdistignore, put the code into the image, or the data on a volume or into a bucket; a job "
+    "can also clone a git repository in an init container"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file or link of the folder."""
+
+    name: str
+    """Its path in the folder, with ``/``."""
+    path: Path
+    """Where it is read."""
+    size: int
+    """Bytes when it was listed."""
+    link: str = ""
+    """Where it leads, from its own folder, if it is a symbolic link."""
+
+
+def existing_folder(folder: str | os.PathLike[str]) -> str:
+    """The folder by its absolute path; InvalidJob if it is none."""
+    if not os.path.isdir(folder):
+        raise _refused(f"{folder} is not a folder", "name the folder that has the program")
+    return os.path.abspath(folder)
+
+
+def pack_code(folder: str | os.PathLike[str]) -> bytes:
+    """The folder as a compressed archive; InvalidJob with what cannot go along, and the ways out.
+
+    What ``.gitignore`` and ``.tfdistignore`` name stays behind, and so do repositories, virtual environments and
+    caches. Sockets, pipes and devices are passed over.
+    """
+    root = Path(existing_folder(folder))
+    files = sorted(_files(root), key=lambda one: os.fsencode(one.name))
+    if not files:
+        raise _refused(f"{folder} has no file to take along", "see what its .gitignore and .tfdistignore leave out")
+    _check_size(folder, files, sum(one.size for one in files), _LARGEST_UNPACKED, "")
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for one in files:
+            _add(archive, one)
+    packed = gzip.compress(written.getvalue(), 9, mtime=0)
+    _check_size(folder, files, len(packed), LARGEST_CODE, " compressed")
+    return packed
+
+
+def _refused(message: str, hint: str) -> InvalidJob:
+    return InvalidJob([Problem("code", message, hint)])
+
+
+def _check_size(folder: object, files: Sequence[_File], size: int, most: int, how: str) -> None:
+    if size <= most and len(files) <= _MOST_FILES:
+        return
+    if size > most:
+        what = f"{folder} has {_mebibytes(size)} MiB{how}, and {most >> 20} MiB can go along with a job"
+    else:
+        what = f"{folder} has more than {_MOST_FILES} files, which cannot go along with a job"
+    largest = sorted(files, key=lambda one: -one.size)[:_LISTED]
+    listed = ", ".join(f"{one.name} ({_mebibytes(one.size)} MiB)" for one in largest)
+    raise _refused(f"{what}; its largest files: {listed}", CODE_WAYS)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1 << 20):.1f}"
+
+
+def _files(root: Path) -> Iterator[_File]:
+    """What goes along, up to one file more than may."""
+    count = 0
+    pending: list[tuple[Path, str, tuple[_Ignored, ...]]] = [(root, "", tuple(_around(root)))]
+    while pending:
+        folder, prefix, above = pending.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda one: one.name)
+        except OSError as error:
+            raise _refused(f"{folder} cannot be read: {error.strerror}", _unreadable(folder)) from None
+        ignored = (*above, *_patterns(folder))
+        for entry in entries:
+            path, name = folder / entry.name, f"{prefix}{entry.name}"
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name in _NEVER or entry.name.endswith((".pyc", ".pyo")) or _leaves_out(ignored, path, is_folder):
+                continue
+            if is_folder:
+                if not any((path / mark).is_file() for mark in _MARKS):
+                    pending.append((path, f"{name}/", ignored))
+            elif entry.is_symlink():
+                yield _File(name, path, 0, _link(root, path))
+                count += 1
+            elif entry.is_file():
+                yield _File(name, path, entry.stat().st_size)
+                count += 1
+            if count > _MOST_FILES:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Ignored:
+    """The patterns of one file, which hold in its folder."""
+
+    folder: Path
+    patterns: GitIgnoreSpec
+
+
+def _around(root: Path) -> Iterator[_Ignored]:
+    """The patterns of the folders above in the same repository."""
+    above = [*root.absolute().parents]
+    inside = next((number for number, one in enumerate(above) if (one / ".git").exists()), -1)
+    if not (root / ".git").exists():
+        for folder in reversed(above[: inside + 1]):
+            yield from _patterns(folder)
+
+
+def _patterns(folder: Path) -> Iterator[_Ignored]:
+    for name in IGNORE_FILES:
+        try:
+            lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            continue
+        except OSError as error:
+            raise _refused(f"{folder / name} cannot be read: {error.strerror}", _unreadable(folder / name)) from None
+        from pathspec import GitIgnoreSpec
+
+        yield _Ignored(folder.absolute(), GitIgnoreSpec.from_lines(lines))
+
+
+def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> bool:
+    """As git decides: the last pattern that matches counts, and those of a nearer folder come later."""
+    found: bool | None = None
+    for one in ignored:
+        name = path.absolute().relative_to(one.folder).as_posix() + ("/" if is_folder else "")
+        matched = one.patterns.check_file(name).include
+        found = found if matched is None else matched
+    return bool(found)
+
+
+def _link(root: Path, path: Path) -> str:
+    """Where a link leads, from its own folder; InvalidJob if it leaves the folder, where no cluster can follow."""
+    target = Path(os.path.normpath(path.parent.resolve() / os.readlink(path)))
+    inside = root.resolve()
+    if target != inside and not target.is_relative_to(inside):
+        hint = "copy the file into the folder, or leave the link out: write its name into .tfdistignore"
+        raise _refused(f"{path} is a link to {target}, which is not in the folder", hint)
+    return os.path.relpath(target, path.parent.resolve())
+
+
+def _unreadable(path: Path) -> str:
+    return f"allow it (chmod u+r {path}), or leave it out: write its name into .tfdistignore"
+
+
+def _add(archive: tarfile.TarFile, one: _File) -> None:
+    header = tarfile.TarInfo(one.name)
+    header.mtime = _MTIME
+    if one.link:
+        header.type, header.linkname, header.mode = tarfile.SYMTYPE, one.link, 0o777
+        archive.addfile(header)
+        return
+    try:
+        data, executable = _read(one.path)
+    except FileNotFoundError:
+        return  # a file that is gone since the folder was listed
+    header.size, header.mode = len(data), 0o755 if executable else 0o644
+    archive.addfile(header, io.BytesIO(data))
+
+
+def _read(path: Path) -> tuple[bytes, bool]:
+    """The content of a file that did not change while it was read, and whether its owner may execute it."""
+    for _ in range(_READS):
+        try:
+            # A pipe that took the file's place must not be waited for.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+                before = os.fstat(file.fileno())
+                data = file.read(_LARGEST_UNPACKED + 1)
+                after = os.fstat(file.fileno())
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _refused(f"{path} cannot be read: {error.strerror}", _unreadable(path)) from None
+        if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size) and len(data) == after.st_size:
+            return data, bool(after.st_mode & stat.S_IXUSR)
+    hint = "leave it out: write its name into .tfdistignore; or wait until it is written"
+    raise _refused(f"{path} changes while it is packed", hint)

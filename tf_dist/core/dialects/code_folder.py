@@ -1,0 +1,161 @@
+"""Code that goes along with a job: what a document becomes so that replicas that train run in a folder of its user.
+
+On this machine that is the folder itself. On a cluster the folder is an archive in ConfigMaps, in parts, which an init
+container with the image of the training unpacks into an ``emptyDir``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tf_dist.core.dialects.step_overrides import training_containers
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping
+from tf_dist.core.model.job import Document
+from tf_dist.core.model.names import CODE
+from tf_dist.core.model.overrides import Override, apply_overrides
+
+LARGEST_PART: Final = 900 << 10
+"""Bytes of the archive in one ConfigMap. The API server takes 1 MiB of data."""
+LARGEST_CODE: Final = 8 << 20
+"""Bytes of the archive of one job, which every node keeps in memory for each of its pods."""
+CODE_LABEL: Final = CODE
+"""Label of the ConfigMaps: the hash of the archive."""
+MOUNTED_AT: Final = "/tf-dist/code"
+"""The working directory of the containers that train."""
+_PARTS_AT: Final = "/tf-dist/code-parts"
+_CODE: Final = "tf-dist-code"
+_PARTS: Final = "tf-dist-code-parts"
+_HASH: Final = 12
+
+# In sh, because an image that runs a program has it. The last line is what the pod says of the init container.
+_UNPACK: Final = f"""\
+set -u
+fail() {{ echo "tf-dist: the code was not unpacked: $1" >&2; exit 1; }}
+cd {MOUNTED_AT} || fail "{MOUNTED_AT} cannot be entered"
+if command -v tar >/dev/null 2>&1 && command -v gzip >/dev/null 2>&1; then
+  cat {_PARTS_AT}/* | gzip -dc | tar -xof - || fail "tar failed, see the line before"
+elif command -v python3 >/dev/null 2>&1; then
+  cat {_PARTS_AT}/* | python3 -c 'import sys, tarfile
+tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz").extractall(".")' || fail "python3 failed, see the line before"
+else
+  fail "the image has neither tar with gzip nor python3; take one that has, or put the code into the image"
+fi
+"""
+
+
+class CodeOnCluster(NamedTuple):
+    """A job with its code as it is on a cluster."""
+
+    document: dict[str, Any]
+    """The job, whose pods refer to the ConfigMaps."""
+    config_maps: tuple[dict[str, Any], ...]
+    """The parts of the archive, to be owned by the job."""
+
+
+def with_code_annotation(document: Document, folder: str) -> dict[str, Any]:
+    """The document with a folder that goes along."""
+    return dict(apply_overrides(document, [Override(("metadata", "annotations", CODE), folder)]))
+
+
+def with_code_here(document: Document, folder: str) -> dict[str, Any]:
+    """The job for this machine, where the folder itself is the working directory."""
+    changes = (
+        Override((*template, "spec", "containers", index, "workingDir"), folder)
+        for template, index, _, _ in training_containers(document)
+    )
+    return _without_annotation(apply_overrides(document, [*changes]))
+
+
+def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnCluster:
+    """The job for a cluster. ``nonce``: another one for each job that is created.
+
+    ConfigMaps of an earlier job of the same name may be about to be deleted with it.
+    """
+    digest = hashlib.sha256(archive).hexdigest()[:_HASH]
+    metadata = mapping(document.get("metadata"))
+    base = str(metadata.get("name") or metadata.get("generateName") or "job").rstrip("-.")
+    parts = [archive[start : start + LARGEST_PART] for start in range(0, len(archive), LARGEST_PART)]
+    names = [f"{base}-code-{digest}-{nonce}-{number}" for number in range(len(parts))]
+    changes = [change for found in training_containers(document) for change in _changes(*found, names)]
+    return CodeOnCluster(
+        _without_annotation(apply_overrides(document, changes)),
+        tuple(_config_map(name, digest, part) for name, part in zip(names, parts, strict=True)),
+    )
+
+
+def _without_annotation(document: Document) -> dict[str, Any]:
+    metadata = mapping(document.get("metadata"))
+    kept = {key: value for key, value in mapping(metadata.get("annotations")).items() if key != CODE}
+    return {**document, "metadata": {**metadata, "annotations": kept}}
+
+
+def _config_map(name: str, digest: str, part: bytes) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {CODE_LABEL: digest}},
+        "immutable": True,
+        "binaryData": {"part": base64.b64encode(part).decode()},
+    }
+
+
+def _changes(
+    template: FieldPath, index: int, container: Mapping[str, Any], pod: Mapping[str, Any], names: list[str]
+) -> Iterator[Override]:
+    """Of one pod template: the init container, its volumes, and the container that trains."""
+    spec = (*template, "spec")
+    here = (*spec, "containers", index)
+    yield Override((*here, "workingDir"), MOUNTED_AT)
+    yield Override((*here, "volumeMounts"), [*_others(container, "volumeMounts", _CODE), _mount(_CODE, MOUNTED_AT)])
+    # The shell sorts what `*` stands for: digits of one width keep the order.
+    sources = [
+        {"configMap": {"name": name, "items": [{"key": "part", "path": f"{number:03}"}]}}
+        for number, name in enumerate(names)
+    ]
+    volumes = [
+        *_others(pod, "volumes", _CODE, _PARTS),
+        {"name": _CODE, "emptyDir": {}},
+        {"name": _PARTS, "projected": {"sources": sources}},
+    ]
+    yield Override((*spec, "volumes"), volumes)
+    yield Override((*spec, "initContainers"), [_init_container(container), *_others(pod, "initContainers", _CODE)])
+
+
+def _init_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    """As the container that trains, so that it owns the files, and no more privileged than restricted pods may be."""
+    own = mapping(container.get("securityContext"))
+    user = ("runAsUser", "runAsGroup", "runAsNonRoot", "seLinuxOptions", "seccompProfile")
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **{key: own[key] for key in user if key in own},
+    }
+    resources = {
+        kind: {key: value for key, value in mapping(amounts).items() if key in ("cpu", "memory", "ephemeral-storage")}
+        for kind, amounts in mapping(container.get("resources")).items()
+        if kind in ("requests", "limits")
+    }
+    pull = container.get("imagePullPolicy")
+    return {
+        "name": _CODE,
+        "image": container.get("image"),
+        **({"imagePullPolicy": pull} if pull else {}),
+        "command": ["/bin/sh", "-c", _UNPACK],
+        "volumeMounts": [_mount(_CODE, MOUNTED_AT), _mount(_PARTS, _PARTS_AT, readOnly=True)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": security,
+        **({"resources": resources} if any(resources.values()) else {}),
+    }
+
+
+def _mount(name: str, path: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "mountPath": path, **more}
+
+
+def _others(holder: Mapping[str, Any], field: str, *ours: str) -> list[Any]:
+    return [one for one in list_items(holder.get(field)) if mapping(one).get("name") not in ours]
