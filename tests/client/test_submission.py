@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.client.companions import CLAIM, config, put, secret, word_of
 from tests.controller.harness import tfjob
-from tf_dist.client.job_files import LoadedJob, load_job_files
+from tf_dist import TFJob
+from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
 from tf_dist.client.submission import COMPANION_OWNER, WORKDIR, companion_owner, create_companion, create_job
 from tf_dist.client.yaml_files import YamlDocument
-from tf_dist.cluster.api import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.errors import AlreadyExists, Conflict, NotFound, Rejected
+from tf_dist.core.model.names import EMULATED
+from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound, Rejected
 
 
 def stored(cluster: MemoryCluster, resource: Resource = CONFIG_MAPS) -> Object:
@@ -215,3 +218,46 @@ def test_the_folder_of_the_file_comes_beside_the_jobs_own_annotations() -> None:
 def test_whose_it_is(jobs: list[tuple[str, str]], owner: str) -> None:
     files = [(f"/jobs/{file}", name) for file, name in jobs]
     assert companion_owner(YamlDocument("/jobs/b.yaml", None, config(), None), [entry(*one) for one in files]) == owner
+
+
+CODE_JOB = TFJob("mnist", image="tf", command=["python", "train.py"], workers=2)
+
+
+def create_with_code(cluster: Any, folder: Path) -> Object:
+    return create_job(cluster, one_job(CODE_JOB.replace(code=folder).files()), "default", workdir="").stored
+
+
+def test_code_of_a_job_is_in_config_maps_that_it_owns(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    with MemoryCluster() as cluster:
+        stored = create_with_code(cluster, tmp_path)
+        (part,) = cluster.list(CONFIG_MAPS, "default").items
+        (owner,) = part["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("TFJob", "mnist", stored["metadata"]["uid"])
+        template = stored["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+        (source,) = template["volumes"][1]["projected"]["sources"]
+        assert source["configMap"]["name"] == part["metadata"]["name"]
+        assert "annotations" not in stored["metadata"]
+
+
+def test_job_whose_code_cannot_be_stored_is_deleted(tmp_path: Path) -> None:
+    class Refusing(MemoryCluster):
+        def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+            if resource is CONFIG_MAPS:
+                raise Forbidden("configmaps is forbidden")
+            return super().create(resource, namespace, body)
+
+    (tmp_path / "train.py").write_text("print(1)")
+    with Refusing() as cluster:
+        with pytest.raises(Forbidden, match="configmaps is forbidden"):
+            create_with_code(cluster, tmp_path)
+        assert cluster.list(TFJOBS, "default").items == []
+
+
+def test_nodes_of_this_machine_run_in_the_folder_itself(tmp_path: Path) -> None:
+    with MemoryCluster() as cluster:
+        cluster.create(NODES, None, {"metadata": {"name": "local", "labels": {EMULATED: "true"}}})
+        stored = create_with_code(cluster, tmp_path)
+        (container,) = stored["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+        assert container["workingDir"] == str(tmp_path)
+        assert cluster.list(CONFIG_MAPS, "default").items == []

@@ -203,7 +203,7 @@ def _read(path: Path) -> tuple[bytes, bool]:
             # A pipe that took the file's place must not be waited for.
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
                 before = os.fstat(file.fileno())
-                data = file.read(_LARGEST_UNPACKED + 1)
+                data = file.read(before.st_size + 1)
                 after = os.fstat(file.fileno())
         except FileNotFoundError:
             raise

@@ -123,3 +123,26 @@ def test_submits_script_to_the_local_cluster(local: Program) -> None:
     assert f"in {local.folder} --epochs=1" in local("logs", "train", "--local").stdout
     stored = json.loads(local("get", "train", "--local", "-o", "json").stdout)
     assert "tf-dist.dev/code" not in stored["metadata"]["annotations"]
+
+
+def test_replicas_unpack_the_code_that_a_cluster_gets(project: Program) -> None:
+    found = project("submit", "project/My_train.py", "--dry-run", "--workers", "2")
+    assert found.returncode == 0, found.stderr
+    job = [*yaml.safe_load_all(found.stdout)][-1]
+    worker = job["spec"]["tfReplicaSpecs"]["Worker"]
+    worker["template"]["spec"]["initContainers"][0]["securityContext"].pop("seccompProfile")  # none on this machine
+    config_map = found.stdout.partition("\n---\n")[0]
+    ran = project("run", project.write("packed.yaml", config_map, job))
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    assert "worker-0 | worker [] /tf-dist/code None None None\n" in ran.stdout
+    assert "worker-0 | helped\n" in ran.stdout
+    assert project.leftovers() == []
+
+
+def test_image_without_tar_and_python_is_named_as_the_reason(project: Program) -> None:
+    job = [*yaml.safe_load_all(project("submit", "project/My_train.py", "--dry-run").stdout)]
+    pod = job[-1]["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["initContainers"][0]["env"] = [{"name": "PATH", "value": "/nothing"}]
+    ran = project("run", project.write("packed.yaml", *job))
+    assert ran.returncode == 1
+    assert "the image has neither tar with gzip nor python3" in ran.stdout, ran.stdout

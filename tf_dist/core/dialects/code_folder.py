@@ -89,7 +89,8 @@ def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnC
 def _without_annotation(document: Document) -> dict[str, Any]:
     metadata = mapping(document.get("metadata"))
     kept = {key: value for key, value in mapping(metadata.get("annotations")).items() if key != CODE}
-    return {**document, "metadata": {**metadata, "annotations": kept}}
+    others = {key: value for key, value in metadata.items() if key != "annotations"}
+    return {**document, "metadata": {**others, **({"annotations": kept} if kept else {})}}
 
 
 def _config_map(name: str, digest: str, part: bytes) -> dict[str, Any]:
