@@ -39,6 +39,7 @@ COMMANDS: Final = (
     Command("validate", "file_checks:validate", _FILE, "Check job files and report every problem with its place"),
     Command("plan", "file_checks:plan", _FILE, "Show what a job would create, without starting it"),
     Command("run", "run:run", _FILE, "Run a job and follow it to its end"),
+    Command("init", "init:init", _FILE, "Write a job file for a script"),
     Command("convert", "file_checks:convert", _FILE, "Write a job in another format"),
     Command("submit", "manage_jobs:submit", _JOBS, "Submit jobs and the objects in their files to a cluster"),
     Command("get", "inspect_jobs:get", _JOBS, "List submitted jobs, or show one"),

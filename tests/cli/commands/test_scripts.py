@@ -146,3 +146,33 @@ def test_image_without_tar_and_python_is_named_as_the_reason(project: Program) -
     ran = project("run", project.write("packed.yaml", *job))
     assert ran.returncode == 1
     assert "the image has neither tar with gzip nor python3" in ran.stdout, ran.stdout
+
+
+def test_init_writes_the_job_that_run_makes(project: Program) -> None:
+    options = (
+        "--workers", "2", "--ps", "1", "--chief", "--evaluator", "--gpus", "1", "--image", "registry/mine:1",
+        "--env", "RATE=a: {b}", "--queue", "research", "--name", "first", "--", "--note", "two words: ü",
+    )  # fmt: skip
+    found = project("init", "project/My_train.py", "-o", "first.yaml", *options)
+    assert (found.returncode, found.stdout) == (0, "first.yaml written; run it with: tf-dist run first.yaml\n")
+    text = (project.folder / "first.yaml").read_text()
+    assert text.count("registry/mine:1") == 2, "the container is not repeated for each role"
+    made = yaml.safe_load(project("run", "project/My_train.py", "--dry-run", *options).stdout)
+    written = yaml.safe_load(text)
+    assert written["metadata"]["annotations"].pop("tf-dist.dev/code") == "project"
+    assert made["metadata"]["annotations"].pop("tf-dist.dev/code") == f"{project.folder}/project"
+    assert written == {**made, "metadata": {**made["metadata"], "annotations": {}}}
+    assert project("validate", "first.yaml").returncode == 0
+    assert (
+        project("init", "project/My_train.py", "-o", "-", *options).stdout.partition("apiVersion")[2]
+        == (text.partition("apiVersion")[2])
+    )
+
+
+def test_written_job_runs_and_a_second_one_is_refused(project: Program) -> None:
+    assert project("init", "project/My_train.py", "--workers", "2").returncode == 0
+    found = project("run", "job.yaml")
+    assert f"worker-0 | worker [] {project.folder}/project" in found.stdout, found.stderr
+    again = project("init", "project/My_train.py")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert "--output: job.yaml exists already" in again.stderr

@@ -1,0 +1,131 @@
+"""``tf-dist init``: the job of a script as a file to go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tf_dist.cli import output, scripts
+
+
+def init(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python program, or an executable file.")],
+    program: scripts.Program = None,
+    workers: scripts.Workers = None,
+    ps: scripts.Ps = None,
+    chief: scripts.Chief = False,
+    evaluator: scripts.Evaluator = False,
+    gpus: scripts.Gpus = 0,
+    image: scripts.Image = "",
+    env: scripts.Env = None,
+    env_file: scripts.EnvFile = None,
+    code: scripts.Code = "",
+    queue: scripts.Queue = "",
+    name: scripts.Name = "",
+    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - prints it.")] = "job.yaml",
+) -> None:
+    """Write the job of a script as a commented file, with the options of tf-dist run.
+
+    tf-dist init train.py --workers 2 --ps 1 -- --epochs 3
+
+    The file is a TFJob v1, for tf-dist run and submit. Nothing is started.
+    """
+    from tf_dist.errors import InvalidJob, Problem
+
+    arguments = scripts.JobArguments(
+        program=program or (),
+        workers=workers,
+        ps=ps,
+        chief=chief,
+        evaluator=evaluator,
+        gpus=gpus,
+        image=image,
+        env=env or (),
+        env_files=env_file or (),
+        code=code,
+        queue=queue,
+        name=name,
+    )
+    beside = Path.cwd() if file == "-" else Path(file).absolute().parent
+    folder = os.path.relpath(code or Path(script).parent, beside)
+    job = arguments.of_script(script, code or str(Path(script).parent)).replace(code=folder)
+    text = "".join(f"{line}\n" for line in _lines(job.to_dict(), "job.yaml" if file == "-" else file))
+    if file == "-":
+        output.line(text.rstrip("\n"))
+        return
+    try:
+        with open(file, "x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        hint = "name another one: -o FILE; or print it: -o -"
+        raise InvalidJob([Problem("--output", f"{file} exists already", hint)]) from None
+    except OSError as error:
+        what = f"{file} cannot be written: {error.strerror}"
+        raise InvalidJob([Problem("--output", what, "name another one: -o FILE")]) from None
+    output.line(f"{file} written; run it with: tf-dist run {shlex.quote(file)}")
+
+
+_RESTARTS: Final = {
+    "OnFailure": "a parameter server is always needed again",
+    "ExitCode": "exit codes from 128 on (killed, evicted) start it again; others fail the job",
+}
+
+
+def _lines(job: Mapping[str, Any], file: str) -> Iterator[str]:
+    """The document with its comments. The pod template is written once, and repeated by reference."""
+    metadata, spec = job["metadata"], job["spec"]
+    (annotation, folder), *_ = metadata["annotations"].items()
+    run = f"tf-dist run {shlex.quote(file)}"
+    submit = f"{run.replace('run', 'submit', 1)} --context NAME"
+    for command, about in (
+        (run, "on this machine"),
+        (f"{run} --context NAME", "on a cluster, until the job has ended"),
+        (submit, "the same, without waiting"),
+    ):
+        yield f"# {command:<{len(submit)}}  {about}"
+    yield f"apiVersion: {job['apiVersion']}"
+    yield f"kind: {job['kind']}"
+    yield "metadata:"
+    yield f"  name: {metadata['name']}"
+    yield "  annotations:"
+    yield "    # The folder that goes along, from the one of this file. tf-dist, Airflow and Argo take it when they"
+    yield "    # submit the job. kubectl does not: for kubectl, put the code into the image."
+    yield f"    {annotation}: {json.dumps(folder)}"
+    yield "spec:"
+    yield "  runPolicy:"
+    yield "    cleanPodPolicy: Running  # when the chief (without one, worker 0) is done, the others are stopped"
+    if scheduling := spec["runPolicy"].get("schedulingPolicy"):
+        yield f"    schedulingPolicy: {json.dumps(scheduling)}"
+    yield "  tfReplicaSpecs:"
+    anchors: dict[str, str] = {}
+    for kind, replicas in spec["tfReplicaSpecs"].items():
+        yield f"    {kind}:"
+        yield f"      replicas: {replicas['replicas']}"
+        yield f"      restartPolicy: {replicas['restartPolicy']}  # {_RESTARTS[replicas['restartPolicy']]}"
+        template = replicas["template"]
+        key = json.dumps(template)
+        if key in anchors:
+            yield f"      template: *{anchors[key]}"
+            continue
+        anchors[key] = "replica" if not anchors else f"{kind.lower()}-replica"
+        (container,) = template["spec"]["containers"]
+        yield f"      template: &{anchors[key]}"
+        yield "        spec:"
+        yield "          containers:"
+        yield f"            - name: {container['name']}"
+        yield f"              image: {container['image']}  # not used on this machine, which has no images"
+        for field in ("command", "args", "env", "resources"):
+            if field not in container:
+                continue
+            value = container[field]
+            if isinstance(value, list) and field == "env":
+                yield "              env:"
+                yield from (f"                - {json.dumps(one, ensure_ascii=False)}" for one in value)
+            else:
+                yield f"              {field}: {json.dumps(value, ensure_ascii=False)}"
