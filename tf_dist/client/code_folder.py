@@ -86,16 +86,16 @@ def _check_size(folder: object, files: Sequence[_File], size: int, most: int, ho
     if size <= most and len(files) <= _MOST_FILES:
         return
     if size > most:
-        what = f"{folder} has {_mebibytes(size)} MiB{how}, and {most >> 20} MiB can go along with a job"
+        what = f"{folder} has {_shown(size)}{how}, and {most >> 20} MiB can go along with a job"
     else:
         what = f"{folder} has more than {_MOST_FILES} files, which cannot go along with a job"
     largest = sorted(files, key=lambda one: -one.size)[:_LISTED]
-    listed = ", ".join(f"{one.name} ({_mebibytes(one.size)} MiB)" for one in largest)
+    listed = ", ".join(f"{one.name} ({_shown(one.size)})" for one in largest)
     raise _refused(f"{what}; its largest files: {listed}", CODE_WAYS)
 
 
-def _mebibytes(size: int) -> str:
-    return f"{size / (1 << 20):.1f}"
+def _shown(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{-(-size >> 10)} KiB"
 
 
 def _files(root: Path) -> Iterator[_File]:
