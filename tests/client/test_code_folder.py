@@ -87,6 +87,17 @@ def test_links_inside_stay_links_and_others_are_refused(tmp_path: Path) -> None:
     assert "secret" not in packed_names(folder)
 
 
+def test_refuses_folder_whose_program_stays_behind(tmp_path: Path) -> None:
+    write(tmp_path, **{"train.py": "", "pkg/run.py": "", ".gitignore": "run.py\n"})
+    assert pack_code(tmp_path, ["python", "-u", "./train.py", "missing.py", "/etc/passwd", "x" * 5000, "a\0b"])
+    with pytest.raises(InvalidJob, match=r"^code: .* goes along without pkg/run\.py, .*") as refused:
+        pack_code(tmp_path, ["python", "./pkg/run.py"])
+    (problem,) = refused.value.problems
+    assert problem.hint == f"write !/pkg/run.py into {tmp_path}/.tfdistignore"
+    write(tmp_path, **{".tfdistignore": "!/pkg/run.py"})
+    assert pack_code(tmp_path, ["python", "./pkg/run.py"])
+
+
 def test_passes_over_sockets_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, **{"train.py": ""})
     os.mkfifo(tmp_path / "pipe")

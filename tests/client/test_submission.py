@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.client.companions import CLAIM, config, put, secret, word_of
 from tests.controller.harness import tfjob
-from tf_dist import TFJob
+from tf_dist import Client, InvalidJob, TFJob
+from tf_dist.client.connection import Connection
 from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
 from tf_dist.client.submission import COMPANION_OWNER, WORKDIR, companion_owner, create_companion, create_job
 from tf_dist.client.yaml_files import YamlDocument
@@ -261,3 +264,21 @@ def test_nodes_of_this_machine_run_in_the_folder_itself(tmp_path: Path) -> None:
         (container,) = stored["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
         assert container["workingDir"] == str(tmp_path)
         assert cluster.list(CONFIG_MAPS, "default").items == []
+
+
+def test_nothing_is_created_when_code_cannot_go_along(tmp_path: Path) -> None:
+    bundle = load_job_files(
+        ["a"], texts={"a": yaml.safe_dump_all([config(), CODE_JOB.replace(code=tmp_path).to_dict()])}
+    )
+    with MemoryCluster() as cluster:
+        with pytest.raises(InvalidJob, match="has no file to take along"):
+            Client(connection=Connection(cluster, "default", "the test's")).submit_files(bundle)
+        assert cluster.list(CONFIG_MAPS, "default").items == []
+
+
+def test_job_owns_its_secret() -> None:
+    job = replace(one_job(CODE_JOB.files()), owned=(secret(),))
+    with MemoryCluster() as cluster:
+        stored = create_job(cluster, job, "default", workdir="").stored
+        (found,) = cluster.list(SECRETS, "default").items
+        assert [one["uid"] for one in found["metadata"]["ownerReferences"]] == [stored["metadata"]["uid"]]

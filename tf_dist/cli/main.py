@@ -94,8 +94,10 @@ def _script_hint(error: Any, path: str, arguments: Sequence[str]) -> str:
     """Where an option of a script was given to the command that runs it."""
     name = getattr(error, "option_name", "")
     script = next((word for word in arguments if word.endswith(".py")), "")
-    takes = error.ctx is not None and any(one.name == "gpus" for one in error.ctx.command.params)
-    return f"arguments of {script} come after --: {path} {script} -- {name} …" if name and script and takes else ""
+    if not name or not script or error.ctx is None or all(one.name != "gpus" for one in error.ctx.command.params):
+        return ""
+    near = next((f"did you mean {one}? " for one in error.possibilities or () if one.startswith(name)), "")
+    return f"{near}arguments of {script} come after --: {path} {script} -- {name} …"
 
 
 def _usage_text(error: Any) -> str:

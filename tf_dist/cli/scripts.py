@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import secrets
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tf_dist.cli import output
 from tf_dist.cli.options import run_option
 from tf_dist.errors import InvalidJob, Problem
 
@@ -36,12 +41,17 @@ Env = Annotated[
         "--env",
         "-e",
         metavar="NAME[=VALUE]",
-        help="A variable of every container; without a value that of this shell. A job file keeps those that it has.",
+        help="A variable of every container. Without a value that of this shell, which is kept in a Secret. A job file "
+        "keeps those that it has.",
     ),
 ]
 EnvFile = Annotated[
     list[str] | None,
-    typer.Option("--env-file", metavar="FILE", help="Variables, NAME=VALUE or NAME a line; --env comes after them."),
+    typer.Option(
+        "--env-file",
+        metavar="FILE",
+        help="Variables, NAME=VALUE or NAME a line, which are kept in a Secret; --env comes after them.",
+    ),
 ]
 Code = Annotated[str, run_option("code", "DIR")]
 Queue = Annotated[str, run_option("queue_name", "QUEUE", name="--queue")]
@@ -50,6 +60,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be sub
 
 _NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _DOCUMENTS: Final = (".yaml", ".yml", ".json")
+_NONCE: Final = 3  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,29 +95,40 @@ class JobArguments:
         from tf_dist.client.job_files import load_documents, load_job_files
         from tf_dist.client.yaml_files import YamlDocument
 
+        _refuse(problem for file in files for problem in _no_script(file))
         scripts = [file for file in files if is_script(file)]
-        if not scripts:
-            return load_job_files(
-                files, overrides, strict=strict, change=lambda content: change(self._changed(content, files))
-            )
-        if len(files) > 1:
+        if len(files) > 1 and scripts:
             what = f"{scripts[0]} is a script, and runs alone"
             raise InvalidJob([Problem("FILE", what, "arguments of it come after --; job files go in another command")])
-        folder = os.path.abspath(self.code or Path(scripts[0]).parent)
-        document = self.of_script(os.path.abspath(scripts[0]), folder).to_dict()
-        return load_documents([YamlDocument(scripts[0], None, document, None)], overrides, change=change)
+        shown, hidden = self.variables()
+        nonce = secrets.token_hex(_NONCE)
 
-    def of_script(self, script: str, folder: str) -> TFJob:
+        def changed(content: Any) -> Any:
+            if not scripts:
+                content = self._changed(content, files)
+            return change(_with_variables(content, shown, hidden, nonce))
+
+        if scripts:
+            folder = os.path.abspath(self.code or Path(scripts[0]).parent)
+            document = self.of_script(scripts[0], folder).to_dict()
+            found = load_documents([YamlDocument(scripts[0], None, document, None)], overrides, change=changed)
+        else:
+            found = load_job_files(files, overrides, strict=strict, change=changed)
+        if not hidden:
+            return found
+        jobs = (replace(one, owned=(_secret(one.job.key.name, nonce, hidden),)) for one in found.jobs)
+        return replace(found, jobs=tuple(jobs))
+
+    def of_script(self, script: str, folder: str, env_vars: Mapping[str, str] = MappingProxyType({})) -> TFJob:
         """The job of a script, whose folder is ``folder``; InvalidJob in the words of the command line."""
         from tf_dist.client.tfjob import TFJob
 
         if self.workers == 0 and not self.chief:
             raise InvalidJob([Problem("--workers", "0 leaves nobody to train", "write --workers 1, or add --chief")])
-        variables = self._variables()
         try:
             return TFJob.from_script(
                 script,
-                list(self.program),
+                [*map(_literal, self.program)],
                 name=self.name,
                 image=self.image,
                 workers=1 if self.workers is None else self.workers,
@@ -116,7 +138,7 @@ class JobArguments:
                 gpus=self.gpus,
                 code=folder,
                 queue_name=self.queue,
-                env_vars=variables,
+                env_vars=dict(env_vars),
             )
         except InvalidJob as error:
             raise InvalidJob(_in_options(error.problems)) from None
@@ -133,36 +155,87 @@ class JobArguments:
         _refuse(problems)
         from tf_dist.core.dialects import apply_step_overrides
         from tf_dist.core.dialects.code_folder import with_code_annotation
+        from tf_dist.core.model.overrides import Override, apply_overrides
         from tf_dist.core.pipeline.run_options import RunOptions
 
-        given = RunOptions(workers=self.workers, ps=self.ps, image=self.image, env_vars=self._variables())
-        changes = given.changes(queue=self.queue)
+        changes = RunOptions(workers=self.workers, ps=self.ps, image=self.image).changes(queue=self.queue)
         if changes != RunOptions().changes():
             content = apply_step_overrides(content, changes)
         if self.code:
             content = with_code_annotation(content, os.path.abspath(self.code))
-        if self.name:
-            content = {**content, "metadata": {**content["metadata"], "name": self.name}}
-        return content
+        return apply_overrides(content, [Override(("metadata", "name"), self.name)] if self.name else [])
 
-    def _variables(self) -> dict[str, str]:
-        lines = [(name, line) for name in self.env_files for line in _env_lines(name)]
-        found: dict[str, str] = {}
+    def variables(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Variables whose values are on the command line, as a document has them, and all others; InvalidJob."""
+        shown: dict[str, str] = {}
+        hidden: dict[str, str] = {}
         problems: list[Problem] = []
-        for where, text in [*lines, *(("--env", text) for text in self.env)]:
+        for file in self.env_files:
+            for number, text in _env_lines(file):
+                name, equals, value = (part.strip() for part in text.removeprefix("export ").partition("="))
+                if not _NAME.fullmatch(name) or not (equals or name in os.environ):
+                    # Not the line itself, which may be a part of a secret.
+                    what = f"{file}, line {number}, is not a variable"
+                    problems.append(Problem("--env-file", what, _WAYS))
+                    continue
+                quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+                hidden[name] = (value[1:-1] if quoted else value) if equals else os.environ[name]
+        for text in self.env:
             name, equals, value = text.partition("=")
             if not _NAME.fullmatch(name):
-                what = f"{name!r} is not the name of a variable"
-                problems.append(Problem(where, what, "write NAME=VALUE, or the NAME of a variable of this shell"))
-            elif not equals and name not in os.environ:
-                what = f"{name} is not set in this shell"
-                problems.append(Problem(where, what, f"write {name}=VALUE, or set it before: export {name}=VALUE"))
+                problems.append(Problem("--env", f"{name!r} is not the name of a variable", _WAYS))
+            elif equals:
+                hidden.pop(name, None)
+                shown[name] = _literal(value)
+            elif name in os.environ:
+                shown.pop(name, None)
+                hidden[name] = os.environ[name]
             else:
-                # Kubernetes expands $(NAME) in values and makes one dollar of two; a shell's value stands as it is.
-                value = value if equals else os.environ[name]
-                found[name] = value.replace("$", "$$") if "$(" in value or "$$" in value else value
+                what = f"{name} is not set in this shell"
+                problems.append(Problem("--env", what, f"write {name}=VALUE, or set it before: export {name}=VALUE"))
         _refuse(problems)
-        return found
+        return shown, hidden
+
+
+_WAYS: Final = "write NAME=VALUE, or the NAME of a variable of this shell"
+
+
+def _literal(text: str) -> str:
+    """A text that a container gets as it is: Kubernetes expands ``$(NAME)``, and makes one dollar of two."""
+    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def _secret_name(job: object, nonce: str) -> str:
+    return f"{job}-env-{nonce}"
+
+
+def _secret(job: str, nonce: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Variables whose values are not to be in the job, which more people may read."""
+    data = {name: base64.b64encode(os.fsencode(value)).decode() for name, value in variables.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": _secret_name(job, nonce)}, "data": data}
+
+
+def _with_variables(content: Any, shown: Mapping[str, str], hidden: Mapping[str, str], nonce: str) -> Any:
+    if not shown and not hidden:
+        return content
+    from tf_dist.core.dialects import StepOverrides, apply_step_overrides
+    from tf_dist.core.model.fieldpath import mapping
+
+    secret = _secret_name(mapping(mapping(content).get("metadata")).get("name"), nonce)
+    references = {name: {"secretKeyRef": {"name": secret, "key": name}} for name in hidden}
+    return apply_step_overrides(content, StepOverrides(env={**shown, **references}))
+
+
+def print_documents(files: JobFiles, *, packed: bool) -> None:
+    """What would be submitted, except the values of variables that are kept in a Secret."""
+    from tf_dist.client.submission import submitted_documents
+
+    output.data("yaml", submitted_documents(files, packed=packed))
+    for secret in (one for entry in files.jobs for one in entry.owned):
+        words = ["kubectl", "create", "secret", "generic", secret["metadata"]["name"]]
+        words += [f'--from-literal={name}="${name}"' for name in secret["data"]]
+        output.note(f"not printed: Secret {words[4]} with the values of {', '.join(secret['data'])}")
+        output.note(f"  to create it by hand: {' '.join(words)}")
 
 
 def is_script(file: str) -> bool:
@@ -177,13 +250,37 @@ def is_script(file: str) -> bool:
         return False
 
 
-def _env_lines(file: str) -> list[str]:
+def _no_script(file: str) -> Iterator[Problem]:
+    """What is wrong with a file that can only be meant as a script, or as nothing that runs."""
+    path = Path(file)
+    if path.is_dir():
+        yield Problem("FILE", f"{file} is a folder", "name the script or the job file in it")
+    if not path.is_file() or path.suffix in (".py", *_DOCUMENTS):
+        return
+    if path.suffix == ".ipynb":
+        hint = f"make a script of it: jupyter nbconvert --to script {shlex.quote(file)}"
+        yield Problem("FILE", f"{file} is a notebook", hint)
+        return
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        with path.open("rb") as opened:
+            has_line = opened.read(2) == b"#!"
+    except OSError:
+        return
+    if not has_line and path.suffix == ".sh":
+        yield Problem("FILE", f"{file} has no #! line", "begin it with #!/bin/sh")
+    elif has_line and not os.access(path, os.X_OK):
+        yield Problem("FILE", f"{file} is not executable", f"allow it: chmod +x {shlex.quote(file)}")
+
+
+def _env_lines(file: str) -> list[tuple[int, str]]:
+    """The lines of a file that say something, with their numbers."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        what = f"{file} cannot be read: {getattr(error, 'strerror', '') or error}"
-        raise InvalidJob([Problem("--env-file", what, "name a text file with lines NAME=VALUE")]) from None
-    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        what = getattr(error, "strerror", "") or "it is not text in UTF-8"
+        raise InvalidJob([Problem("--env-file", f"{file} cannot be read: {what}", _WAYS)]) from None
+    found = ((number, line.strip()) for number, line in enumerate(lines, 1))
+    return [(number, line) for number, line in found if line and not line.startswith("#")]
 
 
 _OPTIONS: Final = {"script": "FILE", "queue_name": "--queue", "env_vars": "--env", "args": "-- ARGS"}
@@ -191,8 +288,6 @@ _OPTIONS: Final = {"script": "FILE", "queue_name": "--queue", "env_vars": "--env
 
 def _in_options(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Problems of the arguments of ``TFJob``, which the command line calls otherwise."""
-    from dataclasses import replace
-
     for one in problems:
         yield replace(one, path=_OPTIONS.get(one.path, f"--{one.path.replace('_', '-')}"))
 

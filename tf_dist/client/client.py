@@ -123,19 +123,29 @@ class Client:
     def submit_files(self, files: JobFiles, *, namespace: str = "", report: Callable[[str], object] = _silent) -> _Jobs:
         """Submit everything that some files hold; ``report`` gets a line for each object."""
         from tf_dist.client.job_files import require_valid
-        from tf_dist.client.submission import TargetNamespaces, companion_owner, create_companion, create_job
+        from tf_dist.client.submission import (
+            TargetNamespaces,
+            code_archive,
+            companion_owner,
+            create_companion,
+            create_job,
+        )
 
         require_valid(files)
         spaces = TargetNamespaces(namespace, self.namespace)
         jobs = [(entry, spaces.of(entry.written)) for entry in files.jobs]
         companions = [(written, spaces.of(written)) for written in files.companions]
+        archives = [code_archive(self.cluster, entry) for entry in files.jobs]
         for written, where in companions:
             owner = companion_owner(written, files.jobs)
             done = create_companion(self.cluster, written, where, owner=owner)
             report(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} {done}")
         # The folder of a file means something to a node on this machine only.
         workdir = None if self.connection.here else ""
-        created = [create_job(self.cluster, entry, where, workdir=workdir) for entry, where in jobs]
+        created = [
+            create_job(self.cluster, entry, where, workdir=workdir, archive=archive)
+            for (entry, where), archive in zip(jobs, archives, strict=True)
+        ]
         for job in created:
             report(f"{job.shown} submitted")
         return created

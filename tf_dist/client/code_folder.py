@@ -58,8 +58,10 @@ def existing_folder(folder: str | os.PathLike[str]) -> str:
     return os.path.abspath(folder)
 
 
-def pack_code(folder: str | os.PathLike[str]) -> bytes:
+def pack_code(folder: str | os.PathLike[str], needed: Iterable[str] = ()) -> bytes:
     """The folder as a compressed archive; InvalidJob with what cannot go along, and the ways out.
+
+    ``needed``: names that must be in it if they are files of the folder.
 
     What ``.gitignore`` and ``.tfdistignore`` name stays behind, and so do repositories, virtual environments and
     caches. Sockets, pipes and devices are passed over.
@@ -68,6 +70,11 @@ def pack_code(folder: str | os.PathLike[str]) -> bytes:
     files = sorted(_files(root), key=lambda one: os.fsencode(one.name))
     if not files:
         raise _refused(f"{folder} has no file to take along", "see what its .gitignore and .tfdistignore leave out")
+    packed_names = {one.name for one in files}
+    for name in map(os.path.normpath, needed):
+        if not os.path.isabs(name) and name not in packed_names and os.path.isfile(root / name):
+            what = f"{folder} goes along without {name}, which the job runs: an ignore file names it"
+            raise _refused(what, f"write !/{name} into {root / IGNORE_FILES[-1]}")
     _check_size(folder, files, sum(one.size for one in files), _LARGEST_UNPACKED, "")
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.GNU_FORMAT) as archive:

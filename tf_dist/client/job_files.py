@@ -28,6 +28,8 @@ class LoadedJob:
 
     written: YamlDocument
     parsed: Parsed
+    owned: tuple[Mapping[str, Any], ...] = ()
+    """Objects that are created after the job, and deleted with it."""
 
     @property
     def job(self) -> Job:

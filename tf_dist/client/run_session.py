@@ -22,6 +22,7 @@ from tf_dist.client.session_host import SessionHost
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import (
     TargetNamespaces,
+    code_archive,
     companion_owner,
     create_companion,
     create_job,
@@ -330,6 +331,7 @@ def run_on(
         keep=keep,
         again="leave",
     )
+    archive = code_archive(cluster, entry)
     request.create_companions(cluster)
     key = JobKey(namespace, entry.job.key.name)
     with (
@@ -339,7 +341,7 @@ def run_on(
     ):
         signals.listen(lambda _: connection.hurry())
         workdir = None if connection.here else ""
-        job = create_job(cluster, entry, namespace, workdir=workdir)
+        job = create_job(cluster, entry, namespace, workdir=workdir, archive=archive)
         for problem in leader_problems(cluster, [job]) if host is None else ():
             shown.say(f"{problem.summary} ({problem.resolution})", "yellow")
         try:
@@ -357,7 +359,7 @@ def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[],
     request = replace(request, entry=with_code_on_this_machine(request.entry))
     entry = request.entry
     with EmbeddedCluster(settings) as embedded:
-        companions = [written.content for written in request.companions]
+        companions = [*(written.content for written in request.companions), *entry.owned]
         request.refuse(machine_problems(entry.job, companions, settings, embedded.network))
         cluster = embedded.cluster
         for written in (entry.written, *request.companions):

@@ -180,15 +180,37 @@ def create_job(
     workdir: str | None = None,
     archive: bytes = b"",
 ) -> StoredJob:
-    """Create a job, and the ConfigMaps with its code; AlreadyExists, NotServed and NotFound say how to go on.
+    """Create a job and the objects that it owns; AlreadyExists, NotServed and NotFound say how to go on.
 
     ``workdir`` None is the file's folder, "" the cluster's own. ``archive``: the code, where it is packed already.
     """
     document, code = _with_code(cluster, _document(entry, namespace, workdir), entry, archive)
     stored = _create_document(cluster, entry, namespace, document)
-    if code:
-        _create_code(cluster, stored, code)
+    if owned := [*entry.owned, *code]:
+        _create_owned(cluster, stored, owned)
     return stored
+
+
+def code_archive(cluster: Cluster, entry: LoadedJob) -> bytes:
+    """The code that goes along with a job to this cluster; b"" if none does, or its folder itself serves. InvalidJob.
+
+    Called before anything is created: a folder that cannot go along leaves nothing behind.
+    """
+    folder = _code_folder(entry)
+    if folder is not None and _is_this_machine(cluster):
+        existing_folder(folder)
+        return b""
+    return _packed(entry)
+
+
+def _packed(entry: LoadedJob) -> bytes:
+    folder = _code_folder(entry)
+    if folder is None:
+        return b""
+    from tf_dist.core.dialects.step_overrides import training_containers  # slow to import
+
+    commands = (container.get("command") or () for _, _, container, _ in training_containers(entry.document))
+    return pack_code(folder, [str(word) for command in commands for word in command])
 
 
 def _with_code(
@@ -196,14 +218,13 @@ def _with_code(
 ) -> tuple[dict[str, Any], tuple[Object, ...]]:
     """The document with the code that goes along with the job, and the ConfigMaps that it needs; InvalidJob."""
     folder = _code_folder(entry)
+    archive = archive or code_archive(cluster, entry)
     if folder is None and not archive:
         return document, ()
     from tf_dist.core.dialects.code_folder import with_code_archive, with_code_here  # slow to import
 
-    if folder is not None and not archive:
-        if _is_this_machine(cluster):
-            return with_code_here(document, existing_folder(folder)), ()
-        archive = pack_code(folder)
+    if not archive:
+        return with_code_here(document, existing_folder(folder or ".")), ()
     return with_code_archive(document, archive, secrets.token_hex(_NONCE))
 
 
@@ -213,12 +234,11 @@ def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]
 
     documents = [dict(written.content) for written in files.companions]
     for entry in files.jobs:
-        folder = _code_folder(entry) if packed else None
-        if folder is None:
-            documents.append(entry.document)
-        else:
-            document, parts = with_code_archive(entry.document, pack_code(folder), secrets.token_hex(_NONCE))
+        if packed and (archive := _packed(entry)):
+            document, parts = with_code_archive(entry.document, archive, secrets.token_hex(_NONCE))
             documents += [*parts, document]
+        else:
+            documents.append(entry.document)
     return documents
 
 
@@ -251,17 +271,18 @@ def _is_this_machine(cluster: Cluster) -> bool:
         return False
 
 
-def _create_code(cluster: Cluster, job: StoredJob, parts: Iterable[Object]) -> None:
-    """The parts of the code, deleted with their job. A job whose code cannot be stored is deleted.
+def _create_owned(cluster: Cluster, job: StoredJob, objects: Iterable[Mapping[str, Any]]) -> None:
+    """The parts of the code and the variables, deleted with their job. A job without them is deleted.
 
     They come after the job because who may create objects may not change them, as it would take to name the owner.
     """
     owner = {"apiVersion": job.resource.api_version, "kind": job.resource.kind, "name": job.name, "uid": job.uid}
     try:
-        for part in parts:
-            body = {**part, "metadata": {**part["metadata"], "namespace": job.namespace, "ownerReferences": [owner]}}
+        for one in objects:
+            resource = next(kind for kind in _COMPANION_RESOURCES if kind.kind == one["kind"])
+            body = {**one, "metadata": {**one["metadata"], "namespace": job.namespace, "ownerReferences": [owner]}}
             with suppress(AlreadyExists):  # the name is of this job alone: the answer to its creation was lost
-                cluster.create(api.CONFIG_MAPS, job.namespace, body)
+                cluster.create(resource, job.namespace, body)
     except ClusterError:
         with suppress(ClusterError):
             cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)

@@ -191,14 +191,19 @@ class TFJob:
         path = Path(script)
         folder = Path(code) if code else path.parent
         inside = Path(os.path.relpath(path, folder))
-        problems = [] if path.is_file() else [Problem("script", f"there is no file {path}", "check its path")]
+        shown = os.fspath(path).encode(errors="backslashreplace").decode()
+        problems = [] if path.is_file() else [Problem("script", f"there is no file {shown}", "check its path")]
+        if shown != os.fspath(path):
+            problems.append(Problem("script", f"the name of {shown} is not UTF-8, as it must be in a job", "rename it"))
         if ".." in inside.parts:
             problems.append(Problem("code", f"{path} is not in {folder}", "name a folder that has the script in it"))
         if type(gpus) is not int or gpus < 0:
             problems.append(Problem("gpus", f"must be a whole number from 0 up, not {gpus!r}", "write 1"))
         _refuse({}, problems)
-        python = path.suffix == ".py"
-        command = ["python", "-u", inside.as_posix()] if python else [f"./{inside.as_posix()}"]
+        # Kubernetes expands $(NAME); Python takes a name that begins with - for an option.
+        program = inside.as_posix().replace("$(", "$$(")
+        program = f"./{program}" if program.startswith("-") or path.suffix != ".py" else program
+        command = ["python", "-u", program] if path.suffix == ".py" else [program]
         return cls(
             name or _job_name(path),
             image=image or _tensorflow_image(gpus),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import yaml
@@ -38,6 +39,30 @@ def test_runs_script_with_its_folder_arguments_and_variables(project: Program) -
     assert f"chief-0     | chief {said}\n" in found.stdout
     assert "chief-0     | helped\n" in found.stdout
     assert project.leftovers() == []
+
+
+def test_words_reach_the_script_as_the_shell_gave_them(project: Program) -> None:
+    name = "-$(RATE).py"
+    (project.folder / name).write_text("import sys; print(sys.argv)")
+    words = ["$(RATE)", "$$", "", "a b", "-x"]
+    found = project("run", "--env", "RATE=1", "--", name, *words)
+    assert f"worker-0 | {['./' + name, *words]}\n" in found.stdout, found.stderr
+
+
+def test_variables_of_shell_and_file_are_in_a_secret(local: Program) -> None:
+    (local.folder / "variables.py").write_text("import os; print(*(os.environ[name] for name in ('A', 'B', 'C', 'D')))")
+    local.write("values.env", "# keys\nexport A='s3cret a'\nB=\"$(A) $$\"\r\nC = s3cret=c\n")
+    options = ("--env-file", "values.env", "--env", "D")
+    printed = local("submit", "variables.py", "--dry-run", *options, D="s3cret d")
+    assert "s3cret" not in printed.stdout
+    assert "kubectl create secret generic variables-env-" in printed.stderr
+    found = local("submit", "variables.py", "--local", "--wait", *options, D="s3cret d")
+    assert found.returncode == 0, found.stderr
+    assert "s3cret a $(A) $$ s3cret=c s3cret d" in local("logs", "variables", "--local").stdout
+    assert "s3cret" not in local("get", "variables", "--local", "-o", "yaml").stdout
+    written = local("init", "variables.py", "-o", "-", *options, D="s3cret d").stdout
+    assert "s3cret" not in written
+    assert "tf-dist run job.yaml --env-file values.env --env D " in written
 
 
 def test_runs_executable_script_in_folder_that_is_named(project: Program) -> None:
@@ -80,6 +105,17 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
         (["run", "project/My_train.py", "--env", "NOWHERE"], "--env: NOWHERE is not set", "export NOWHERE=VALUE"),
         (["run", "project/My_train.py", "--env", "=1"], "--env: '' is not the name", "NAME=VALUE"),
         (["run", "project/My_train.py", "--env-file", "none"], "--env-file: none cannot be read", "NAME=VALUE"),
+        (
+            ["run", "project/My_train.py", "--env-file", "wrong.env"],
+            "--env-file: wrong.env, line 3, is not",
+            "NAME=VALUE",
+        ),
+        (["run", "project/My_train.py", "--worker", "2"], "No such option: --worker", "did you mean --workers?"),
+        (["run", "project/plain.sh"], "FILE: project/plain.sh is not executable", "chmod +x project/plain.sh"),
+        (["run", "project/no-line.sh"], "FILE: project/no-line.sh has no #! line", "#!/bin/sh"),
+        (["run", "project/book.ipynb"], "FILE: project/book.ipynb is a notebook", "jupyter nbconvert --to script"),
+        (["run", "project"], "FILE: project is a folder", "name the script or the job file in it"),
+        (["run", b"project/bad\xff.py"], "FILE: the name of project/bad\\udcff.py is not UTF-8", "rename"),
         (["run", "project/My_train.py", "--code", "other"], "--code: ", "has the script in it"),
         (["run", "project/My_train.py", "--name", "A b"], "--name: 'A b' is no name", "a-z"),
         (["run", "project/My_train.py", "--image", "a b"], "--image: 'a b' has a space", "one word"),
@@ -91,11 +127,24 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
         (["submit", "job.yaml", "job.yaml", "--name", "a"], "--name: is for one job", "alone"),
     ],
 )
-def test_says_what_is_wrong_and_how_to_mend_it(project: Program, arguments: list[str], told: str, hint: str) -> None:
+def test_says_what_is_wrong_and_how_to_mend_it(
+    project: Program, arguments: list[str | bytes], told: str, hint: str
+) -> None:
     (project.folder / "other").mkdir()
     project.write("job.yaml", project.job())
-    found = project(*arguments)
+    project.write("wrong.env", "A=1\n\nc2VjcmV0\n")
+    for name, text in (
+        ("plain.sh", "#!/bin/sh\n"),
+        ("no-line.sh", "echo hi\n"),
+        ("book.ipynb", "{}"),
+        (b"bad\xff.py", ""),
+    ):
+        path = project.folder / "project" / os.fsdecode(name)
+        path.write_text(text)
+        path.chmod(0o755 if name == "no-line.sh" else 0o644)
+    found = project(*map(os.fsdecode, arguments))
     assert (found.returncode, found.stdout) == (2, "")
+    assert "c2VjcmV0" not in found.stderr, "a line of the file with variables may be a secret"
     assert told in found.stderr
     assert hint in found.stderr
 

@@ -34,7 +34,8 @@ def init(
 
     tf-dist init train.py --workers 2 --ps 1 -- --epochs 3
 
-    The file is a TFJob v1, for tf-dist run and submit. Nothing is started.
+    The file is a TFJob v1, for tf-dist run and submit. Nothing is started. Variables of this shell and of files are not
+    written: the commands in the file's first lines take them again.
     """
     from tf_dist.errors import InvalidJob, Problem
 
@@ -54,8 +55,12 @@ def init(
     )
     beside = Path.cwd() if file == "-" else Path(file).absolute().parent
     folder = os.path.relpath(code or Path(script).parent, beside)
-    job = arguments.of_script(script, code or str(Path(script).parent)).replace(code=folder)
-    text = "".join(f"{line}\n" for line in _lines(job.to_dict(), "job.yaml" if file == "-" else file))
+    shown, hidden = arguments.variables()
+    job = arguments.of_script(script, code or str(Path(script).parent), shown).replace(code=folder)
+    later = [word for one in env_file or () for word in ("--env-file", one)]
+    later += [word for one in env or () if one in hidden for word in ("--env", one)]
+    run = shlex.join(["tf-dist", "run", "job.yaml" if file == "-" else file, *later])
+    text = "".join(f"{line}\n" for line in _lines(job.to_dict(), run))
     if file == "-":
         output.line(text.rstrip("\n"))
         return
@@ -68,7 +73,7 @@ def init(
     except OSError as error:
         what = f"{file} cannot be written: {error.strerror}"
         raise InvalidJob([Problem("--output", what, "name another one: -o FILE")]) from None
-    output.line(f"{file} written; run it with: tf-dist run {shlex.quote(file)}")
+    output.line(f"{file} written; run it with: {run}")
 
 
 _RESTARTS: Final = {
@@ -77,11 +82,13 @@ _RESTARTS: Final = {
 }
 
 
-def _lines(job: Mapping[str, Any], file: str) -> Iterator[str]:
-    """The document with its comments. The pod template is written once, and repeated by reference."""
+def _lines(job: Mapping[str, Any], run: str) -> Iterator[str]:
+    """The document with its comments. The pod template is written once, and repeated by reference.
+
+    ``run``: the command that runs the file.
+    """
     metadata, spec = job["metadata"], job["spec"]
     (annotation, folder), *_ = metadata["annotations"].items()
-    run = f"tf-dist run {shlex.quote(file)}"
     submit = f"{run.replace('run', 'submit', 1)} --context NAME"
     for command, about in (
         (run, "on this machine"),

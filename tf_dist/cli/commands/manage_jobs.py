@@ -50,7 +50,7 @@ def submit(
     """
     from tf_dist.cli.findings import require_valid_files, show_leaders
     from tf_dist.client.client import Client
-    from tf_dist.client.submission import TargetNamespaces, submitted_documents
+    from tf_dist.client.submission import TargetNamespaces
     from tf_dist.client.wait import wait_for
     from tf_dist.core.model.overrides import parse_overrides
 
@@ -74,7 +74,7 @@ def submit(
     )
     bundle = require_valid_files(asked.load(files[:1] if script else files, overrides, strict=strict))
     if dry_run:
-        output.data("yaml", submitted_documents(bundle, packed=not local))
+        scripts.print_documents(bundle, packed=not local)
         return
     client = Client(kubeconfig, context, local=local)
     spaces = TargetNamespaces(namespace, client.namespace)

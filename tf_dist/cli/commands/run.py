@@ -85,7 +85,7 @@ def run(
     from tf_dist.client.connection import connect
     from tf_dist.client.job_files import one_job
     from tf_dist.client.run_session import RunRequest, run_here, run_on
-    from tf_dist.client.submission import TargetNamespaces, submitted_documents
+    from tf_dist.client.submission import TargetNamespaces
     from tf_dist.controller.observability.signals import Signals
     from tf_dist.core.dialects.common_annotations import with_startup_timeout
     from tf_dist.core.model.overrides import parse_overrides
@@ -123,7 +123,7 @@ def run(
     bundle = require_valid_files(asked_of_job.load([file], overrides, strict=strict, change=change))
     entry = one_job(bundle)
     if dry_run:
-        output.data("yaml", submitted_documents(bundle, packed=elsewhere))
+        scripts.print_documents(bundle, packed=elsewhere)
         return
     connection = None if settings else connect(kubeconfig, context, local=local)
     request = RunRequest(
