@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from tests.faults.proxy import Fault, Kind, Proxy
 from tests.leaderless import controller
 from tests.waiting import until
 from tf_dist.argo.launcher import contract
-from tf_dist.cluster.api import TFJOBS, Object
+from tf_dist.client.code_archive import pack_code
+from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, Object
+from tf_dist.core.model.names import CODE
 
 TRAINING = "for i in 1 2 3; do echo step=$i loss=0.$i; done; echo checkpoint=/models/ckpt-3 accuracy=0.97"
 
@@ -58,6 +61,17 @@ def test_a_job_that_succeeds(scene: Stage) -> None:
     assert len(step.pods()) == 2  # argo logs finds them
     container = step.pods()[0]["spec"]["containers"][0]
     assert {"name": "TF_DIST_MODEL_DIR", "value": "/models"} in container["env"]
+    step.delete()
+
+
+def test_replicas_run_in_the_code_that_goes_along(scene: Stage, tmp_path: Path) -> None:
+    (tmp_path / "accuracy").write_text("0.97")
+    step = scene.step(job('echo "accuracy=$(cat accuracy)"'))
+    launcher = step.launch(f"code_archive={base64.b64encode(pack_code(tmp_path)).decode()}")
+    assert launcher.code() == 0, launcher.text
+    assert step.outputs()["metric-accuracy"] == "0.97"
+    (part,) = scene.cluster.list(CONFIG_MAPS, scene.namespace, labels=CODE).items
+    assert [one["kind"] for one in part["metadata"]["ownerReferences"]] == ["TFJob"]
     step.delete()
 
 

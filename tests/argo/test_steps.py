@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -26,10 +28,12 @@ from tf_dist.argo.launcher.launcher_arguments import read_arguments  # noqa: E40
 from tf_dist.argo.launcher.step_job import step_document  # noqa: E402
 from tf_dist.argo.launcher.step_outputs import StepOutputs, progress_outputs  # noqa: E402
 from tf_dist.argo.step_arguments import APART, ROWS  # noqa: E402
+from tf_dist.client.code_archive import pack_code  # noqa: E402
 from tf_dist.cluster.api import TFJOBS  # noqa: E402
 from tf_dist.core.diagnostics.metrics_parser import Progress  # noqa: E402
 from tf_dist.core.dialects import read  # noqa: E402
 from tf_dist.core.model import names  # noqa: E402
+from tf_dist.core.model.names import CODE  # noqa: E402
 from tf_dist.core.model.status import TERMINAL, Phase  # noqa: E402
 from tf_dist.errors import InvalidJob  # noqa: E402
 
@@ -150,6 +154,40 @@ def test_a_wrong_job_is_refused_where_it_is_written() -> None:
         TFJobStep(name="train", job="missing.yaml")
     with pytest.raises(TypeError, match="worker"):
         TFJobStep(name="train", job=job("true"), worker=2)
+
+
+def test_code_is_packed_where_the_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("print(1)")
+    document = job("true")
+    (tmp_path / "job.yaml").write_text(
+        json.dumps({**document, "metadata": {"name": "a", "annotations": {CODE: "src"}}})
+    )
+    packed = base64.b64encode(pack_code(tmp_path / "src")).decode()
+    for step in (
+        TFJobStep(name="t", job=document, code=str(tmp_path / "src")),
+        TFJobStep(name="t", job=TFJob("tiny", image="mine:1", command=["true"], code=tmp_path / "src")),
+        TFJobStep(name="t", job=tmp_path / "job.yaml"),
+    ):
+        assert command_line(step).code_archive == packed
+    monkeypatch.chdir(tmp_path)
+    assert command_line(TFJobStep(name="t", job=document, code="src")).code_archive == packed
+    assert command_line(TFJobStep(name="t", job=document)).code_archive == ""
+
+
+def test_code_that_cannot_go_along_is_refused_where_the_step_is_written(tmp_path: Path) -> None:
+    for code, told in (
+        (str(tmp_path / "missing"), "code: .*missing is not a folder"),
+        ("{{workflow.parameters.code}}", "code: the folder is packed where the workflow is written"),
+        (7, "code: must be text, not 7"),
+    ):
+        with pytest.raises(InvalidJob, match=told):
+            TFJobStep(name="t", job=job("true"), code=code)
+    (tmp_path / "noise").write_bytes(os.urandom(900_000))
+    with pytest.raises(InvalidJob, match=r"code: .*; 1,200,\d\d\d of them are the code"):
+        template(TFJobStep(name="t", job=job("true"), code=str(tmp_path)))
+    with pytest.raises(InvalidJob, match="job: its code cannot go along with a resource step"):
+        tf_job_resource(TFJob("tiny", image="mine:1", command=["true"], code=tmp_path), name="t")
 
 
 LEAF = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].command[2]"

@@ -16,7 +16,7 @@ from tf_dist.argo.arguments import (
     reference_text,
     value_problems,
 )
-from tf_dist.argo.job_source import JobSource, has_fallbacks, job_documents
+from tf_dist.argo.job_source import JobSource, code_folder_of, has_fallbacks, job_documents
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.merging import merged
 from tf_dist.argo.step_arguments import ROWS
@@ -94,6 +94,11 @@ def tf_job_resource(
     if len(documents) > 1:
         hint = "apply what stands beside the job by itself, or use TFJobStep"
         raise InvalidJob([Problem("job", "a resource step creates one object", hint)])
+    if code_folder_of(job):
+        hint = "use TFJobStep, which takes it along, or put the code into the image"
+        raise InvalidJob(
+            [Problem("job", "its code cannot go along with a resource step, which creates one object", hint)]
+        )
     document = with_startup_timeout(documents[0], limit)
     filled = _FilledIn()
     tailoring = StepOverrides(

@@ -49,7 +49,7 @@ from tf_dist.argo.job_source import (
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LARGEST_ARGUMENT, LauncherOptions, document_argument
 from tf_dist.argo.merging import as_list, as_parameters, patched_value
-from tf_dist.client.code_folder import CODE_WAYS, pack_code
+from tf_dist.client.code_archive import CODE_WAYS, pack_code
 from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path
 from tf_dist.core.model import names

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tf_dist.client.code_folder import existing_folder, pack_code
+from tf_dist.client.code_archive import existing_folder, pack_code
 from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob
 from tf_dist.client.stored_jobs import StoredJob, definition_missing_error, namespace_missing_error
 from tf_dist.client.yaml_files import FileProblem, YamlDocument

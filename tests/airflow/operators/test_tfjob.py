@@ -16,6 +16,7 @@ from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.running import run
 from tests.airflow.site import FOREVER, Site, document
 from tf_dist.cluster.api import CONFIG_MAPS
+from tf_dist.core.model.names import CODE
 from tf_dist.errors import AlreadyExists, InvalidJob, TFDistError
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
@@ -53,6 +54,31 @@ def test_a_dag(site: Site, operator: MakeOperator, deferrable: bool) -> None:
     assert result["ran_seconds"] >= 1
     assert found.xcom("train", "job_uid") == result["uid"]
     assert found.xcom("train", "job_url") == f"http://x/{result['name']}"
+
+
+@pytest.mark.parametrize("way", ["argument", "template", "file", "python"])
+def test_replicas_run_in_the_code_that_goes_along(
+    operator: MakeOperator, instance: Instance, tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "accuracy").write_text("0.97")
+    job = document('echo "accuracy=$(cat accuracy)"')
+    if way == "file":
+        job["metadata"]["annotations"] = {CODE: "src"}
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        task = operator(str(tmp_path / "job.yaml"))
+    elif way == "python":
+        task = operator(TFJob.from_yaml(yaml.safe_dump(job)).replace(code=tmp_path / "src"))
+    else:
+        task = operator(job, code="{{ folder }}" if way == "template" else str(tmp_path / "src"))
+    context = {**instance.context(), "folder": str(tmp_path / "src")}
+    task.render_template_fields(context)
+    assert task.execute(context)["metrics"] == {"accuracy": 0.97}
+
+
+def test_code_that_is_not_there_is_no_reason_to_try_again(operator: MakeOperator, instance: Instance) -> None:
+    with pytest.raises(AirflowFailException, match=r"code: .*/missing is not a folder"):
+        operator(document(), code="missing").execute(instance.context())
 
 
 def test_the_model_is_told_of_with_its_data(operator: MakeOperator, instance: Instance) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.client.test_tfjob import V1ALPHA1, VOLCANO
 from tf_dist import TFJob
-from tf_dist.client.code_folder import pack_code
+from tf_dist.client.code_archive import pack_code
 from tf_dist.core.dialects import parse
 from tf_dist.core.dialects.code_folder import LARGEST_PART, MOUNTED_AT, with_code_archive, with_code_here
 from tf_dist.core.model.names import CODE

@@ -24,6 +24,8 @@ _NEVER: Final = frozenset({
     ".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".DS_Store",
     ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".eggs",
 })  # fmt: skip
+_SECRETS: Final = ("*.env", ".env.*", ".netrc", ".pypirc", ".ssh/", ".aws/", ".azure/", ".kube/", ".kaggle/")
+"""Patterns of files that usually hold secrets, which must not be in a ConfigMap: more people may read that."""
 _MARKS: Final = ("pyvenv.cfg", "CACHEDIR.TAG")
 """Files that a virtual environment or a cache has in its folder."""
 _LARGEST_UNPACKED: Final = 64 << 20
@@ -63,8 +65,8 @@ def pack_code(folder: str | os.PathLike[str], needed: Iterable[str] = ()) -> byt
 
     ``needed``: names that must be in it if they are files of the folder.
 
-    What ``.gitignore`` and ``.tfdistignore`` name stays behind, and so do repositories, virtual environments and
-    caches. Sockets, pipes and devices are passed over.
+    What ``.gitignore`` and ``.tfdistignore`` name stays behind, and so do repositories, virtual environments, caches
+    and, if they do not say otherwise, files that hold secrets. Sockets, pipes and devices are passed over.
     """
     root = Path(existing_folder(folder))
     files = sorted(_files(root), key=lambda one: os.fsencode(one.name))
@@ -143,7 +145,8 @@ class _Ignored:
 
 
 def _around(root: Path) -> Iterator[_Ignored]:
-    """The patterns of the folders above in the same repository."""
+    """The patterns for every folder, and those of the folders above in the same repository."""
+    yield _ignored(root, _SECRETS)
     above = [*root.absolute().parents]
     inside = next((number for number, one in enumerate(above) if (one / ".git").exists()), -1)
     if not (root / ".git").exists():
@@ -159,9 +162,13 @@ def _patterns(folder: Path) -> Iterator[_Ignored]:
             continue
         except OSError as error:
             raise _refused(f"{folder / name} cannot be read: {error.strerror}", _unreadable(folder / name)) from None
-        from pathspec import GitIgnoreSpec
+        yield _ignored(folder, lines)
 
-        yield _Ignored(folder.absolute(), GitIgnoreSpec.from_lines(lines))
+
+def _ignored(folder: Path, lines: Iterable[str]) -> _Ignored:
+    from pathspec import GitIgnoreSpec  # slow to import
+
+    return _Ignored(folder.absolute(), GitIgnoreSpec.from_lines(lines))
 
 
 def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tf_dist import InvalidJob
-from tf_dist.client.code_folder import pack_code
+from tf_dist.client.code_archive import pack_code
 
 
 def write(folder: Path, **files: str) -> None:
@@ -65,6 +65,13 @@ def test_leaves_out_repositories_environments_caches_and_ignored_files(tmp_path:
     )  # fmt: skip
     names = [name for name in packed_names(tmp_path) if "ignore" not in name]
     assert names == ["a.log", "deep/notes.txt", "keep.log", "pkg/x.py", "train.py"]
+
+
+def test_leaves_out_files_that_hold_secrets_unless_told_otherwise(tmp_path: Path) -> None:
+    write(tmp_path, **{"train.py": "", ".env": "", "prod.env": "", "pkg/.env.local": "", ".netrc": "", ".ssh/id": ""})
+    assert packed_names(tmp_path) == ["train.py"]
+    write(tmp_path, **{".tfdistignore": "!prod.env"})
+    assert packed_names(tmp_path) == [".tfdistignore", "prod.env", "train.py"]
 
 
 def test_patterns_of_the_repository_around_the_folder_count(tmp_path: Path) -> None:
