@@ -253,7 +253,7 @@ def is_script(file: str) -> bool:
 def _no_script(file: str) -> Iterator[Problem]:
     """What is wrong with a file that can only be meant as a script, or as nothing that runs."""
     path = Path(file)
-    if path.is_dir():
+    if os.path.isdir(file):  # an empty name is none
         yield Problem("FILE", f"{file} is a folder", "name the script or the job file in it")
     if not path.is_file() or path.suffix in (".py", *_DOCUMENTS):
         return
