@@ -81,12 +81,12 @@ def job_request(
         if queue_name:
             content = apply_overrides(content, queue_overrides(content, dialect_of(content), queue_name))
         named = _with_numbers(_named(content, name, default_name))
-        return _with_code(named, code, folders, _path(job, folders).parent if isinstance(job, str) else folders[0])
+        return _with_code(named, _path(code, folders) if code else None, base)
 
+    base = folders[0]
     if isinstance(job, str):
-        named = Path(job).expanduser()
-        places = [folder / named for folder in folders]
-        path = next((place for place in (*places, named) if place.exists()), places[0])
+        path = _path(job, folders)
+        base = path.parent
         bundle = load_job_files([str(path)], change=lambda content: changed(_filled(content, render)))
         job_of_file = _asking_for_quotes(bundle, path)
         found = JobRequest(job_of_file, _rendered(bundle.companions, render), str(path.absolute().parent))
@@ -99,6 +99,13 @@ def job_request(
         raise InvalidJob([job_type_problem(job)])
     refuse_unknown_keys(named_overrides(overrides), found.entry.parsed.warnings)
     return found
+
+
+def _path(named: str, folders: Sequence[Path]) -> Path:
+    """Where a file or folder is that a task names; the first place where it may be if there is none."""
+    given = Path(named).expanduser()
+    places = [folder / given for folder in folders]
+    return next((place for place in (*places, given) if place.exists()), places[0])
 
 
 def is_document_text(job: str) -> bool:
@@ -174,15 +181,14 @@ def _named(content: Any, name: str | None, default: str) -> Any:
     return {**content, "metadata": {**given, "name": chosen}}
 
 
-def _with_code(content: Any, code: str, folders: Sequence[Path], beside: Path) -> Any:
-    """With the folder of the argument, else the document's, by its whole path: it is packed when the task runs."""
+def _with_code(content: Any, folder: Path | None, beside: Path) -> Any:
+    """With the folder, else the document's, by its whole path: it is packed when the task runs."""
     if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping):
         return content
-    named = code or mapping(content["metadata"].get("annotations")).get(CODE)
-    if not named:
-        return content
-    folder = _path(code, folders) if code else beside / Path(str(named)).expanduser()
-    return with_code_annotation(content, str(folder.absolute()))
+    named = mapping(content["metadata"].get("annotations")).get(CODE)
+    if folder is None and named:
+        folder = beside / Path(str(named)).expanduser()
+    return with_code_annotation(content, str(folder.absolute())) if folder else content
 
 
 def _with_numbers(content: Any) -> Any:

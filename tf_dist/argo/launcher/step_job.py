@@ -159,9 +159,7 @@ class StepJobs:
 
     def create(self) -> StoredJob:
         """A new job."""
-        return create_job(
-            self.cluster, self.entry, self.namespace, workdir=self.workdir, archive=self.archive
-        )
+        return create_job(self.cluster, self.entry, self.namespace, workdir=self.workdir, archive=self.archive)
 
     def adopt(self, found: StoredJob) -> StoredJob:
         """Continue with the job, resumed if an earlier try has suspended it."""
