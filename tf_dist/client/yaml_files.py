@@ -188,6 +188,8 @@ def read_yaml_file(name: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlD
         return [], [_of_file(name, *_refused(error))]
     except _Unreadable as error:
         return [], [_of_file(name, *error.args)]
+    if name.endswith(".py"):
+        return [], [_of_file(name, "is a Python program, and no job file", f"tf-dist init {name} writes its job file")]
     return read_yaml_text(name, text, expected)
 
 
