@@ -104,14 +104,19 @@ def test_a_strangers_job_of_the_name(scene: Site) -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 @pytest.mark.parametrize(
-    ("limit", "code", "status"),
-    [("admission_timeout", exit_codes.RETRYABLE, "PendingTimeout"), ("run_timeout", exit_codes.FAILED, "Timeout")],
+    ("limit", "code", "status", "reason"),
+    [
+        ("admission_timeout", exit_codes.RETRYABLE, "PendingTimeout", "AdmissionTimeout"),
+        ("run_timeout", exit_codes.FAILED, "Timeout", "Timeout"),
+    ],
 )
-def test_a_job_that_takes_too_long_is_deleted(led: Site, limit: str, code: int, status: str, seconds: float) -> None:
+def test_a_job_that_takes_too_long_is_deleted(
+    led: Site, limit: str, code: int, status: str, reason: str, seconds: float
+) -> None:
     """Though nothing happens that would wake it."""
     with Launcher(led.options(tfjob(workers=50), **{limit: seconds})) as launcher:
         assert launcher.end(led.bury) == code
-    assert (led.outputs()["status"], led.outputs()["reason"]) == (status, status)
+    assert (led.outputs()["status"], led.outputs()["reason"]) == (status, reason)
     assert led.stored() is None
 
 

@@ -199,7 +199,7 @@ class StepHost(SessionHost):
         return {
             "outcome": (kind or outcome.kind).value,
             "status": word or outcome_word(status),
-            "reason": word or outcome.reason,
+            "reason": outcome.reason or word,
             "message": message or outcome.message,
             "replica": outcome.replica,
             "exit-code": "" if outcome.exit_code is None else str(outcome.exit_code),
