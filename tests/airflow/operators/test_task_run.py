@@ -17,13 +17,14 @@ from tests.waiting import until
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
-from tf_dist.airflow import ImagePullFailed, JobTimeout, TFJobOperator
+from tf_dist.airflow import ImagePullFailed, JobFailed, JobTimeout, TFJobCallbacks, TFJobOperator
 from tf_dist.airflow.hooks.tfjob import TFJobHook
 from tf_dist.airflow.operators.foreground_wait import ForegroundWait
 from tf_dist.airflow.operators.job_cleanup import JobCleanup
 from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES
+from tf_dist.core.model.status import OutcomeKind
 from tf_dist.core.pipeline.wait_result import NO_LIMITS
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -73,6 +74,28 @@ def test_an_event_is_all_that_is_needed(operator: MakeOperator, instance: Instan
     event = event_of(deferred(task, instance))
     cluster_site.delete(instance.xcoms["job_name"])
     assert task.execute_complete(instance.context(), event)["metrics"] == {"accuracy": 0.5}
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_reports_deletion_when_job_is_deleted_before_the_wait(
+    cluster_site: Site, operator: MakeOperator, instance: Instance, deferrable: bool
+) -> None:
+    class Deletes(TFJobCallbacks):
+        @staticmethod
+        def on_job_creation(*, job: Any, **kwargs: Any) -> None:
+            cluster_site.delete(job.name)
+
+    def run(task: TFJobOperator) -> None:
+        if deferrable:
+            task.execute_complete(instance.context(), event_of(deferred(task, instance)))
+        else:
+            task.execute(instance.context())
+
+    with pytest.raises(JobFailed, match=r"^tfjob/\S+: the job was deleted \(see who") as caught:
+        run(operator(document(), callbacks=Deletes))
+    assert caught.value.outcome.kind is OutcomeKind.DELETED
+    outcome = instance.xcoms["outcome"]
+    assert [outcome[what] for what in ("kind", "reason", "message")] == ["deleted", "Deleted", "the job was deleted"]
 
 
 def test_a_trigger_that_is_gone_leaves_the_job_to_the_retry_and_to_nobody_after_the_last(

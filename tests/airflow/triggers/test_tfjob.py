@@ -98,11 +98,15 @@ def test_what_is_stored_is_plain_json_and_what_later_versions_say_is_passed_over
     assert TFJobTrigger(**arguments, of_tomorrow=1).serialize()[1] == arguments
 
 
-@pytest.mark.parametrize("fields", [{"uid": "other"}, {"deadline": 0.0}], ids=["another job", "too late"])
-def test_a_job_that_is_not_there(cluster_site: Site, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [({"uid": "other"}, "deleted"), ({"deadline": 0.0}, "unknown")],
+    ids=["deleted", "never created"],
+)
+def test_a_job_that_is_not_there(cluster_site: Site, fields: dict[str, Any], kind: str) -> None:
     found = asyncio.run(event(trigger(cluster_site, "missing", **fields)))
-    assert found["outcome"]["kind"] == "unknown"
-    assert "missing" in found["message"]
+    assert found["outcome"]["kind"] == kind
+    assert "missing" in found["job"]
 
 
 def test_a_job_that_comes_later(cluster_site: Site) -> None:

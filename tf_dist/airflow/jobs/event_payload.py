@@ -10,13 +10,14 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.airflow.masking import masked
+from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import display_phase
-from tf_dist.core.pipeline.wait_result import WaitResult, wait_outcome
-from tf_dist.errors import TFDistError, Unavailable
+from tf_dist.core.pipeline.wait_result import DELETED, WaitResult, wait_outcome
+from tf_dist.errors import NotFound, TFDistError, Unavailable
 
 if TYPE_CHECKING:
     from tf_dist.client.monitor import JobSnapshot
@@ -117,6 +118,14 @@ def error_payload(error: Exception, job: str) -> dict[str, Any]:
         "replica": "",
         "result": {},
     }
+
+
+def gone_payload(name: str, kind: str) -> dict[str, Any]:
+    """The payload of a job that another client deleted before the wait began; ``kind``: see ``WaitRequest``."""
+    outcome = Outcome(kind=OutcomeKind.DELETED, reason=DELETED.reason, message=DELETED.message)
+    job = f"{'vcjob' if kind == VOLCANO_JOBS.kind else 'tfjob'}/{name}"
+    unknown = error_payload(NotFound(DELETED.message, hint=DELETED.hint), job)
+    return {**unknown, "decided": True, "outcome": outcome.document()}
 
 
 def payload_outcome(event: Event) -> Outcome | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.jobs.event_payload import gone_payload
 from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.jobs.task_identity import (
     ENDED_STATES,
@@ -20,6 +21,7 @@ from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.wait import run_in_thread
 from tf_dist.controller.settings import JobRef
 from tf_dist.core.pipeline.wait_result import WaitLimits
+from tf_dist.errors import NotFound
 
 if TYPE_CHECKING:
     from tf_dist.airflow.informers.job_informer import SharedJobInformer
@@ -63,7 +65,10 @@ class ForegroundWait:
         operator, changed, ref = self.operator, threading.Event(), JobRef.of(job.resource, job.stored)
         options = WaitOptions(limits=self.limits, get_logs=operator.options.get_logs)
         drive = operator.options.drives and not job.status.finished
-        subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
+        try:
+            subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
+        except NotFound:
+            return gone_payload(job.name, job.resource.kind)
         try:
             waiter = JobWaiter(informer, subscription, options, write_line, write_error)
             return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))

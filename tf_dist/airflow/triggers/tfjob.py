@@ -169,6 +169,7 @@ class TFJobTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         # Not on the event loop: it takes most of a second once.
         await asyncio.to_thread(import_module, "tf_dist.airflow.jobs.job_waiter")
+        from tf_dist.airflow.jobs.event_payload import gone_payload
         from tf_dist.airflow.jobs.task_log import TriggerLog
         from tf_dist.client.wait import run_on_loop
 
@@ -177,6 +178,8 @@ class TFJobTrigger(BaseTrigger):
         try:
             changed = Wakeup()
             subscription = await self._join(informer, changed)
+            if subscription is None:
+                return gone_payload(self.request.name, self.request.kind)
             try:
                 if self.request.secrets:
                     key = annotations_of(subscription.last.stored).get(MASK_KEY, "")
@@ -218,8 +221,8 @@ class TFJobTrigger(BaseTrigger):
         )
         return JobWaiter(informer, subscription, options, log, log.error, log.lines).steps()
 
-    async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
-        """The subscription to the job; one that is waited for by its name only may still have to come."""
+    async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription | None:
+        """The subscription to the job; None if the job of that uid is gone. A job of any uid may still be created."""
         request = self.request
         while True:
             try:
@@ -227,8 +230,9 @@ class TFJobTrigger(BaseTrigger):
                 join = partial(informer.join, ref, on_change, uid=request.uid, drive=request.drive)
                 return await _undone_if_cancelled(join, informer.leave)
             except NotFound:
-                late = request.deadline is not None and time.time() >= request.deadline
-                if request.uid or late:
+                if request.uid:
+                    return None
+                if request.deadline is not None and time.time() >= request.deadline:
                     raise
             await asyncio.sleep(request.poll_interval)
 
