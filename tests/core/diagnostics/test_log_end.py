@@ -31,6 +31,24 @@ def test_exception_comes_first_then_own_frame_then_last_lines() -> None:
     assert exception_line(FRAMES) == "ValueError: shapes (3,) and (4,) differ"
 
 
+def test_message_whose_brackets_are_open_goes_on() -> None:
+    log = [
+        *FRAMES[4:-1],
+        "ValueError: Attempt to convert a value (PerReplica:{",
+        "  0: <tf.Tensor: shape=(1, 4), dtype=float32, numpy=",
+        "array([[-0.95553464, -0.22487675,  0.04660891,  0.57685536]],",
+        "      dtype=float32)>",
+        "}) with an unsupported type (<class 'PerReplica'>) to a Tensor.",
+        "ends with (",
+    ]
+    whole = (
+        "ValueError: Attempt to convert a value (PerReplica:{ … }) with an unsupported type (<class 'PerReplica'>) to "
+    )
+    assert exception_line(log) == f"{whole}a Tensor."
+    assert log_evidence(log).splitlines()[-2:] == ["its last lines:", "  ends with ("]
+    assert exception_line([*FRAMES[4:-1], "ValueError: no (", "step=1"]) == "ValueError: no ("
+
+
 def test_last_exception_of_a_chain_counts() -> None:
     chained = [
         *FRAMES[4:],

@@ -13,6 +13,7 @@ from typing import Final
 _LINES: Final = 10  # that are shown of a log whose exception is known
 _MORE_LINES: Final = 40  # that are shown of another one
 _LONGEST: Final = 300  # characters of a line
+_LONGEST_MESSAGE: Final = 200  # lines of an exception whose brackets are open
 _READ: Final = 4096  # characters of a line that are looked at
 
 _TRACEBACK: Final = re.compile(r"\s*Traceback \(most recent call last\):")
@@ -75,7 +76,10 @@ def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
     now: _Traceback | None = None
     others: list[str] = []
     ignored = False
-    for line in lines:
+    closed = -1  # the line in which the message of the last exception ends
+    for number, line in enumerate(lines):
+        if number <= closed:
+            continue
         if _TRACEBACK.match(line) or (now is None and _FRAME.match(line)):
             now = _Traceback(ignored)
             ignored = False
@@ -91,10 +95,26 @@ def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
             if now.frames and not _CARETS.match(line):
                 now.source.setdefault(now.frames[-1], line)
         else:
-            now.exception = line
+            closed = _closing(lines, number)
+            now.exception = line if closed == number else f"{line} … {lines[closed].strip()}"
             last = last if now.ignored else now
             now = None
     return last, others
+
+
+def _depth(line: str) -> int:
+    """How many brackets a line opens and does not close."""
+    return sum(line.count(one) for one in "([{") - sum(line.count(one) for one in ")]}")
+
+
+def _closing(lines: Sequence[str], first: int) -> int:
+    """The line that closes the brackets which the line of an exception opens; its own if none does."""
+    depth = 0
+    for number, line in enumerate(lines[first : first + _LONGEST_MESSAGE], start=first):
+        depth += _depth(line[:_READ])
+        if depth <= 0:
+            return number
+    return first
 
 
 def _is_array(line: str) -> bool:
