@@ -35,8 +35,8 @@ class LogRule:
 
 
 _LEGACY_KERAS: Final = (
-    "set TF_USE_LEGACY_KERAS=1 in env of the container, install tf_keras there (pip install tf_keras), and use "
-    "tf.keras, not import keras: docs/your-script.md"
+    "set TF_USE_LEGACY_KERAS=1 (tf-dist run --env TF_USE_LEGACY_KERAS=1), install tf_keras where the container runs "
+    "(pip install tf_keras), and use tf.keras, not import keras: docs/your-script.md"
 )
 
 LOG_RULES: Final = (
@@ -47,7 +47,10 @@ LOG_RULES: Final = (
         resolution=f"Keras 3 does not support MultiWorkerMirroredStrategy: {_LEGACY_KERAS}",
     ),
     LogRule(
-        texts=("pass this dataset to ClusterCoordinator.create_per_worker_dataset",),
+        texts=(
+            "pass this dataset to ClusterCoordinator.create_per_worker_dataset",
+            "module 'keras.utils' has no attribute 'experimental'",  # its DatasetCreator
+        ),
         category="command",
         summary="calls model.fit of Keras 3 with ParameterServerStrategy, which Keras 3 does not support",
         resolution=f"model.fit of Keras 3 does not support ParameterServerStrategy; write the loop, or {_LEGACY_KERAS}",

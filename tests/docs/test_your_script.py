@@ -1,0 +1,116 @@
+"""The page about a user's script works as it stands: its scripts train, and its commands run in the page's order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Program, tf_dist
+from tests.examples.test_digits import trains
+from tf_dist.core.diagnostics.log_rules import LOG_RULES
+
+__all__ = ["tf_dist"]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-script.md").read_text()
+FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', PAGE, flags=re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"^\$ tf-dist (.*)$", PAGE, flags=re.MULTILINE)
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """The runs of a script on this machine, in their order on the page."""
+    return (words for words in map(shlex.split, COMMANDS) if words[:2] == ["run", script])
+
+
+@pytest.fixture
+def reader(tf_dist: Program) -> Program:
+    """Who has saved the files of the page."""
+    for name, text in FILES.items():
+        tf_dist.write(name, text)
+    return tf_dist
+
+
+def run(reader: Program, words: list[str]) -> tuple[str, dict[str, str]]:
+    """The output of a command that succeeds, and the facts of its summary."""
+    found = reader(*words)
+    assert found.returncode == 0, found.stdout + found.stderr
+    summary = found.stdout.rpartition(": Succeeded\n")[2]
+    return found.stdout, dict(re.findall(r"^  (\w+): +(.+)$", summary, flags=re.MULTILINE))
+
+
+class TestTraining:
+    pytestmark = trains
+
+    def test_loop_trains_and_continues_from_its_checkpoint(self, reader: Program) -> None:
+        first, second = commands("loop.py")
+        _, facts = run(reader, first)
+        assert (facts["step"], facts["checkpoint"]) == ("100", "model/ckpt-5")
+        assert {"loss", "mae"} <= facts.keys()
+        text, facts = run(reader, second)
+        assert "| starts at step 100\n" in text
+        assert facts["step"] == "200"
+
+    @pytest.mark.parametrize(("script", "step"), [("fit.py", "60"), ("mirrored.py", "48")])
+    def test_model_fit_reports_its_epochs(self, reader: Program, script: str, step: str) -> None:
+        if find_spec("tf_keras") is None:
+            pytest.skip("tf_keras is missing: pip install --no-deps tf_keras")
+        (words,) = commands(script)
+        _, facts = run(reader, words)
+        assert (facts["epoch"], facts["step"]) == ("3", step)
+        assert float(facts["loss"]) < 1
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("script", ["fit.py", "mirrored.py"])
+    def test_failure_with_keras_3_is_known(self, reader: Program, script: str) -> None:
+        (words,) = commands(script)
+        found = reader(*words[: words.index("--env")])
+        assert found.returncode == 1
+        assert "what to do: " in found.stdout
+        assert "TF_USE_LEGACY_KERAS=1" in found.stdout.rpartition("what to do: ")[2]
+
+    def test_callback_reports_without_lines_of_keras(self, reader: Program) -> None:
+        (words,) = commands("reported.py")
+        _, facts = run(reader, words)
+        assert (facts["epoch"], "loss" in facts) == ("3", True)
+
+    def test_session_of_tensorflow_1_trains(self, reader: Program) -> None:
+        for number, words in enumerate(commands("v1.py")):
+            _, facts = run(reader, words)
+            assert "loss" in facts
+            assert (reader.folder / ("v1", "other", "pretended")[number]).is_dir()
+
+
+def test_job_file_takes_the_claim(reader: Program) -> None:
+    (words,) = (one for one in map(shlex.split, COMMANDS) if one[0] == "init")
+    assert reader(*words).returncode == 0
+    job: dict[str, Any] = yaml.safe_load((reader.folder / "job.yaml").read_text())
+    claim = yaml.safe_load(FILES["claim.yaml"])["spec"]
+    for replica in job["spec"]["tfReplicaSpecs"].values():
+        spec = replica["template"]["spec"]
+        assert {"name": "MODEL_DIR", "value": "/data/model"} in spec["containers"][0]["env"]
+        spec["volumes"] = claim["volumes"]
+        spec["containers"][0] |= claim["containers"][0]
+    found = reader("validate", "--strict", reader.write("claimed.yaml", job))
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_submission_to_a_cluster_is_valid(reader: Program) -> None:
+    (words,) = (one for one in map(shlex.split, COMMANDS) if one[0] == "submit")
+    found = reader(*words[: words.index("--context")], "--dry-run")
+    assert found.returncode == 0, found.stderr
+    job = next(one for one in yaml.safe_load_all(found.stdout) if one["kind"] == "TFJob")
+    assert {name: one["replicas"] for name, one in job["spec"]["tfReplicaSpecs"].items()} == {
+        "Chief": 1,
+        "PS": 1,
+        "Worker": 2,
+    }
+
+
+def test_advice_names_this_page() -> None:
+    assert any("docs/your-script.md" in rule.resolution for rule in LOG_RULES)
