@@ -65,10 +65,16 @@ def test_makes_a_structural_schema_of_a_model() -> None:
     }
 
 
-def test_adds_what_a_model_cannot_say() -> None:
-    extras = {Whole: {"parts": {"maxProperties": 3}}, Part: {"": {"required": []}}}
+def test_adds_and_removes_what_a_model_cannot_say() -> None:
+    extras = {Whole: {"parts": {"maxProperties": 3}}, Part: {"": {"required": [], "properties": None}}}
     parts = model_schema(Whole, extras)["properties"]["parts"]
-    assert (parts["maxProperties"], parts["additionalProperties"]["items"]["required"]) == (3, [])
+    assert parts["maxProperties"] == 3
+    assert parts["additionalProperties"]["items"] == {
+        "description": "A part.",
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        "required": [],
+    }
 
 
 def test_a_field_without_a_docstring_is_an_error() -> None:

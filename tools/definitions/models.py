@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from tools.definitions.builders import KEEPS, Schema, mapping
 
 Extras = Mapping[type[BaseModel], Mapping[str, Schema]]
-"""By model and key what is added to the schema of a field; under "" to that of the model itself."""
+"""By model and key what is added to the schema of a field (None: removed); under "" to that of the model itself."""
 
 _INT32: Final = range(-(2**31), 2**31)
 _INT64_BOUNDS: Final = (-(2**63), 2**63 - 1)
@@ -65,11 +65,16 @@ def model_schema(model: type[BaseModel], extras: Extras) -> Schema:
         return {key: node[key] for key in ("type", "enum") if key in node}
 
     keys = {
-        key: {"description": ""} | of(node) | {"description": docs[key]} | own.get(key, {})
+        key: _merged({"description": ""} | of(node), own.get(key, {}), {"description": docs[key]})
         for key, node in described["properties"].items()
     }
     schema = mapping((model.__doc__ or "").partition("\n")[0], keys, required=described.get("required", ()))
-    return {**schema, **own.get("", {})}
+    return _merged(schema, own.get("", {}))
+
+
+def _merged(*parts: Schema) -> Schema:
+    whole = {key: value for part in parts for key, value in part.items()}
+    return {key: value for key, value in whole.items() if value is not None}
 
 
 def _bounds(least: int, most: int) -> Schema:

@@ -14,18 +14,18 @@ from pydantic import BaseModel
 from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano_schema
 from tf_dist.core.dialects.volcano_policies import ACTIONS, EVENTS
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS
+from tf_dist.core.gang.resources import queue_resource
 from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
-from tf_dist.core.model.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE, OPERATORS
+from tf_dist.core.model.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.core.model.timestamps import DURATION, MAX_DURATION_LENGTH
 from tools.definitions import cel_rules
 from tools.definitions.builders import (
+    KEEPS,
     Schema,
     amount,
     anything,
-    choice,
     closed,
-    flag,
     list_of,
     mapping,
     mapping_of,
@@ -39,6 +39,8 @@ from tools.definitions.builders import (
 from tools.definitions.cel_rules import LABEL, LABEL_OR_NOTHING, MOST_CHARACTERS, SERVICE
 from tools.definitions.models import Extras, model_schema
 
+_CLOSED: Final[Schema] = {KEEPS: None}
+_LABEL_VALUE: Final = {"type": "string", "maxLength": LONGEST_VALUE, "pattern": f"^({LABEL_NAME})?$"}
 # What the models cannot say: bounds by which an API server estimates the cost of a rule, and the rules.
 _EXTRAS: Final[Extras] = {
     kubeflow_v1.Spec: {"tfReplicaSpecs": {"maxProperties": 5, **rules(cel_rules.REPLICA_TYPES)}},
@@ -59,6 +61,26 @@ _EXTRAS: Final[Extras] = {
         "action": {"enum": list(ACTIONS)},
         "event": {"enum": ["", *EVENTS]},
         "events": {"items": {"type": "string", "enum": list(EVENTS)}},
+    },
+    queue_resource.SpecShape: {
+        "": _CLOSED,
+        "recoveryTimeout": {"maxLength": MAX_DURATION_LENGTH, "pattern": DURATION},
+        "priorityClasses": {"items": {"type": "string", "maxLength": 253}, "maxItems": 256},
+    },
+    queue_resource.QuotaShape: {
+        "": {**_CLOSED, "required": ["nominal"]},
+        **{key: {**_CLOSED, **amount("")} for key in ("nominal", "borrowingLimit", "lendingLimit")},
+    },
+    # Not closed: where a client does not ask for strict validation, a key that is dropped would open the queue to all.
+    # tf-dist takes no job into a queue whose selector has a key that it does not know.
+    queue_resource.SelectorShape: {
+        "matchLabels": {"additionalProperties": _LABEL_VALUE},
+        "matchExpressions": {"maxItems": MAX_SELECTOR_RULES},
+    },
+    queue_resource.RuleShape: {
+        "": rules(cel_rules.SELECTOR_RULE),
+        "key": {"maxLength": LONGEST_KEY, "pattern": f"^{LABEL_KEY}$"},
+        "values": {"items": _LABEL_VALUE},
     },
     volcano_schema.Volume: {
         "": {"required": ["mountPath", "volumeClaimName"]},
@@ -209,40 +231,6 @@ VOLCANO_COMMAND_SCHEMA: Final[Schema] = mapping(
     },
 )
 
-_QUOTA: Final = closed(
-    mapping(
-        "How much of a resource its jobs may hold.",
-        {
-            "nominal": amount("What is its own."),
-            "borrowingLimit": amount("The most it may take of what others leave idle; no limit if not said."),
-            "lendingLimit": amount("The most of its own that others may take while it is idle; all of it if not said."),
-        },
-        required=["nominal"],
-    )
-)
-_VALUE: Final = text("A value of a label.", longest=LONGEST_VALUE, pattern=f"^({LABEL_NAME})?$")
-_EXPRESSION: Final = mapping(
-    "A rule about one label.",
-    {
-        "key": text("The label.", longest=LONGEST_KEY, pattern=f"^{LABEL_KEY}$"),
-        "operator": choice("How its value is compared.", *OPERATORS),
-        "values": list_of("What In and NotIn compare with; Exists and DoesNotExist have none.", _VALUE),
-    },
-    required=["key", "operator"],
-)
-# Not closed: where a client does not ask for strict validation, a key that is dropped would open the queue to all.
-# tf-dist takes no job into a queue whose selector has a key that it does not know.
-_SELECTOR: Final = mapping(
-    "Whose jobs may be in it, by the labels of their namespace: of every namespace if not said, or if it is empty.",
-    {
-        "matchLabels": mapping_of("Labels that a namespace must have.", _VALUE),
-        "matchExpressions": list_of(
-            "Rules that its labels must fulfil.",
-            validated(_EXPRESSION, *cel_rules.SELECTOR_RULE),
-            most=MAX_SELECTOR_RULES,
-        ),
-    },
-)
 _STATUS: Final = mapping(
     "How it stands.",
     {
@@ -256,43 +244,10 @@ _STATUS: Final = mapping(
     },
 )
 
-_QUEUE_SPEC: Final = mapping(
-    "Its share and its rules.",
-    {
-        "parent": text("The queue above it; queues below the same one borrow from each other what is idle."),
-        "weight": number("Its share of what is free, against the queues beside it; 1 if not said.", least=1),
-        "quotas": mapping_of("By resource: cpu, memory, nvidia.com/gpu, pods.", _QUOTA),
-        "order": choice(
-            "StrictFIFO: no job passes the head. BestEffortFIFO: who fits now goes, if it does not delay the head.",
-            "StrictFIFO",
-            "BestEffortFIFO",
-        ),
-        "preemption": choice(
-            "Whom its gangs may have stopped. LowerPriority: gangs of lower priority in this queue. Reclaim, if "
-            "not said: besides, gangs of other queues that hold what is this one's.",
-            "Never",
-            "LowerPriority",
-            "Reclaim",
-        ),
-        "defaultPriority": number("The priority of jobs that name none; 0 if not said.", least=None),
-        "priority": number("Queues of a higher one are served first; 0 if not said.", least=None),
-        "reclaimable": flag("Whether gangs of other queues may take back what it borrowed; true if not said."),
-        "recoveryTimeout": text(
-            "How long a gang that was complete may lack nodes before it goes on with fewer replicas or gives its "
-            "place back, such as 90s or 10m; 5m if not said.",
-            longest=MAX_DURATION_LENGTH,
-            pattern=DURATION,
-        ),
-        "namespaceSelector": _SELECTOR,
-        "priorityClasses": list_of(
-            "The priority classes that its jobs may name; any but system-* if not said.",
-            text("Name of a PriorityClass.", longest=253),
-            most=256,
-        ),
-        "default": flag("Whether it is the queue of jobs that name none; of several, the first by name is."),
-    },
+_QUEUE: Final = root(
+    "A queue of gangs: who may hold how much, and who goes first.",
+    model_schema(queue_resource.SpecShape, _EXTRAS),
+    _STATUS,
 )
-
-_QUEUE: Final = root("A queue of gangs: who may hold how much, and who goes first.", closed(_QUEUE_SPEC), _STATUS)
 
 QUEUE_SCHEMA: Final[Schema] = validated(closed(_QUEUE), *cel_rules.QUEUE)

@@ -34,6 +34,7 @@ MAX_CONTAINERS: Final = 64
 
 ReplicaCount = Annotated[int, Field(ge=0, le=MAX_REPLICAS)]
 Seconds = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Int32 = Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 LongSeconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]

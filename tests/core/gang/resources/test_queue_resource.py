@@ -117,7 +117,7 @@ def test_all_problems_at_once_with_their_places_and_ways_out() -> None:
         (document("a" * 64), "metadata.name: is 64 characters long"),
         (document("Vision"), 'write "vision"'),
         (document(parent="Research"), 'write "research"'),
-        (document(defaultPriority=2**31), "spec.defaultPriority: must be between"),
+        (document(defaultPriority=2**31), "spec.defaultPriority: must be at most 2147483647"),
         (document(quotas={"requests.cpu": {"nominal": 1}}), "did you mean cpu?"),
         (document(quotas={"requests.nvidia.com/gpu": {"nominal": 1}}), "did you mean nvidia.com/gpu?"),
         (document(quotas={"memry": {"nominal": 1}}), "did you mean memory?"),

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
-from tf_dist.core.dialects.common_schema import INT32_MAX, Envelope, Positive, SchemaModel, check_label
+from tf_dist.core.dialects.common_schema import Envelope, Int32, Positive, SchemaModel, check_label
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, report_schema_errors
 from tf_dist.core.gang.cohorts import circular_parents
 from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
@@ -29,18 +29,23 @@ MAX_SELECTOR_RULES: Final = 64
 
 
 class RuleShape(SchemaModel):
-    """One entry of ``matchExpressions``."""
+    """A rule about one label."""
 
     key: str
+    """The label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How its value is compared."""
     values: list[str] | None = None
+    """What In and NotIn compare with; Exists and DoesNotExist have none."""
 
 
 class SelectorShape(SchemaModel):
     """A metav1.LabelSelector."""
 
     match_labels: dict[str, str] | None = None
+    """Labels that a namespace must have."""
     match_expressions: list[RuleShape] | None = None
+    """Rules that its labels must fulfil."""
 
 
 def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
@@ -87,42 +92,66 @@ _DEVICES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "tpu": "go
 
 
 class QuotaShape(SchemaModel):
-    """One entry of ``quotas``; the amounts are read by ``_amount``."""
+    """How much of a resource its jobs may hold.
+
+    ``_amount`` reads the amounts.
+    """
 
     nominal: Any = None
+    """What is its own."""
     borrowing_limit: Any = None
+    """The most it may take of what others leave idle; no limit if not said."""
     lending_limit: Any = None
+    """The most of its own that others may take while it is idle; all of it if not said."""
 
 
 class SpecShape(SchemaModel):
-    """The rules of a queue."""
+    """Its share and its rules."""
 
     parent: str | None = None
+    """The queue above it; queues below the same queue borrow from each other what is idle."""
     weight: Positive | None = None
+    """Its share of what is free, against the queues beside it; 1 if not said."""
     quotas: dict[str, QuotaShape] | None = None
+    """By resource: cpu, memory, nvidia.com/gpu, pods."""
     order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
+    """StrictFIFO: no job passes the head of the queue. BestEffortFIFO: a job that fits now passes it, unless that
+    delays the head."""
     preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
-    default_priority: int | None = None
-    priority: int | None = None
+    """What its gangs may preempt. LowerPriority: gangs of lower priority in this queue. Reclaim, if not said: also
+    gangs of other queues that hold what is this queue's own."""
+    default_priority: Int32 | None = None
+    """The priority of jobs that name none; 0 if not said."""
+    priority: Int32 | None = None
+    """Queues of a higher priority are served first; 0 if not said."""
     reclaimable: bool | None = None
+    """Whether gangs of other queues may take back what it borrowed; true if not said."""
     recovery_timeout: str | None = None
+    """How long a gang that was complete may lack nodes before it goes on with fewer replicas or waits again, such as
+    90s or 10m; 5m if not said."""
     namespace_selector: SelectorShape | None = None
+    """The namespaces of its jobs, by their labels; all if not said, or if it is empty."""
     priority_classes: list[str] | None = None
+    """The priority classes that its jobs may name; any but system-* if not said."""
     default: bool | None = None
+    """Whether it is the queue of jobs that name none; of several, the first by name is."""
 
 
 class QueueShape(Envelope):
     """A document of a queue."""
 
     spec: SpecShape
+    """Its share and its rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQueue:
-    """A parsed document: the queue, and warnings for its author."""
+    """A parsed document."""
 
     queue: Queue
+    """What it means."""
     warnings: tuple[Problem, ...] = ()
+    """Warnings for its author."""
 
 
 def is_queue(document: object) -> bool:
@@ -194,9 +223,6 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
         out.error(("spec", "parent"), "a queue cannot be its own parent", "name the queue above it, or leave it out")
     elif spec.parent and strict:
         check_label(spec.parent, ("spec", "parent"), out)
-    for key, found in (("defaultPriority", spec.default_priority), ("priority", spec.priority)):
-        if found is not None and abs(found) > INT32_MAX:
-            out.error(("spec", key), f"must be between -{INT32_MAX} and {INT32_MAX}")
     if spec.recovery_timeout is not None and parse_duration(spec.recovery_timeout) is None:
         message = f"{describe_value(spec.recovery_timeout)} is no duration"
         out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
