@@ -55,7 +55,9 @@ class AdmissionChanges:
 @dataclass(slots=True)
 class _Job:
     request: AdmissionRequest
-    gang: Gang  # as its request, its pods and the configuration say
+    """As it was reported last."""
+    gang: Gang
+    """What its request, its pods and the configuration say."""
 
 
 class Admitter:

@@ -28,9 +28,11 @@ class Reservation:
     """When and where a gang will start."""
 
     entry: Workload
+    """The gang."""
     counts: Counts
     """Its pods, by member."""
     nodes: NodeAssignments
+    """Where its pods will be, by member."""
     start: float
     """Epoch seconds; inf: unknown."""
     after: Workload | None

@@ -43,7 +43,9 @@ class ResourceAccount:
     at: str
     """The queue."""
     quota: int
+    """The nominal quota of the queue, and what the queues below it lend."""
     guaranteed: int = 0
+    """What of that it never lends."""
     ceiling: int | None = None
     """The most that may be used here at all, by its borrowing limit; None: no limit."""
     possible: int = 0
@@ -91,7 +93,9 @@ class CohortNode:
     """A queue in its tree, with its accounts."""
 
     name: str
+    """The name of the queue."""
     weight: int = 1
+    """Its part in fair sharing."""
     defined: bool = True
     """It has a document; else it is only named as a parent, or was deleted while its gangs run on."""
     path: tuple[CohortNode, ...] = ()
@@ -107,6 +111,7 @@ class CohortNode:
     unlimited: dict[str, int] = field(default_factory=dict)
     """What it and the queues below hold of what no quota binds them in."""
     below: list[CohortNode] = field(default_factory=list)
+    """The queues directly below it."""
     share: tuple[float, float] | None = None
     """What it borrows and what it holds, in proportion and by weight; None: to be computed again."""
 

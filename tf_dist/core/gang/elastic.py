@@ -36,7 +36,9 @@ class _Growth:
     """Growth of one member of a gang."""
 
     entry: Workload
+    """The gang."""
     want: PodSetRequest
+    """The member that grows."""
     size: int
     """Its pods before."""
     remaining: float

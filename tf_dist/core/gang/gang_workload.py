@@ -26,8 +26,11 @@ class Rank(NamedTuple):
     since: float
     """When it came, or later for a gang that runs long: see ``AdmissionPolicy.stretch``."""
     created_at: float
+    """When the job was created: epoch seconds."""
     key: JobKey
+    """The job."""
     uid: str
+    """The uid of the gang."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,11 +40,13 @@ class EquivalentGangs:
     """
 
     queue: str
+    """The name of their queue."""
     key: tuple[object, ...]
     """What they have in common."""
     request: GangRequest
+    """What each of them requests."""
     ranks: list[Rank]
-    """Never empty."""
+    """Their ranks, the first in front; never empty."""
     no_preemption_at: object = None
     """The state in which nothing could be preempted for the first."""
     blocked_by: str | None = None
@@ -71,6 +76,7 @@ class Workload:
     group: EquivalentGangs | None = None
     """None: it is not queued."""
     _nodes: dict[str, list[str]] = field(default_factory=dict)
+    """Cache of ``nodes_by_index``, by type."""
 
     def __post_init__(self) -> None:
         self.uid = self.gang.uid

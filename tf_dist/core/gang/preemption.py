@@ -87,11 +87,17 @@ def _allowed(cache: SchedulerCache, entry: Workload) -> PreemptionPolicy:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Planner:
     cache: SchedulerCache
+    """The gangs, nodes and quotas."""
     entry: Workload
+    """The gang that is to start."""
     counts: Counts
+    """With so many pods of each member."""
     waited: float
+    """Seconds that it has waited."""
     policy: AdmissionPolicy
+    """When gangs shrink for it."""
     spared: Container[str]
+    """Uids of gangs that are not preempted."""
 
     @property
     def need(self) -> Resources:

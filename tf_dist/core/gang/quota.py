@@ -30,11 +30,13 @@ class QuotaShortage:
     """Why a gang does not fit into its queue."""
 
     queue: str
+    """The queue of the gang."""
     at: str
     """The queue or ancestor whose quota or borrowing limit is too small."""
     resource: str = ""
-    """"": there is no such queue."""
+    """The resource that is short; "": there is no such queue."""
     needed: Decimal = Decimal(0)
+    """How much the gang needs."""
     missing: Decimal = Decimal(0)
     """How much of ``needed`` is too much."""
     limit: Decimal = Decimal(0)
@@ -295,6 +297,7 @@ class QueueUsage:
     used: Resources
     """By its gangs and those of the queues below it."""
     borrowed: Resources
+    """What of that is beyond its nominal quota."""
     nominal: Resources
     """With those of the queues below it."""
     share: float

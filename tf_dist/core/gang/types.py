@@ -31,24 +31,30 @@ class PodQuotaUsage:
     best_effort: bool = False
     """Whether no container requests or limits CPU or memory."""
     priority_class: str = ""
+    """The priority class of the pod."""
     job_class: str = ""
     """The priority class of the job. It need not be on the pod: then the API server does not count the pod by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangQuotaUsage:
-    """Usage of a gang in ResourceQuotas: a pod of each member, in order; ``once``: for any number of pods."""
+    """Usage of a gang in ResourceQuotas."""
 
     members: tuple[PodQuotaUsage, ...]
+    """The usage of one pod of each member, in order."""
     once: tuple[tuple[str, Decimal], ...] = ()
+    """What it uses for any number of pods, by resource."""
 
 
 class Scope(NamedTuple):
     """Scope of a ResourceQuota: it counts the pods whose property fulfils the operator."""
 
     name: str
+    """``PriorityClass``, or a property of pods such as ``BestEffort``."""
     operator: str = "Exists"
+    """How the priority class is compared."""
     values: frozenset[str] = frozenset()
+    """What it is compared with."""
 
     def counts(self, pod: PodQuotaUsage) -> bool:
         """Whether the scope includes a pod. An unknown scope includes none."""
@@ -79,12 +85,16 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceQuota:
-    """A ResourceQuota: the hard limit of each resource, and the usage that the API server has counted."""
+    """A ResourceQuota of a namespace."""
 
     name: str
+    """Its name."""
     hard: Mapping[str, Decimal]
+    """The limit of each resource."""
     used: Mapping[str, Decimal]
+    """The usage that the API server has counted."""
     scopes: tuple[Scope, ...] = ()
+    """It counts the pods that all of these include."""
 
     def counts(self, pod: PodQuotaUsage) -> bool:
         """Whether it counts a pod."""
@@ -122,11 +132,14 @@ def exclusive_resource(number: int) -> str:
 
 
 class ExclusiveResource(NamedTuple):
-    """What a pod takes of something that no node has twice, such as a host port: column, amount, and a description."""
+    """What a pod takes of something that no node has twice, such as a host port."""
 
     name: str
+    """Its column (``exclusive_resource``)."""
     amount: int
+    """What the pod takes of ``EXCLUSIVE_CAPACITY``."""
     text: str
+    """Its description, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +178,12 @@ class PodSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyRequest:
-    """All pods of a gang on nodes with one value of ``label``: preferred, or ``required``."""
+    """All pods of a gang on nodes of one topology domain."""
 
     label: str
+    """Nodes with one value of this label are a domain."""
     required: bool = False
+    """False: preferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +191,7 @@ class AdmissionRequest:
     """A job that takes part in admission: it is admitted or waits."""
 
     job: Job
+    """The job as its accepted document asks for it."""
     status: Status
     """Its memory: its admission, and what has become of its replicas."""
     created_at: float
@@ -208,14 +224,17 @@ class Gang:
     """
 
     key: JobKey
+    """Namespace and name of the job."""
     uid: str
-    """The uid of the job; a fallback has one of its own."""
+    """The uid of the job; a fallback has a uid of its own."""
     created_at: float
     """Epoch seconds."""
     members: tuple[PodSet, ...]
+    """Its pods, by replica type."""
     queue: str = ""
-    """"": the queue ``default``."""
+    """The name of its queue; "": the queue ``default``."""
     priority: int = 0
+    """The value of its priority class."""
     preempts: bool = True
     """Whether it may preempt others."""
     preemptable: bool = True
@@ -233,6 +252,7 @@ class Gang:
     created: Sizes = field(default_factory=dict)
     """Pods by type that exist, bound to nodes or not."""
     locality: TopologyRequest | None = None
+    """The topology domain that it asks for; None: any nodes."""
     estimate: float | None = None
     """Seconds that it is expected to run; None: unknown."""
     not_before: float = 0.0
@@ -256,6 +276,7 @@ class Gang:
     inadmissible: str = ""
     """Why its queue does not take it: then it waits, or keeps what it has and does not grow."""
     inadmissible_reason: Reason = Reason.NAMESPACE_MISMATCH
+    """The reason of the wait then."""
     priority_classes: tuple[str, ...] = ()
     """The classes that the job and its pod templates name."""
     fallback: int = 0
@@ -300,11 +321,15 @@ class Node:
     """A node that takes pods."""
 
     name: str
+    """Its name."""
     allocatable: Resources
+    """What pods may use of it."""
     free: Resources
     """What the pods on it leave of that."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Its labels."""
     taints: tuple[Mapping[str, Any], ...] = ()
+    """Its taints, as they are stored."""
 
 
 class QueueingStrategy(StrEnum):
@@ -328,10 +353,11 @@ class Quota:
     """Quota of one resource."""
 
     nominal: Decimal
+    """What is the queue's own."""
     borrowing_limit: Decimal | None = None
-    """None: it borrows all that others lend."""
+    """The most that it borrows; None: all that others lend."""
     lending_limit: Decimal | None = None
-    """None: it lends all that it does not use."""
+    """The most that it lends; None: all that it does not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,13 +365,17 @@ class Queue:
     """A queue of gangs. Queues with the same ``parent`` are a cohort: they lend each other what they do not use."""
 
     name: str
+    """Its name."""
     parent: str = ""
+    """The queue above it; "": none."""
     weight: int = 1
     """Its part in fair sharing."""
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     """By resource. A resource without a quota, here and in every ancestor, is not limited."""
     order: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
+    """Whether a gang that cannot start holds back those behind it."""
     preemption: PreemptionPolicy = PreemptionPolicy.RECLAIM
+    """What its gangs may preempt."""
     default_priority: int = 0
     """The priority of jobs that name no priority class."""
     recovery_timeout: float | None = None
@@ -402,10 +432,12 @@ class ContainerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass: its value, and whether its jobs may preempt others."""
+    """A PriorityClass."""
 
     value: int
+    """The priority of its jobs."""
     preempts: bool = True
+    """Whether its jobs may preempt others."""
 
 
 Overheads = Mapping[str, Mapping[str, Any]]

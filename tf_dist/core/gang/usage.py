@@ -17,8 +17,11 @@ class UnstartedPods(NamedTuple):
     """Assigned pods of a type that do not exist yet; pods of earlier attempts may still run in their place."""
 
     type: str
+    """Their replica type."""
     shape: PodClass
+    """Their class."""
     number: int
+    """How many there are."""
     nodes: Mapping[str, int]
     """How many of them may be assigned to each node: more than ``number`` where others of the type have ended."""
 
@@ -34,13 +37,15 @@ class Usage:
     terminating: tuple[PodsOnNode, ...] = ()
     """Pods that nodes count and that go."""
     remaining: tuple[PodsOnNode, ...] = ()
-    """All others."""
+    """All other pods."""
     unstarted: tuple[UnstartedPods, ...] = ()
     """Assigned pods that do not exist yet, where nodes are assigned to them."""
     quota: Resources = field(default_factory=dict)
     """The requests of all pods."""
     terminating_quota: Resources = field(default_factory=dict)
+    """The requests of the pods that go."""
     remaining_quota: Resources = field(default_factory=dict)
+    """The requests of the pods that remain, or are to come."""
 
     @property
     def pods(self) -> int:

@@ -13,12 +13,16 @@ from tf_dist.core.gang.types import Resources
 
 
 class Release(NamedTuple):
-    """Release of pods of a gang, with their quota: one pod of a ``type``, or ("") all of them."""
+    """A step of a what-if evaluation: a gang releases pods."""
 
     entry: Workload
+    """The gang."""
     pods: Sequence[PodsOnNode]
+    """The pods that it releases."""
     quota: Resources
+    """The quota that it releases."""
     type: str = ""
+    """It releases one pod of this type; "": all that it has."""
 
 
 class WhatIf:

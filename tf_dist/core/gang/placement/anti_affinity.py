@@ -49,10 +49,11 @@ class Term(NamedTuple):
     """A required anti-affinity term: no pod that it selects may be near."""
 
     topology: str
+    """The label of nodes within one value of which no such pod may be."""
     namespaces: frozenset[str] | None
-    """None: all."""
+    """The namespaces of the pods that it selects; None: all."""
     rules: frozenset[Requirement] | None
-    """None: it selects nothing."""
+    """Rules about their labels; None: it selects nothing."""
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether it means a pod."""
@@ -62,11 +63,14 @@ class Term(NamedTuple):
 
 
 class Port(NamedTuple):
-    """A port of the node that a container asks for; ``ip`` "": at every address."""
+    """A port of the node that a container asks for."""
 
     protocol: str
+    """``TCP``, ``UDP`` or ``SCTP``."""
     number: int
+    """The number of the port."""
     ip: str
+    """The address; "": all addresses of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +78,25 @@ class PodKind:
     """What decides beside which others a pod may be. Pods of one controller mostly are of one kind."""
 
     namespace: str
+    """The namespace of the pods."""
     labels: tuple[tuple[str, str], ...] = ()
+    """Their labels, except those that tell pods of one controller apart."""
     terms: tuple[Term, ...] = ()
+    """Their required anti-affinity terms that are counted."""
     ports: tuple[Port, ...] = ()
+    """The ports of the node that they ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortKey:
-    """A host port; with an ``ip``, at that address only."""
+    """A host port, as a resource that a node has once."""
 
     protocol: str
+    """``TCP``, ``UDP`` or ``SCTP``."""
     number: int
+    """The number of the port."""
     ip: str = ""
+    """The only address at which it is counted; "": all addresses of the node."""
 
     def __str__(self) -> str:
         address = f" at {self.ip}" if self.ip else ""
@@ -104,8 +115,9 @@ class TermKey:
     """An anti-affinity term between host names."""
 
     term: Term
+    """The term."""
     own: bool
-    """It is held by pods that it selects itself."""
+    """Whether it selects pods that have it themselves."""
 
     def __str__(self) -> str:
         rules = ", ".join(

@@ -49,21 +49,26 @@ class PodClass:
     """Pods that request the same, and may go to the same nodes; equal ones of one registry are one object."""
 
     requests: Requests
+    """What one pod requests."""
     accelerators: int
     """How many pieces of extended resources, such as GPUs, are among the requests."""
     cpu: int
-    """Thousandths."""
+    """Requested CPU, in thousandths."""
     constraints: Document
+    """Parts of the pod spec that ``predicates`` reads."""
     signature: str
     """Equal for equal constraints; empty without any."""
 
 
 class PodsOnNode(NamedTuple):
-    """``number`` equal pods on a node."""
+    """Equal pods on a node."""
 
     shape: PodClass
+    """Their class."""
     node: str
+    """The name of the node."""
     number: int
+    """How many pods there are."""
 
 
 class PodClassRegistry:
@@ -132,8 +137,9 @@ class PodGroups:
     """The pods of a gang by class, in the order in which nodes are found for them: most accelerators first."""
 
     counts: Mapping[PodClass, int]
+    """How many pods of each class there are."""
     together: Requests
-    """What all of them request."""
+    """What all of them request together."""
 
 
 @lru_cache(maxsize=1024)  # the same few gangs are tried again and again
@@ -158,12 +164,17 @@ class PodSetRequest:
     """A member of a gang, with its sizes filled in."""
 
     member: PodSet
+    """The member as the job has it."""
     shape: PodClass | None
-    """None: there are no nodes to see."""
+    """The class of its pods; None: nodes are not visible."""
     least: int
+    """The size to which the gang may shrink."""
     count: int
+    """The pods that the job asks for."""
     most: int
+    """The size to which the gang may grow."""
     start: int
+    """With so many pods the gang starts."""
 
     @property
     def type(self) -> str:
@@ -176,7 +187,9 @@ class GangRequest:
     """The members of a gang and where they may be, and what is known about that."""
 
     wants: tuple[PodSetRequest, ...]
+    """Its members, in order."""
     locality: TopologyRequest | None
+    """The topology domain in which its pods are to be; None: any nodes."""
     full: Counts
     """As many pods as it asks for."""
     least: Counts
@@ -192,6 +205,7 @@ class GangRequest:
     said: dict[Counts, tuple[int, str]] = field(default_factory=dict)
     """At which version of the nodes it was said what is missing, and how."""
     needs: dict[Counts, Resources] = field(default_factory=dict)
+    """Cache of ``need``."""
 
     @property
     def elastic(self) -> bool:

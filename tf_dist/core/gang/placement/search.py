@@ -34,9 +34,10 @@ _LAST: Final = np.iinfo(np.int64).max  # behind every key
 
 @dataclass(frozen=True, slots=True)
 class NoCapacity:
-    """Not all pods of this class fit."""
+    """Not all pods fit."""
 
     shape: PodClass
+    """The first class of which a pod does not fit."""
 
 
 def place_gang(

@@ -87,9 +87,13 @@ class ResourceQuotaShortage:
     """Why a gang is not within a quota."""
 
     quota: str
+    """The name of the quota."""
     resource: str
+    """The resource that is short."""
     needed: Decimal
+    """How much the gang needs."""
     used: Decimal
+    """How much is used, or promised to other gangs."""
     hard: Decimal
     """How much may be used."""
 

@@ -35,19 +35,24 @@ _NOTHING: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True)
 class ConvertedQueue:
-    """A queue of ours, and what of Volcano's it does not say, by the path in the original."""
+    """A Queue of Volcano as a Queue of tf-dist."""
 
     document: dict[str, Any]
+    """The Queue of tf-dist."""
     lost: tuple[Problem, ...] = ()
+    """What it does not say, by the path in the original."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """What a queue says of its resources."""
+    """The amounts of a Queue of Volcano, by resource."""
 
     capability: Mapping[str, Decimal]
+    """The most that it may hold."""
     deserved: Mapping[str, Decimal]
+    """What is its own, lent while it is idle and taken back."""
     guarantee: Mapping[str, Decimal]
+    """What it never lends."""
 
     def own(self, resource: str) -> Decimal:
         """What others may not keep from it."""
