@@ -15,12 +15,12 @@ from decimal import Decimal
 from itertools import chain
 
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodClass, PodsOnNode
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now
+from tf_dist.core.gang.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, eq=False)

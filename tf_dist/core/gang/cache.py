@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from tf_dist.core.gang import usage
-from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods
 from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, PodsOnNode
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, ResourceQuotaUsage
 from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Node, Queue, Resources, UnavailableNode
-from tf_dist.core.gang.usage import Usage
+from tf_dist.core.gang.workload import NO_USAGE, Usage, Workload, resizable, usage_of
 
 PreemptionRank = tuple[int, float, float, str]
 """The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""
@@ -261,9 +259,9 @@ class SchedulerCache:
                     request = self._requests.of(gang)
                 except InvalidConstraints as error:
                     problem = str(error)
-            return request, problem, usage.usage_of(gang, request)
+            return request, problem, usage_of(gang, request)
         except Exception as error:
-            return None, f"it cannot be counted: {type(error).__name__}: {error}", usage.NO_USAGE
+            return None, f"it cannot be counted: {type(error).__name__}: {error}", NO_USAGE
 
     def _tally(self, entry: Workload, step: int) -> None:
         if entry.gang.fallback_of:
@@ -275,7 +273,7 @@ class SchedulerCache:
 
     def _enter(self, entry: Workload, held: Usage) -> None:
         entry.held = held
-        if held is not usage.NO_USAGE:
+        if held is not NO_USAGE:
             self.state += bool(held.quota or entry.admitted)
             self.quotas.take(entry.queue, held.quota)
             if self.assumed_pods is not None:
@@ -283,7 +281,7 @@ class SchedulerCache:
         self._list(entry)
 
     def _leave(self, entry: Workload) -> None:
-        if entry.held is not usage.NO_USAGE:
+        if entry.held is not NO_USAGE:
             self.state += bool(entry.held.quota or entry.admitted)
             self.quotas.give(entry.queue, entry.held.quota)
             if self.assumed_pods is not None:
@@ -302,7 +300,7 @@ class SchedulerCache:
                 insort(order.setdefault(entry.queue, []), rank)
             self.ends.put(entry.gang, entry.held.pods)
             insort(self.moves, (entry.changed_at, entry.uid))
-            elastic, partial = usage.resizable(entry.gang, entry.request)
+            elastic, partial = resizable(entry.gang, entry.request)
             if elastic:
                 self.elastic[entry.uid] = entry
             if partial:

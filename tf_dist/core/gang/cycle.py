@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from math import inf
 
-from tf_dist.core.gang import elastic, messages, preemption, usage
+from tf_dist.core.gang import elastic, messages, preemption
 from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.gang_workload import EquivalentGangs, Workload
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods, NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
+from tf_dist.core.gang.workload import EquivalentGangs, Workload, assigned_counts
 from tf_dist.core.model.assignment import Admit, Resize, Sizes, Verdict
 
 _Head = tuple[QueueIterator, Workload, EquivalentGangs]
@@ -391,7 +391,7 @@ class SchedulingCycle:
         for want, nodes in zip(request.wants, found or (), strict=False):
             placement[want.type] = placement.get(want.type, Counter()) + Counter(nodes)
         chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items() if nodes}
-        moved = replace(assigned, sizes=usage.assigned_counts(gang), placement=chosen)
+        moved = replace(assigned, sizes=assigned_counts(gang), placement=chosen)
         self._resize(replace(gang, assigned=moved), lambda *_: messages.leaves_nodes_text(left, found))
 
     # -- the rest of gangs that have started with their minimum, and growth --
@@ -421,7 +421,7 @@ class SchedulingCycle:
                 raise GangDecisionError(entry.uid, error) from error
 
     def _start_rest_of(self, entry: Workload) -> None:
-        has, request = usage.assigned_counts(entry.gang), _request(entry)
+        has, request = assigned_counts(entry.gang), _request(entry)
         missing = tuple(max(0, want.least - has[want.type]) for want in request.wants)
         needed = tuple(max(0, want.start - has[want.type]) for want in request.wants)
         first = [at for at in _by_priority(entry) if missing[at]]
@@ -435,7 +435,7 @@ class SchedulingCycle:
 
     def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
         """A gang has more pods, or pods on other nodes, from now on."""
-        before = usage.assigned_counts(self._cache.entries[gang.uid].gang)
+        before = assigned_counts(self._cache.entries[gang.uid].gang)
         self._cache.put(gang)
         if gang.assigned is not None:
             sizes = gang.assigned.sizes

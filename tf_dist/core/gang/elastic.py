@@ -14,13 +14,12 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
-from tf_dist.core.gang import usage
 from tf_dist.core.gang.cache import SchedulerCache, expected_end
-from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
+from tf_dist.core.gang.workload import Workload, assigned_count, assigned_counts, assigned_placement
 
 _SYNC_OVERHEAD: Final = 0.03
 """One more worker slows every worker down by this fraction: the more workers, the less another one brings."""
@@ -130,7 +129,7 @@ def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: Admissi
     remaining = max(_AT_LEAST, now - gang.assigned.at) if known == inf else max(1.0, known - now)
     on = Counter(node for want in _wants(entry) for node in entry.nodes_by_index(want.type) if node)
     for want in _wants(entry):
-        size = usage.assigned_count(gang, want.member)
+        size = assigned_count(gang, want.member)
         if size < want.most:
             yield _Growth(entry, want, size, remaining, on)
 
@@ -138,8 +137,8 @@ def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: Admissi
 def with_more(entry: Workload, counts: Counts, nodes: NodeAssignments, now: float) -> Gang:
     """The gang with so many more pods of each member, on these nodes."""
     gang = entry.gang
-    sizes = usage.assigned_counts(gang)
-    placement = {type_: Counter(pods) for type_, pods in usage.assigned_placement(gang, sizes).items()}
+    sizes = assigned_counts(gang)
+    placement = {type_: Counter(pods) for type_, pods in assigned_placement(gang, sizes).items()}
     for want, count, pods in zip(_wants(entry), counts, nodes, strict=True):
         sizes[want.type] += count
         if gang.pinned and pods:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from tf_dist.core.gang.backfill import ReservationCache
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.gang_workload import EquivalentGangs, Workload
 from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest, PodSetRequest
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources, UnavailableNode
+from tf_dist.core.gang.workload import EquivalentGangs, Workload
 from tf_dist.core.model import timestamps
 from tf_dist.core.model.assignment import Sizes, Wait
 from tf_dist.core.model.job import JobKey

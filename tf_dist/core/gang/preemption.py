@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
-from tf_dist.core.gang import messages, usage
+from tf_dist.core.gang import messages
 from tf_dist.core.gang.backfill import placed_pods, releases_underway
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodSetRequest, PodsOnNode, total_resources
 from tf_dist.core.gang.resources.pod_requests import add_resources, subtract_resources
 from tf_dist.core.gang.types import AdmissionPolicy, PreemptionPolicy, Resources
 from tf_dist.core.gang.what_if import Release, WhatIf, fewest_releases, find_now, retake
+from tf_dist.core.gang.workload import Workload, assigned_counts, assigned_placement, last_nodes, subtract_pods
 from tf_dist.core.model.assignment import Preempt, Resize, Verdict
 
 _FEW: Final = 16
@@ -134,7 +134,7 @@ class _Planner:
             quota = victim.held.remaining_quota
             if victim.uid in dropped:  # what is left of it
                 steps = dropped[victim.uid]
-                pods = usage.subtract_pods(pods, [pods for step in steps for pods in step.pods])
+                pods = subtract_pods(pods, [pods for step in steps for pods in step.pods])
                 quota = subtract_resources(quota, add_resources(step.quota for step in steps))
             yield Release(victim, pods, quota if counted else {})
 
@@ -276,16 +276,16 @@ def issue_preemptions(cache: SchedulerCache, plan: PreemptionPlan, entry: Worklo
     verdicts: dict[str, Verdict] = {}
     for uid, fewer in plan.fewer.items():
         victim = cache.entries[uid]
-        before = usage.assigned_counts(victim.gang)
+        before = assigned_counts(victim.gang)
         sizes = {type_: size - fewer.get(type_, 0) for type_, size in before.items()}
         verdicts[uid] = Resize(
             sizes=sizes,
-            placement=usage.assigned_placement(victim.gang, sizes),
+            placement=assigned_placement(victim.gang, sizes),
             message=messages.shrink_text(before, sizes, messages.gang_text(entry.gang, victim.gang.key)),
         )
         pods: list[PodsOnNode] = []
         for want in victim.request.wants if victim.request else ():
-            last = usage.last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
+            last = last_nodes(victim.nodes_by_index(want.type), fewer.get(want.type, 0))
             if want.shape is not None:
                 pods += [PodsOnNode(want.shape, node, count) for node, count in sorted(last.items()) if node]
         gone = total_resources((member.requests, fewer.get(member.type, 0)) for member in victim.gang.members)

@@ -6,10 +6,10 @@ from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple, Self
 
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.gang_workload import Workload
 from tf_dist.core.gang.placement.assumed_pods import NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, PodsOnNode
 from tf_dist.core.gang.types import Resources
+from tf_dist.core.gang.workload import Workload
 
 
 class Release(NamedTuple):
