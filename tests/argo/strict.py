@@ -63,7 +63,7 @@ class _Check:
         name = metadata.get("name") or f"{metadata['generateName']}xxxxx"
         limit = NAMES.get(self.document["kind"], 63)
         if len(name) > limit or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
-            yield f"{name} is no name of at most {limit} characters"
+            yield f"{name} is not a name of at most {limit} characters"
         listed = [template["name"] for template in self.spec.get("templates", [])]
         if len(set(listed)) != len(listed):
             yield f"a template is there twice: {listed}"

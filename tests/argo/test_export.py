@@ -53,7 +53,7 @@ def test_an_image_in_no_registry_is_a_warning(tmp_path: Path) -> None:
 def test_a_name_that_no_namespace_can_have_is_refused(tmp_path: Path, name: str) -> None:
     done = tf_dist("workflows", "export", str(tmp_path / "out"), "-n", name)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"--namespace: {name!r} is no namespace" in done.stderr
+    assert f"--namespace: {name!r} is not a namespace" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

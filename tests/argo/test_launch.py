@@ -80,7 +80,7 @@ def test_a_value_that_is_refused_submits_nothing(scene: Stage) -> None:
     declared = '{"name": "learning-rate", "path": "metadata.annotations.rate", "type": "number"}'
     launcher = step.launch(f"inputs={declared}", "values.learning-rate=0.05\nspec: {}")
     assert launcher.code() == 2
-    assert "error: input learning-rate: '0.05\\nspec: {}' is no number: write 0.05" in launcher.text
+    assert "error: input learning-rate: '0.05\\nspec: {}' is not a number: write 0.05" in launcher.text
     assert "input learning-rate: " in step.outputs()["message"]
     assert step.jobs() == []
     step.delete()

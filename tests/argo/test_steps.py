@@ -269,8 +269,8 @@ def test_no_text_that_is_parsed_has_anything_to_fill_in(reference: str, tmp_path
         (Input("", int), "has no name"),
         (Input("a", list), "none of str, int, float, bool"),
         (Input("a", int, text="--steps="), "no single place"),
-        (Input("a", pattern="("), "no regular expression"),
-        (Input("a", int, default="many"), "input a: 'many' is no whole number"),
+        (Input("a", pattern="("), "is not a regular expression"),
+        (Input("a", int, default="many"), "input a: 'many' is not a whole number"),
         (Input("a", int, default=0, minimum=1), "input a: '0' is less than 1"),
     ],
 )
@@ -306,7 +306,7 @@ def test_policies_become_annotations_of_the_job(document: dict[str, Any]) -> Non
         ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
         ({"fallback": [{"ps": 2}], "admission_timeout": "1m"}, r"fallback.*\[0\].*with it, "),
         ({"fallback": [{"queue_name": "{{x}}"}], "admission_timeout": "1m"}, "fallback.*write the value itself"),
-        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
+        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is not a policy"),
         ({"on_eviction": "fallback"}, r"on_eviction: there is no fallback \(add fallback, a list such as"),
     ],
 )
@@ -470,7 +470,7 @@ def test_a_name_that_looks_like_an_option_is_a_name(scene: Stage, job_name: str)
     )
     done = tf_dist(*words, env=env)
     assert done.returncode == 2
-    assert re.search(f"(there is no job {job_name}|'{job_name}' is no job)", done.stderr)
+    assert re.search(f"(there is no job {job_name}|'{job_name}' is not a job)", done.stderr)
 
 
 def test_cleaning_up_needs_no_right_to_a_kind_that_the_role_does_not_know(scene: Stage) -> None:

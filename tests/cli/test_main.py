@@ -52,8 +52,8 @@ def test_version(tf_dist: Program) -> None:
         (["run", "x.yaml", "--bogus"], "--bogus"),
         (["run", "x.yaml", "--tiemout", "3"], "No such option: --tiemout. Did you mean --timeout?\n"),
         (["run", "x.yaml", "--timeout", "soon"], "--timeout: 'soon' is not a time"),
-        (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is no amount of a resource"),
-        (["run", "x.yaml", "--node", "cpu=many"], "--node: 'cpu=many' is no amount of a resource"),
+        (["run", "x.yaml", "--node", "cpu"], "--node: 'cpu' is not an amount of a resource"),
+        (["run", "x.yaml", "--node", "cpu=many"], "--node: 'cpu=many' is not an amount of a resource"),
         (["run", "x.yaml", "--entrypoint", "image"], "--entrypoint: 'image' is not IMAGE=COMMAND"),
         (["run", "x.yaml", "--network", "none"], "known: auto, isolated, shared"),
         (["run", "x.yaml"], "x.yaml: does not exist"),
@@ -65,19 +65,19 @@ def test_version(tf_dist: Program) -> None:
         (["logs", "x", "--tail", "-5"], "'-5'"),
         (
             ["run", "x.yaml", "-n", "Bad_NS"],
-            "--namespace: 'Bad_NS' is no namespace\n  hint: up to 63 of a-z, 0-9 and '-'",
+            "--namespace: 'Bad_NS' is not a namespace\n  hint: up to 63 of a-z, 0-9 and '-'",
         ),
-        (["submit", "x.yaml", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace"),
-        (["get", "-n", "a/b"], "--namespace: 'a/b' is no namespace"),
-        (["get", "-n", "٣"], "--namespace: '٣' is no namespace"),
-        (["controller", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace"),
-        (["controller", "-n", ""], "--namespace: '' is no namespace"),
-        (["install", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is no namespace\n  hint: up to 63 of "),
+        (["submit", "x.yaml", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is not a namespace"),
+        (["get", "-n", "a/b"], "--namespace: 'a/b' is not a namespace"),
+        (["get", "-n", "٣"], "--namespace: '٣' is not a namespace"),
+        (["controller", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is not a namespace"),
+        (["controller", "-n", ""], "--namespace: '' is not a namespace"),
+        (["install", "-n", "Bad_NS"], "--namespace: 'Bad_NS' is not a namespace\n  hint: up to 63 of "),
         (["submit", "-f", "x.yaml"], "hint: files are named without it: tf-dist submit FILE…"),
         (["validate", "--filename=x.yaml"], "hint: files are named without it: tf-dist validate FILE…"),
         (["run", "--file", "x.yaml"], "hint: files are named without it: tf-dist run FILE"),
         (["wait", "-f", "x.yaml"], "hint: tf-dist wait --help shows what can be given"),
-        (["run", ""], "'': is no name of a file\n  hint: check the path: a variable in it may be empty"),
+        (["run", ""], "'': is not the name of a file\n  hint: check the path: a variable in it may be empty"),
         (["run", "x.yaml", "--fallback", "x.json"], "--fallback: 'x.json' cannot be read as JSON"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_full_disk_is_said_and_is_no_defect(tf_dist: Program, arguments: list[
 
 @pytest.mark.parametrize("arguments", WRITING, ids=" ".join)
 def test_a_closed_standard_output_is_said_and_is_no_defect(tf_dist: Program, arguments: list[str]) -> None:
-    """What was asked for is lost: that is no success."""
+    """What was asked for is lost: that is not a success."""
     tf_dist.write("job.yaml", tf_dist.job())
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, *arguments]
     found = subprocess.run(command, cwd=tf_dist.folder, env=tf_dist.env, stderr=PIPE)

@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[Doc, str]] = {
     "minSuccess < 1": (job(minSuccess=0), "spec.minSuccess"),
     "a task's minAvailable < 0": (job(task(minAvailable=-1)), "spec.tasks[0].minAvailable"),
     "a task's minAvailable > replicas": (job(task(minAvailable=2)), "spec.tasks[0].minAvailable"),
-    "a task's name is no label": (job(task("Task_1")), "spec.tasks[0].name"),
+    "a task's name is not a label": (job(task("Task_1")), "spec.tasks[0].name"),
     "an internal event": (job(policies=[policy(event="OutOfSync")]), "spec.policies[0].event"),
     "an internal action": (job(policies=[policy("SyncJob", event="PodFailed")]), "spec.policies[0].action"),
     "both tiers": (job(networkTopology=TIERS), "spec.networkTopology"),

@@ -180,7 +180,8 @@ ADDED: Final[dict[str, list[tuple[Path, Any]]]] = {
 # What only the reader can tell, so that a definition lets it pass: amounts, what refers to something else, sums.
 READERS_OWN: Final = re.compile(
     r"is not a quantity|must not be negative, not the number -1 ?|with it the job has more than|there is no task"
-    r"|unknown argument|is no duration|unknown value|must start with a letter|is required and missing \(give the job a"
+    r"|unknown argument|is not a duration|unknown value|must start with a letter"
+    r"|is required and missing \(give the job a"
     r"|replicaIndex: must be a whole number, not nothing|so no container starts"
 )
 

@@ -259,7 +259,7 @@ class Record:
         return found
 
     def others_pods(self) -> Decimal:
-        """What pods take that are no job's."""
+        """What pods take that are not a job's."""
         return sum(
             (requested(pod["spec"]) for _, pod in self.of("pods") if not owner(pod) and on_a_node(pod)), Decimal(0)
         )

@@ -23,7 +23,7 @@ from tf_dist.cluster.concurrency import ThreadRuntime
 
 # A wait ends a little later than it should, as waits do: it must not seem to end earlier by an error of rounding.
 _TICK = 1e-6
-# So many switches at one moment are no progress any more.
+# So many switches at one moment are not progress any more.
 _MOST_SWITCHES = 20_000
 
 

@@ -330,7 +330,7 @@ class Site:
         with suppress(ClusterError):
             pod = {"metadata": {**metadata, "ownerReferences": [controller]}, "spec": {"containers": [container]}}
             self.memory.create(PODS, TEAM, pod)
-            self.note(f"{metadata['name']} comes, which is no job's")
+            self.note(f"{metadata['name']} comes, which is not a job's")
             self.counts["strangers"] += 1
 
     def remove_stranger(self, pod: Object) -> None:

@@ -55,7 +55,7 @@ def test_times_are_stretched_to_a_load(tmp_path: Path) -> None:
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = "submit,duration,worker,gpus\n0,60,,many\n,1,2,1\n1,nan,,-1\n2,inf,,1,5\n"
     assert problems(a_file(tmp_path, text)) == [
-        "jobs.csv line 2: gpus is 'many', which is no integer",
+        "jobs.csv line 2: gpus is 'many', which is not an integer",
         "jobs.csv line 3: has an unknown field worker (did you mean workers?)",
         "jobs.csv line 3: has no submit (in seconds)",
         "jobs.csv line 4: duration is nan, which is too small",
@@ -68,12 +68,12 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("- {submit: 0, duration: 1, workers: 2.5}", "jobs[0]: workers is 2.5, which is no integer"),
-        ("- {submit: 0, duration: 1, workers: true}", "jobs[0]: workers is True, which is no integer"),
+        ("- {submit: 0, duration: 1, workers: 2.5}", "jobs[0]: workers is 2.5, which is not an integer"),
+        ("- {submit: 0, duration: 1, workers: true}", "jobs[0]: workers is True, which is not an integer"),
         ("- {submit: 0, duration: 1, workers: 0}", "jobs[0]: workers is 0, which is too small"),
         ("- {submit: 0, duration: 1, workers: 2, least: 3}", "least 3 ≤ workers 2 ≤ most 2 does not hold"),
         ("- {submit: 0, duration: 1, workers: 65}", "does not fit: it needs 65 × (1 GPU, 4 cpu)"),
-        ("- 3", "is no list of jobs"),
+        ("- 3", "is not a list of jobs"),
         ("a: [", "is not YAML"),
         ("[" * 5000, "is not YAML"),
         ("[]", "holds no job"),

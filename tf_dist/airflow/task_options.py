@@ -39,7 +39,7 @@ def _exit_codes(name: str, value: object, example: str, later: Later) -> Iterato
 def _callbacks(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
     for one in value if isinstance(value, Sequence) else (value,):
         if not (isinstance(one, type) and issubclass(one, TFJobCallbacks)):
-            yield Problem(name, f"{one!r} is no class of TFJobCallbacks", "give the class, not an object of it")
+            yield Problem(name, f"{one!r} is not a class of TFJobCallbacks", "give the class, not an object of it")
 
 
 _FINISH_ACTIONS: Final = ("delete_job", "keep_job", "delete_succeeded_job", "delete_active_job")

@@ -135,12 +135,12 @@ def output_problems(given: Any) -> Iterator[Problem]:
     where = "metric_outputs"
     if isinstance(given, str) or not isinstance(given, Collection):
         hint = f'write ["{given}"]' if isinstance(given, str) else 'write ["accuracy"]'
-        yield Problem(where, f"{shorten_text(str(given))} is no list of metrics", hint)
+        yield Problem(where, f"{shorten_text(str(given))} is not a list of metrics", hint)
         return
     seen: list[Any] = []
     for name in given:
         if not isinstance(name, str) or not _OUTPUT.fullmatch(name):
-            yield Problem(where, f"{name!r} is no name of an output", "use letters, digits, - and _")
+            yield Problem(where, f"{name!r} is not the name of an output", "use letters, digits, - and _")
         elif name in contract.OUTPUTS:
             yield Problem(where, f"each step has an output {name} already", "give the metric another name")
         elif name in seen:
@@ -148,4 +148,4 @@ def output_problems(given: Any) -> Iterator[Problem]:
         seen.append(name)
     for name, metric in given.items() if isinstance(given, Mapping) else ():
         if not isinstance(metric, str) or not metric or "." in _PLACE.sub("", metric):
-            yield Problem(where, f"{metric!r} (of {name}) is no name of a metric", 'write {"best": "accuracy"}')
+            yield Problem(where, f"{metric!r} (of {name}) is not the name of a metric", 'write {"best": "accuracy"}')

@@ -47,7 +47,7 @@ def _key(one: Any) -> tuple[bool, str | None]:
 
 
 def merged_patch(own: dict[str, Any], given: PodPatch) -> str:
-    """The patch of the pod with the author's in it, whose values stand; InvalidJob if that is no patch.
+    """The patch of the pod with the author's in it, whose values stand; InvalidJob if that is not a patch.
 
     ``{{…}}`` in it stays where it is, with quotes around it or without.
     """
@@ -82,7 +82,7 @@ def _parsed(given: PodPatch) -> tuple[dict[str, Any], dict[int, str]]:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
-        raise InvalidJob([Problem("pod_spec_patch", f"is no YAML: {reason}", _EXAMPLE)]) from None
+        raise InvalidJob([Problem("pod_spec_patch", f"is not YAML: {reason}", _EXAMPLE)]) from None
     if not isinstance(content, dict):
         raise InvalidJob([Problem("pod_spec_patch", f"must be a mapping, not {type(content).__name__}", _EXAMPLE)])
     return content, references

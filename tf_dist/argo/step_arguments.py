@@ -149,7 +149,7 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
         yield Problem("command", "is the launcher's own", hint)
     seconds = step.grace_seconds
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
-        yield Problem("grace_seconds", f"{seconds!r} is no whole number of seconds above 0", "write 60")
+        yield Problem("grace_seconds", f"{seconds!r} is not a whole number of seconds above 0", "write 60")
     yield from output_problems(step.metric_outputs)
     yield from _problems_of(lambda: _code_archive(step))
     if step.checkpoint_artifact:
@@ -177,7 +177,7 @@ def _grace_problems(step: TFJobStep) -> Iterator[Problem]:
     number = isinstance(found, int) and not isinstance(found, bool) and 0 < found < _LONGEST_GRACE
     if not (found is None or number or is_reference(found)):
         hint = "write 120, or a patch that is text, with {{…}} without quotes around it"
-        yield Problem("pod_spec_patch", f"{contract.GRACE} is no whole number of seconds above 0", hint)
+        yield Problem("pod_spec_patch", f"{contract.GRACE} is not a whole number of seconds above 0", hint)
 
 
 def _shape_problems(overrides: Any) -> Iterator[Problem]:
@@ -188,7 +188,7 @@ def _shape_problems(overrides: Any) -> Iterator[Problem]:
         return
     for path, value in overrides.items():
         if not isinstance(path, str):
-            yield Problem(f"overrides[{path!r}]", "is no place of the job", hint)
+            yield Problem(f"overrides[{path!r}]", "is not a path in the job", hint)
         if isinstance(value, Input | Parameter):
             continue
         try:
@@ -257,7 +257,7 @@ def _is_private(volume: Any) -> bool:
 
 
 def _data_mounts(step: TFJobStep) -> list[str]:
-    """Where a checkpoint may be: what training prints as one is no reason to publish a secret."""
+    """Where a checkpoint may be: what training prints as one is not a reason to publish a secret."""
     return [*dict.fromkeys(folder for folder, private in _mounts(step) if not private)]
 
 

@@ -47,7 +47,7 @@ def parse_resources(text: str, option: str = "--node", example: str = "cpu=8,mem
             if not equals or not name or parse_quantity(value) < 0:
                 raise ValueError(part)
         except ValueError:
-            problems.append(Problem(option, f"{part!r} is no amount of a resource", f"write {example}"))
+            problems.append(Problem(option, f"{part!r} is not an amount of a resource", f"write {example}"))
         found[name] = value
     if problems:
         raise InvalidJob(problems)
@@ -178,7 +178,7 @@ def check_namespaces(option: typer.CallbackParam, given: Any) -> Any:
     """A callback of options that take a namespace ("": the usual one), or several; InvalidJob for what is none."""
     names: list[str] = [] if not given else [given] if isinstance(given, str) else given
     wrong = [one for one in names if not is_dns_label(one)]
-    if problems := [Problem(option.opts[0], f"{one!r} is no namespace", NAME_HINT) for one in wrong]:
+    if problems := [Problem(option.opts[0], f"{one!r} is not a namespace", NAME_HINT) for one in wrong]:
         raise InvalidJob(problems)
     return given
 

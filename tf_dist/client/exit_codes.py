@@ -37,7 +37,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 
 def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
-    """The exit code of an outcome; None: the job goes on, which is no success for a command that waited for its end."""
+    """The exit code of an outcome; None: the job goes on. A command that waited for its end has not succeeded then."""
     from tf_dist.core.model.reasons import OutcomeKind  # not before: the core's types double the start of --help
 
     match kind:

@@ -287,7 +287,7 @@ def _companion_problems(content: Mapping[str, Any]) -> Iterator[Problem]:
     metadata = content.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        what = "is missing" if name is None else f"{name!r} is no name"
+        what = "is missing" if name is None else f"{name!r} is not a name"
         yield Problem("metadata.name", what, "lower-case letters, digits and - (at most 253)")
     if isinstance(metadata, Mapping):
         yield from _text_problems("metadata.namespace", metadata.get("namespace"))

@@ -406,7 +406,7 @@ def embedded_settings(
         raise InvalidJob([Problem("network", f"there is no network {network!r}", hint)])
     folder = Path(workdir or file_folder(entry.written.file)).absolute()
     if not folder.is_dir():
-        raise InvalidJob([Problem("workdir", f"{folder} is no folder", "name one that exists")])
+        raise InvalidJob([Problem("workdir", f"{folder} is not a folder", "name one that exists")])
     kept = Path(keep).absolute() if keep else None
     return EmbeddedSettings(
         workdir=folder,

@@ -275,7 +275,7 @@ def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Obje
 
 
 def _serial(event: Object) -> int:
-    """Versions only grow on the servers there are; where one is no number the times must do."""
+    """Versions only grow on the servers there are; where one is not a number the times must do."""
     version = str(event["metadata"].get("resourceVersion", ""))
     return int(version) if version.isdecimal() else 0
 
@@ -359,7 +359,7 @@ def _split(text: str) -> tuple[tuple[Resource, ...], str]:
         return JOB_KINDS, text
     resource = _SHORT_NAMES.get(kind.partition(".")[0].lower())
     if resource is None or not name:
-        raise InvalidJob([Problem("NAME", f"{text!r} is no job", "write NAME, tfjob/NAME or vcjob/NAME")])
+        raise InvalidJob([Problem("NAME", f"{text!r} is not a job", "write NAME, tfjob/NAME or vcjob/NAME")])
     return (resource,), name
 
 

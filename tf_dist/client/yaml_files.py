@@ -22,7 +22,7 @@ _SAFE_DEPTH: Final = 2000
 _NO_TEXT: Final = "a key must be text, not a list or a mapping"
 _DEEP: Final = "is nested more than a hundred deep"
 _BOMB: Final = "unfolds to more than a million values: its aliases (*name) repeat each other"
-_NO_NUMBER: Final = "is no number that can be read"
+_NO_NUMBER: Final = "is not a number that can be read"
 _NO_BOOLEAN: Final = "is neither true nor false"
 
 
@@ -218,7 +218,7 @@ class _Unreadable(Exception):
 
 def _content(name: str) -> bytes:
     if not name:
-        raise _Unreadable("is no name of a file", "check the path: a variable in it may be empty")
+        raise _Unreadable("is not the name of a file", "check the path: a variable in it may be empty")
     if name == _STDIN and sys.stdin is None:  # what Python has for one that was closed when it started
         raise _Unreadable("is closed", "give it a file: < FILE")
     if name == _STDIN:

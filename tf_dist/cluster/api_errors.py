@@ -103,8 +103,8 @@ class Invalid(Rejected):
 def is_invalid_object(error: Rejected) -> bool:
     """Whether the API server finds the object itself wrong, so that no later try will do better.
 
-    Its validation names fields; a body that is no object of its kind cannot be decoded (400). Admission policies and
-    webhooks may answer with the same codes, and their rules change.
+    Its validation names fields; a body that is not an object of its kind cannot be decoded (400). Admission policies
+    and webhooks may answer with the same codes, and their rules change.
     """
     if any(rule in str(error) for rule in _RULES_OF_THE_CLUSTER):
         return False

@@ -62,7 +62,9 @@ def _rows(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
         raise InvalidJob([Problem(path.name, f"is not YAML: {error}")]) from error
     listed = content.get("jobs") if isinstance(content, dict) else content
     if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
-        raise InvalidJob([Problem(path.name, "is no list of jobs", "write - {submit: 0, duration: 600, workers: 4}")])
+        raise InvalidJob(
+            [Problem(path.name, "is not a list of jobs", "write - {submit: 0, duration: 600, workers: 4}")]
+        )
     return [(f"{path.name} jobs[{number}]", row) for number, row in enumerate(listed)]
 
 
@@ -108,7 +110,9 @@ def _value(where: str, key: str, value: Any, problems: list[Problem]) -> Any:
         if isinstance(value, bool) or (isinstance(value, float) and found != value):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        problems.append(Problem(where, f"{key} is {value!r}, which is no {'number' if key in _NUMBERS else 'integer'}"))
+        problems.append(
+            Problem(where, f"{key} is {value!r}, which is not {'a number' if key in _NUMBERS else 'an integer'}")
+        )
         return 1
     least = 0 if key not in _POSITIVE else 1e-9
     if key != "priority" and not least <= found < 1e12:

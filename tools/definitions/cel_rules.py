@@ -81,7 +81,7 @@ TFJOB_SPEC: Final[tuple[Rule, ...]] = (
     (
         "!has(self.replicaSpecs)"
         f" || self.replicaSpecs.exists(r, {_KIND.format('r')} == {_CHIEF} && {_COUNT.format('r')} > {_INDEX})",
-        "terminationPolicy.chief (MASTER 0 if not said) is no replica of the job",
+        "terminationPolicy.chief (MASTER 0 if not said) is not a replica of the job",
     ),
     (
         f"!has(self.replicaSpecs) || !has({_FEWEST}) || !has({_MOST}) || {_MOST} == 0 || {_FEWEST} <= {_MOST}",
@@ -97,7 +97,7 @@ TFJOB_SPEC: Final[tuple[Rule, ...]] = (
     (
         "!has(self.replicaSpecs) || !has(self.schedulerName) || self.schedulerName == ''"
         f" || (self.schedulerName.size() <= {MOST_CHARACTERS} && self.schedulerName.matches('{LABEL}'))",
-        "schedulerName is no name: lower-case letters, digits and '-'",
+        "schedulerName is not a name: lower-case letters, digits and '-'",
     ),
     (f"{_MANAGER.format('self')} == {_MANAGER.format('oldSelf')}", "runPolicy.managedBy is immutable"),
     ("has(self.replicaSpecs) == has(oldSelf.replicaSpecs)", "a job keeps its layout: tfReplicaSpecs or replicaSpecs"),

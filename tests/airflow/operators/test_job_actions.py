@@ -174,7 +174,7 @@ def test_a_submission_takes_nothing_that_says_how_to_wait() -> None:
 def test_a_template_that_becomes_no_job(cluster_site: Site) -> None:
     task = SuspendTFJobOperator(task_id="act", job_name="{{ params.job }}", config_file=cluster_site.kubeconfig)
     task.render_template_fields({"params": {"job": "no job"}})
-    with pytest.raises(AirflowFailException, match="job_name: 'no job' is no job"):
+    with pytest.raises(AirflowFailException, match="job_name: 'no job' is not a job"):
         task.execute(Instance("r").context())
 
 

@@ -193,7 +193,7 @@ def test_a_job_that_can_never_run_is_not_tried_again(
         ({"skip_on_exit_code": "3"}, "skip_on_exit_code: '3' is neither"),
         ({"skip_on_exit_code": [3, "4"]}, r"skip_on_exit_code: \[3, '4'\] is neither"),
         ({"skip_on_exit_code": True}, "skip_on_exit_code: True is neither"),
-        ({"callbacks": TFJobCallbacks()}, "callbacks: .* is no class of TFJobCallbacks"),
+        ({"callbacks": TFJobCallbacks()}, "callbacks: .* is not a class of TFJobCallbacks"),
         ({"poll_interval": -1}, "poll_interval: -1 is not a time"),
         ({"admission_timeout": "soon"}, "admission_timeout: 'soon' is not a time"),
         ({"admission_timeout": "{{ params.limit }}"}, "admission_timeout: .* is not a time"),
@@ -231,7 +231,7 @@ def test_a_wrong_time_is_said_once(operator: MakeOperator) -> None:
 def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document(), on_eviction="{{ params.policy }}")
     task.render_template_fields({"params": {"policy": "retry"}, "ti": None})
-    with pytest.raises(AirflowFailException, match="on_eviction: the text 'retry' is no policy"):
+    with pytest.raises(AirflowFailException, match="on_eviction: the text 'retry' is not a policy"):
         task.execute(instance.context())
 
 
@@ -240,7 +240,7 @@ def test_policies_are_judged_when_they_are_filled_in(operator: MakeOperator, ins
     [
         ({"fallback": [{"wrokers": 4}], "admission_timeout": 60}, r"fallback\[0\]\.wrokers: .*did you mean workers"),
         ({"fallback": [{"workers": 4}]}, "fallback: nothing says when it is tried"),
-        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is no policy"),
+        ({"on_eviction": "retry"}, "on_eviction: the text 'retry' is not a policy"),
         ({"on_preemption": "fallback"}, r"on_preemption: there is no fallback \(add fallback, a list such as"),
     ],
 )
@@ -316,12 +316,12 @@ def test_a_retry_after_an_admission_timeout_keeps_the_age_and_has_the_whole_time
         ({"resources": ["cpu"]}, "resources: must be a mapping"),
         ({"env_vars": {"A": 1}}, r"env_vars\['A'\]: must be text, not int"),
         ({"image": 7}, "image: must be text, not 7"),
-        ({"name": "Bad Name"}, "name: 'Bad Name' is no name"),
+        ({"name": "Bad Name"}, "name: 'Bad Name' is not a name"),
         ({"namespace": "Bad NS"}, "namespace: 'Bad NS' "),
         ({"queue_name": "a queue"}, "queue_name: 'a queue' has a space in it"),
-        ({"labels": {"bad key!": "a"}}, r"labels\['bad key!'\]: is no key"),
-        ({"labels": {"team": "a b"}}, r"labels\['team'\]: 'a b' is no value that a label can have"),
-        ({"annotations": {"bad key!": "a"}}, r"annotations\['bad key!'\]: is no key"),
+        ({"labels": {"bad key!": "a"}}, r"labels\['bad key!'\]: is not a key"),
+        ({"labels": {"team": "a b"}}, r"labels\['team'\]: 'a b' is not a value that a label can have"),
+        ({"annotations": {"bad key!": "a"}}, r"annotations\['bad key!'\]: is not a key"),
     ],
 )
 def test_arguments_of_the_job_that_mean_nothing_are_refused_when_the_dag_is_read(

@@ -31,7 +31,7 @@ def test_files_that_are_not_there(tf_dist: Program) -> None:
     found = tf_dist("validate", "missing.yaml", "folder", "")
     assert found.returncode == 2
     assert "missing.yaml: does not exist" in found.stdout
-    assert "error: '': is no name of a file\n  hint: check the path: a variable in it may be empty" in found.stdout
+    assert "error: '': is not the name of a file\n  hint: check the path: a variable in it may be empty" in found.stdout
     assert "standard input" not in found.stdout
     assert "folder: is a folder" in found.stdout
 
@@ -323,7 +323,7 @@ def test_a_queue_that_cannot_be_read_is_not_converted(tf_dist: Program) -> None:
     file = tf_dist.write("queues.yaml", {**head, "spec": {"capability": {"cpu": "much"}}})
     found = tf_dist("convert", file, "--to", "tf-dist.dev/v1alpha1")
     assert (found.returncode, found.stdout) == (2, "")
-    assert "spec.capability.cpu: is no amount" in found.stderr
+    assert "spec.capability.cpu: is not an amount" in found.stderr
 
 
 def test_convert_to_what_there_is_not(tf_dist: Program) -> None:

@@ -90,7 +90,7 @@ def test_leaves_namespaces_of_kubernetes_as_they_are(tf_dist: Program) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--namespace", "Not_A_Name"), "--namespace: 'Not_A_Name' is no namespace"),
+        (("--namespace", "Not_A_Name"), "--namespace: 'Not_A_Name' is not a namespace"),
         (("--namespaced",), "--namespaced: needs the namespace whose jobs it runs"),
         (("--replicas", "0"), "--replicas"),
         (("--image", "a b"), "--image: 'a b' is not an image"),

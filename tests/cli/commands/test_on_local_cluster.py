@@ -268,7 +268,7 @@ def test_an_empty_name_is_no_job(local: Program, command: str) -> None:
     """A variable of a script that is not set must not mean every job."""
     found = local(command, "")
     assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr == "error: NAME: '' is no job\n  hint: write NAME, tfjob/NAME or vcjob/NAME\n"
+    assert found.stderr == "error: NAME: '' is not a job\n  hint: write NAME, tfjob/NAME or vcjob/NAME\n"
 
 
 def test_an_empty_name_is_no_queue(local: Program) -> None:

@@ -149,14 +149,14 @@ def test_problems_of_queues_are_told_with_their_lines(tf_dist: Program) -> None:
     )
     found = tf_dist("validate", "queues.yaml")
     assert (found.returncode, found.stderr) == (2, "")
-    assert "error: queues.yaml:7: document 1: spec.quotas.gpu: is no resource" in found.stdout
+    assert "error: queues.yaml:7: document 1: spec.quotas.gpu: is not a resource" in found.stdout
     assert "did you mean nvidia.com/gpu?" in found.stdout
     assert "error: queues.yaml:12: document 2: spec.parent: the parents of b lead back to itself" in found.stdout
     assert "warning: queues.yaml:22: document 4: spec.parent: cc is not in these files" in found.stdout
     assert "Queue e is there twice" in found.stdout
     refused = tf_dist("submit", "queues.yaml")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "spec.quotas.gpu: is no resource" in refused.stderr
+    assert "spec.quotas.gpu: is not a resource" in refused.stderr
 
 
 def test_a_job_and_its_queue_from_one_file(tf_dist: Program) -> None:

@@ -569,7 +569,7 @@ def test_a_proxy_stands_between(tmp_path: Path, authority: Authority) -> None:
 
 def test_a_proxy_that_is_none(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "a", "https://127.0.0.1:9", **{"proxy-url": "gopher://x:1"})
-    with pytest.raises(ClusterError, match="is no proxy"):
+    with pytest.raises(ClusterError, match="is not a proxy"):
         client_config.load_config(path).cluster()
 
 

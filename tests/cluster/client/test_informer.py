@@ -710,7 +710,7 @@ def test_the_wish_for_a_list_outlives_a_defect() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_how_long_nothing_was_heard_is_known_and_that_the_thread_lives() -> None:
-    """A server that is away is no reason to take the thread for stuck; one that has ended by itself is."""
+    """A server that is away is not a reason to take the thread for stuck; one that has ended by itself is."""
 
     class Away:
         """A cluster that does not answer, and then ends the thread that asks."""

@@ -394,7 +394,7 @@ def test_who_leads_a_namespace_yields_to_the_cluster_and_leaves_no_lease(stage: 
 
 
 def test_who_wins_the_cluster_waits_for_one_duration_at_most(stage: Stage) -> None:
-    """What a process that was stopped has left behind is no reason to wait longer: it yields before it acts again."""
+    """What a stopped process has left behind is not a reason to wait longer: it yields before it acts again."""
     stage.put(TEAM, "stopped", renewed=0.0)
     one = stage.cluster()
     for now in range(15):

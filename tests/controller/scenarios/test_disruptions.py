@@ -154,7 +154,7 @@ def test_a_drain_of_the_node_with_three_replicas_spends_no_restart(name: str, go
     status = world.status("drained", resource)
     assert status["phase"] == "Running", world.describe()
     assert not status.get("restarts"), status
-    # Why a pod is gone that went before it was looked at cannot be known: that is no failure either.
+    # Why a pod is gone that went before it was looked at cannot be known: that is not a failure either.
     assert set(status["disruptions"]) == {"Deleted" if gone == "vanished" else "EvictionByEvictionAPI"}
     assert 1 <= sum(status["disruptions"].values()) <= 3
     assert len(world.pods()) == 4

@@ -284,7 +284,7 @@ def test_a_running_job_of_every_format_says_what_is_refused(world: World, docume
     world.memory.patch(resource, "default", "mnist", annotated("gang-scheduler", "unknown"))
     world.settle()
     assert world.pods() == before
-    assert "is no gang scheduler that tf-dist knows" in str(world.job(resource=resource)["status"])
+    assert "is not a gang scheduler that tf-dist knows" in str(world.job(resource=resource)["status"])
     assert world.status(resource=resource)["phase"] == "Running"
 
 

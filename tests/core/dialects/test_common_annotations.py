@@ -80,9 +80,9 @@ def test_a_volcano_task_has_a_minimum_and_only_the_annotation_makes_it_elastic()
 @pytest.mark.parametrize(
     ("said", "key", "message", "hint"),
     [
-        ({"min": "two"}, MIN, "'two' is no number of workers", "from 1 up"),
-        ({"max": "0"}, MAX, "'0' is no number of workers", "from 1 up"),
-        ({"max": "99999999999"}, MAX, "is no number of workers", "from 1 up"),
+        ({"min": "two"}, MIN, "'two' is not a number of workers", "from 1 up"),
+        ({"max": "0"}, MAX, "'0' is not a number of workers", "from 1 up"),
+        ({"max": "99999999999"}, MAX, "is not a number of workers", "from 1 up"),
         ({"min": "4"}, MIN, "is 4, but spec.tfReplicaSpecs.Worker.replicas is 3", "3 or less"),
         ({"max": "2"}, MAX, "is 2, but spec.tfReplicaSpecs.Worker.replicas is 3", "3 or more"),
         ({"min": "3", "max": "2"}, MIN, "is 3, more than", "exchange the two"),
@@ -98,10 +98,10 @@ def test_what_is_wrong_with_bounds(said: dict[str, str], key: str, message: str,
 @pytest.mark.parametrize(
     ("key", "message", "hint"),
     [
-        ("max-disruptions", "the text 'soon' is no number of disruptions", 'write one from 0 up: "20"'),
-        ("recovery-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
-        ("admission-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
-        ("startup-timeout", "the text 'soon' is no duration", "such as 90s, 10m or 1h30m"),
+        ("max-disruptions", "the text 'soon' is not a number of disruptions", 'write one from 0 up: "20"'),
+        ("recovery-timeout", "the text 'soon' is not a duration", "such as 90s, 10m or 1h30m"),
+        ("admission-timeout", "the text 'soon' is not a duration", "such as 90s, 10m or 1h30m"),
+        ("startup-timeout", "the text 'soon' is not a duration", "such as 90s, 10m or 1h30m"),
         ("evaluator-in-cluster", "must be true or false, not the text 'soon'", 'write "true", or leave it out'),
     ],
 )

@@ -60,21 +60,21 @@ def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
     [
         ("[", [("fallback", "cannot be read as JSON")]),
         ("[]", [("fallback", "the list is empty")]),
-        ('{"workers": 2}', [("fallback", "a mapping is no list of fallbacks")]),
+        ('{"workers": 2}', [("fallback", "a mapping is not a list of fallbacks")]),
         ([{}], [("fallback[0]", "changes nothing")]),
         ([{"workers": 1}] * 9, [("fallback", "no more than 8")]),
         (
             [{"workers": -1, "wrokers": 2}, {"queue_name": ""}, {"tolerations": {}}, {"node_selector": {"a": 1}}],
             [
-                ("fallback[0].workers", "the number -1 is no number of workers"),
+                ("fallback[0].workers", "the number -1 is not a number of workers"),
                 ("fallback[0].wrokers", "is nothing that a fallback changes"),
-                ("fallback[1].queue_name", "is no name of a queue"),
-                ("fallback[2].tolerations", "is no list of tolerations"),
-                ("fallback[3].node_selector", "is no selection of nodes"),
+                ("fallback[1].queue_name", "is not the name of a queue"),
+                ("fallback[2].tolerations", "is not a list of tolerations"),
+                ("fallback[3].node_selector", "is not a selection of nodes"),
             ],
         ),
         ([{"workers": 1}, {"resources": {"cpu": "much"}}], [("fallback[1]", "with it, ")]),
-        ([{"resources": {"cpu": True}}], [("fallback[0].resources", "is no list of resources")]),
+        ([{"resources": {"cpu": True}}], [("fallback[0].resources", "is not a list of resources")]),
     ],
 )
 def test_what_is_wrong_has_its_place_in_the_list(fallback: Any, expected: list[tuple[str, str]]) -> None:
@@ -126,7 +126,7 @@ def test_any_time_that_an_argument_may_be_is_one_of_the_annotation(given: Any, w
 
 @pytest.mark.parametrize("given", ["soon", "", -1, True, float("inf"), float("nan"), [1]])
 def test_what_is_no_time_is_not_written(given: Any) -> None:
-    with pytest.raises(InvalidJob, match=r"admission_timeout: .* is no duration"):
+    with pytest.raises(InvalidJob, match=r"admission_timeout: .* is not a duration"):
         policy_annotations(admission_timeout=given, has_fallbacks=True)
 
 

@@ -186,7 +186,12 @@ def test_allowed_events_and_actions(event: str, action: Action):
         ([{"event": "CommandIssued", "action": "AbortJob"}], "[0].event", "Volcano's own", ""),
         ([{"event": "NodeLost", "action": "AbortJob"}], "[0].event", "unknown event 'NodeLost'", "known"),
         ([{"events": ["PodFaild"], "action": "AbortJob"}], "[0].events", "unknown event", "did you mean PodFailed?"),
-        ([{"event": "PodFailed", "action": "AbortJob", "timeout": "10"}], "[0].timeout", "no duration", "write 10s"),
+        (
+            [{"event": "PodFailed", "action": "AbortJob", "timeout": "10"}],
+            "[0].timeout",
+            "is not a duration",
+            "write 10s",
+        ),
         (
             [{"event": "PodFailed", "action": "AbortJob"}, {"events": ["PodFailed"], "action": "RestartJob"}],
             "[1]",

@@ -73,7 +73,7 @@ def test_what_it_wanted_at_first_it_takes_elsewhere_too() -> None:
 def test_it_grows_for_nobody_who_waits_for_room() -> None:
     waits = gang("b", workers(8), at=0)
     assert world(running("a", {"n0": 2}, at=0, most=8), waits).settle(100) == []
-    # One that can never start, or waits for its quota, is no reason not to.
+    # One that can never start, or waits for its quota, is not a reason not to.
     never = gang("c", workers(99), at=0)
     assert world(running("a", {"n0": 2}, at=0, most=8), never).settle(100) != []
     queued = World([node("n0", gpu=4)], [queue("team", gpu=1)], POLICY)

@@ -15,7 +15,7 @@ from tf_dist.core.gang.queue import FairSharingIterator
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.types import Queue, Quota, Resources
 
-# A loaded machine is slow, and that is no failure.
+# A loaded machine is slow, and that is not a failure.
 CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RESOURCES = ("cpu", "nvidia.com/gpu")
 AMOUNTS = st.sampled_from([Decimal(text) for text in ("0", "0.5", "1", "2", "3", "4", "6")])

@@ -72,14 +72,18 @@ def test_times(text: Any, seconds: Any) -> None:
         (
             "namespace",
             "Bad NS",
-            "namespace: 'Bad NS' is no name (up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends)",
+            "namespace: 'Bad NS' is not a name (up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends)",
         ),
-        ("namespace", "a.b", "namespace: 'a.b' is no name"),
-        ("name", "a" * 64, f"name: '{'a' * 60}…' is no name"),
-        ("labels", {"bad key!": "a"}, "labels['bad key!']: is no key that a label can have (up to 63 of"),
-        ("labels", {"team": "a b"}, "labels['team']: 'a b' is no value that a label can have (up to 63 of"),
-        ("labels", {"team": "a" * 64}, f"labels['team']: '{'a' * 60}…' is no value that a label can have"),
-        ("annotations", {"a/b/c": "any text\nat all"}, "annotations['a/b/c']: is no key that an annotation can have"),
+        ("namespace", "a.b", "namespace: 'a.b' is not a name"),
+        ("name", "a" * 64, f"name: '{'a' * 60}…' is not a name"),
+        ("labels", {"bad key!": "a"}, "labels['bad key!']: is not a key that a label can have (up to 63 of"),
+        ("labels", {"team": "a b"}, "labels['team']: 'a b' is not a value that a label can have (up to 63 of"),
+        ("labels", {"team": "a" * 64}, f"labels['team']: '{'a' * 60}…' is not a value that a label can have"),
+        (
+            "annotations",
+            {"a/b/c": "any text\nat all"},
+            "annotations['a/b/c']: is not a key that an annotation can have",
+        ),
     ],
 )
 def test_what_is_wrong_and_what_would_be_right(kind: str, wrong: Any, told: str) -> None:

@@ -57,7 +57,7 @@ def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Conn
     if inside:
         found = client_config.in_cluster_config()
         if found is None:
-            raise Unavailable("in_cluster is set, and this is no pod with a service account", hint="leave it out")
+            raise Unavailable("in_cluster is set, and this is not a pod with a service account", hint="leave it out")
         connection = _of_place(found)
     elif content and not access.config_file:
         connection = _of_place(_from_content(content, context))

@@ -139,7 +139,7 @@ def progress_outputs(progress: Progress) -> dict[str, str]:
 
 
 class _RefusedFile(Exception):
-    """A file that is no part of a checkpoint."""
+    """A file that is not part of a checkpoint."""
 
 
 def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str:

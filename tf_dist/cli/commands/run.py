@@ -231,7 +231,7 @@ def _workdir(asked: str, file: str) -> Path:
         return Path.cwd() if file == "-" else Path(file).absolute().parent
     folder = Path(asked).absolute()
     if not folder.is_dir():
-        raise InvalidJob([Problem("--workdir", f"{asked} is no folder", "name one that exists")])
+        raise InvalidJob([Problem("--workdir", f"{asked} is not a folder", "name one that exists")])
     return folder
 
 

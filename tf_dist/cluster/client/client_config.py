@@ -121,7 +121,7 @@ def _from_kubeconfig(chosen: kubeconfig_file.ResolvedContext) -> KubeContext:
         url = urlsplit(given if "://" in given else f"http://{given}")
         named = url.hostname if url.port is None or url.port > 0 else None
     except ValueError as error:
-        raise ClusterError(f"context {chosen.name}: its cluster's server is no address", hint=hint) from error
+        raise ClusterError(f"context {chosen.name}: its cluster's server is not an address", hint=hint) from error
     if url.scheme not in ("http", "https") or not named:
         raise ClusterError(f"context {chosen.name}: its cluster has no server", hint=hint)
     place = url.netloc.rpartition("@")[2]

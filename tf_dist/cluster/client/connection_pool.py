@@ -33,7 +33,7 @@ RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and t
 class OpenConnections:
     """The connections of a client, so that any thread can abort the requests of others.
 
-    ``response_timeout``: seconds within which a whole response must end that is no stream.
+    ``response_timeout``: seconds within which a whole response must end that is not a stream.
     """
 
     def __init__(self, response_timeout: float = RESPONSE_TIMEOUT) -> None:
@@ -253,7 +253,7 @@ def open_pool(
         return cast(HttpPool | HttpsPool, manager.connection_from_url(url))
     except ValueError as error:  # its text may have the login of a proxy in it
         what = "server or proxy" if proxy else "server"
-        raise ClusterError(f"the URL of the {what} is no address", hint="write https://HOST:PORT") from error
+        raise ClusterError(f"the URL of the {what} is not an address", hint="write https://HOST:PORT") from error
 
 
 def _pool_manager(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
@@ -267,6 +267,6 @@ def _pool_manager(proxy: str, settings: dict[str, Any]) -> urllib3.PoolManager:
             raise ClusterError(f"the proxy {found.hostname} needs a package", hint="pip install PySocks") from error
         return SOCKSProxyManager(proxy, **settings)
     if found.scheme not in ("http", "https") or not found.hostname:
-        raise ClusterError(f"{found.scheme}://{found.hostname} is no proxy", hint="write http://HOST:PORT")
+        raise ClusterError(f"{found.scheme}://{found.hostname} is not a proxy", hint="write http://HOST:PORT")
     login = f"{unquote(found.username)}:{unquote(found.password or '')}" if found.username else None
     return urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **settings)

@@ -285,7 +285,7 @@ class Informer:
             if not self._wanted:
                 self._listed.set()
         self._relisted()
-        # Lists that are made because of doubt are made of all kinds: what they show is no news.
+        # Lists that are made because of doubt are made of all kinds: what they show is not news.
         if set_back or (not doubted and any(_goes_back(change) for change in changes)):
             self._set_back()
 

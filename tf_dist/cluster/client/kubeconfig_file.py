@@ -115,7 +115,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _invalid_kubeconfig(path: Path, why: str) -> ClusterError:
-    return ClusterError(f"{path} is no kubeconfig: {why}", hint="kubectl config view shows what kubectl makes of it")
+    return ClusterError(f"{path} is not a kubeconfig: {why}", hint="kubectl config view shows what kubectl makes of it")
 
 
 def _with_absolute_paths(folder: Path, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,10 +62,11 @@ class RestCluster:
     ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never), with ``sleep``
     between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once a minute. The server
     ends it after ``watch_seconds``. A followed log that is silent for ``log_silence`` seconds raises StreamSilent.
-    ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response that is no stream, however
-    it drips. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for ("": there are
-    none). ``paced``: streams of changes of pods, services and nodes are read some at a time (``ReadPacer``), which is
-    for a process that follows a large cluster, and has nothing that must not be held up by many changes in a row.
+    ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response, however it drips,
+    unless it is a stream. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for ("":
+    there are none). ``paced``: streams of changes of pods, services and nodes are read some at a time (``ReadPacer``).
+    That is for a process that follows a large cluster, and has nothing that must not be held up by many changes in a
+    row.
     """
 
     def __init__(

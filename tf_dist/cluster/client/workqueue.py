@@ -120,7 +120,7 @@ class WorkQueue(Generic[K]):
     """A work queue as client-go's: each key waits once, and is worked on by one worker at a time. Thread-safe.
 
     A key that is added while a worker is at it waits again when that is done. Beside that: lanes; keys that are due
-    later; a back-off of its own for each key that fails; and what a worker has written itself, which is no news to it,
+    later; a back-off of its own for each key that fails; and what a worker has written itself, which is not news to it,
     whether the answer or the watch shows it first (with that each job has two passes less). Versions are
     resourceVersions as numbers (``resource_version_of``). ``monotonic``: seconds that only go forward; no wall clock
     has a part in it. ``runtime``: what ``get`` waits with.

@@ -124,7 +124,7 @@ def _container(stored: Mapping[str, Any]) -> Object:
 
 
 def node(stored: Object) -> Object:
-    """A node without what changes with every heartbeat, so that a heartbeat is no change."""
+    """A node without what changes with every heartbeat, so that a heartbeat is not a change."""
     spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
     return {
         "metadata": _metadata(stored),
@@ -192,7 +192,7 @@ def same_spec_and_status(old: Object, new: Object) -> bool:
 
 
 def same_config(old: Object, new: Object) -> bool:
-    """Whether two versions of a queue or a priority class say the same; what is reported of a queue is no rule."""
+    """Whether two versions of a queue or a priority class say the same; what is reported of a queue is not a rule."""
     return _rule_parts(old) == _rule_parts(new)
 
 

@@ -220,7 +220,7 @@ class LeaderElector:
         if ref != self.ref or held is None or event.object["metadata"].get("uid") != held["metadata"].get("uid"):
             self.wake()
         elif LeaseRecord.of(event.object).holder != self.identity or event.type == "DELETED":
-            self.wake()  # our own renewals are no news
+            self.wake()  # our own renewals are not news
 
     # One attempt
 

@@ -129,7 +129,7 @@ class _ProbeHandler(BaseHTTPRequestHandler):
 def stuck_threads(readings: ControllerStats, *, worker: float, informer: float) -> list[str]:
     """What has stood still for longer than any request takes, so that only a new process helps.
 
-    ``worker``, ``informer``: seconds. A server that does not answer is no reason: requests end, and are tried again.
+    ``worker``, ``informer``: seconds. A server that does not answer is not a reason: requests end, and are tried again.
     """
     found = [
         f"a worker has been busy with {job} for {seconds:.0f} s"

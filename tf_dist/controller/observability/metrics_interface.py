@@ -132,7 +132,7 @@ class MetricsRecorder:
 class JobMetricsKey(NamedTuple):
     """How a job stands, as far as metrics tell jobs apart: those that stand alike are counted together.
 
-    ``queue``: the one it names; None: it is no gang of any, for it is over or cannot be read.
+    ``queue``: the one it names; None: it is not a gang of any, for it is over or cannot be read.
     """
 
     resource: Resource

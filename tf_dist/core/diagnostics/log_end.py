@@ -18,7 +18,7 @@ _READ: Final = 4096  # characters of a line that are looked at
 
 _TRACEBACK: Final = re.compile(r"\s*Traceback \(most recent call last\):")
 _FRAME: Final = re.compile(r'\s+File "([^"]+)", line (\d+)(?:, in (.+))?')
-_IGNORED: Final = "Exception ignored in"  # at the end of a process; what follows is no reason
+_IGNORED: Final = "Exception ignored in"  # at the end of a process; what follows is not a reason
 _CHAINED: Final = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<frozen ")
 _CARETS: Final = re.compile(r"\s*[~^]+\s*$")

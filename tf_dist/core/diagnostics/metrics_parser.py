@@ -43,7 +43,7 @@ _FINAL_LOSS: Final = re.compile(rf"Loss for final step: ({_NUMBER})\.?\s*$")
 _STEP_RATE: Final = re.compile(rf"(global_step/sec): ({_NUMBER})\s*$")
 _FLOAT_CALL: Final = re.compile(rf"\b(?:np\.|numpy\.)?float\d*\(({_NUMBER})\)")
 _CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
-# A number that is no part of a word, and that nothing tells by its size: one of ten digits may be a time.
+# A number that is not part of a word, and that nothing tells by its size: one of ten digits may be a time.
 _ANY_NUMBER: Final = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,12})?(?:[eE][+-]\d\d)?(?![\w.])")
 _MANY: Final = 50
 """Lines from which on it is quicker to find those that are alike than to read all."""
@@ -104,7 +104,7 @@ class KerasProgress:
         return cls(epoch, epochs, batches, (epoch - 1) * batches)
 
     def at_batch(self, done: int, batches: int) -> KerasProgress:
-        """At a progress bar; that of an evaluation, which has other batches, is no progress."""
+        """At a progress bar; that of an evaluation, which has other batches, is not progress."""
         if self.batches not in (0, batches):
             return self
         return replace(self, batches=batches, step=(self.epoch - 1) * batches + done)

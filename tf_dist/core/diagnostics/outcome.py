@@ -56,7 +56,7 @@ class Outcome:
     log: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON; ``nan`` and ``inf``, which are no numbers there, as texts. ``read_outcome`` reads it back."""
+        """As plain JSON; ``nan`` and ``inf``, which are not numbers there, as texts. ``read_outcome`` reads it back."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         metrics = {name: value if math.isfinite(value) else str(value) for name, value in self.metrics.items()}
         return {**plain, "kind": self.kind.value, "metrics": metrics}

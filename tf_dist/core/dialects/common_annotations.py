@@ -58,7 +58,7 @@ def check_worker_bounds(
             found = (annotations or {})[key][:_SHOWN]
             out.error(
                 annotation_path(key),
-                f"{found!r} is no number of workers",
+                f"{found!r} is not a number of workers",
                 f'write one from 1 up to {MAX_REPLICAS}: "2"',
             )
     if out.partial or not written:
@@ -100,7 +100,7 @@ def check_limits(document: Document, out: FieldErrors) -> None:
         place: FieldPath = ("metadata", "annotations", key)
         said = value_at(document, *map(str, place))
         if isinstance(said, str) and reads(said) is None:
-            out.error(place, f"{describe_value(said)} is no {what}", hint)
+            out.error(place, f"{describe_value(said)} is not a {what}", hint)
 
 
 def check_evaluator_in_cluster(document: Document, out: FieldErrors) -> None:
@@ -134,13 +134,13 @@ _POLICIES: Final[Mapping[str, DisruptionPolicy]] = {one.value: one for one in Di
 def check_disruption_policy(
     said: object, path: FieldPath, out: FieldErrors, *, fallbacks: bool, fallback_name: str = FALLBACK
 ) -> None:
-    """An error for what is no policy for disruptions, and for ``fallback`` where there is none.
+    """An error for what is not a policy for disruptions, and for ``fallback`` where there is none.
 
     ``fallback_name``: where the fallbacks would be given.
     """
     if said not in _POLICIES:
         found = describe_value(said)
-        out.error(path, f"{found} is no policy for disruptions", suggestion(str(said), _POLICIES))
+        out.error(path, f"{found} is not a policy for disruptions", suggestion(str(said), _POLICIES))
     elif said == DisruptionPolicy.FALLBACK and not fallbacks:
         out.error(path, "there is no fallback", f'add {fallback_name}, a list such as [{{"workers": 2}}]')
 
@@ -168,7 +168,7 @@ def with_disruption_policies(job: Job) -> Job:
 def with_startup_timeout(document: Any, timeout: str) -> Any:
     """The document with this limit for the time from its place until it runs, where it says none itself.
 
-    What is no document of a job is left as it is: its dialect says what is wrong with it.
+    What is not a document of a job is left as it is: its dialect says what is wrong with it.
     """
     if not timeout or not isinstance(document, Mapping) or not isinstance(document.get("metadata"), Mapping):
         return document
@@ -193,7 +193,7 @@ def check_gang_scheduler(document: Document, out: FieldErrors) -> None:
     if isinstance(named, str) and named not in _GANG_SCHEDULERS:
         out.error(
             _GANG_SCHEDULER_PATH,
-            f"{named!r} is no gang scheduler that tf-dist knows",
+            f"{named!r} is not a gang scheduler that tf-dist knows",
             suggestion(named, _GANG_SCHEDULERS),
         )
 

@@ -43,7 +43,7 @@ Template = dict[str, Any]
 
 
 class SchemaModel(BaseModel):
-    """Base of schemas: unknown keys are errors, and ``"2"`` is no number, as for the API server."""
+    """Base of schemas: unknown keys are errors, and ``"2"`` is not a number, as for the API server."""
 
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True, alias_generator=to_camel)
 
@@ -154,7 +154,7 @@ def nearest_label(name: str) -> str:
 
 
 def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bool = False) -> bool:
-    """Report a name that is no DNS label; ``letter_first``: DNS-1035, as for services."""
+    """Report a name that is not a DNS label; ``letter_first``: DNS-1035, as for services."""
     if len(name) > MAX_NAME:
         out.error(loc, f"is {len(name)} characters long; a name may have {MAX_NAME}")
         return False

@@ -61,26 +61,26 @@ def _is_resources(value: object) -> bool:
 
 # By the name of the argument: the field of ``StepOverrides``, what is right, what it is called, and an example.
 _CHANGES: Final[Mapping[str, tuple[str, Callable[[object], bool], str, str]]] = {
-    "workers": ("workers", _is_count, "number of workers", "write 4"),
-    "ps": ("ps", _is_count, "number of parameter servers", "write 1"),
-    "queue_name": ("queue", _is_name, "name of a queue", 'write "spot"'),
-    "priority_class": ("priority_class", _is_name, "name of a priority class", 'write "low"'),
-    "image": ("image", _is_name, "image", 'write "registry/image:tag"'),
-    "node_selector": ("node_selector", _is_selector, "selection of nodes", 'write {"pool": "spot"}'),
-    "tolerations": ("tolerations", _is_tolerations, "list of tolerations", 'write [{"key": "spot"}]'),
-    "resources": ("resources", _is_resources, "list of resources", 'write {"nvidia.com/gpu": 4}'),
+    "workers": ("workers", _is_count, "a number of workers", "write 4"),
+    "ps": ("ps", _is_count, "a number of parameter servers", "write 1"),
+    "queue_name": ("queue", _is_name, "the name of a queue", 'write "spot"'),
+    "priority_class": ("priority_class", _is_name, "the name of a priority class", 'write "low"'),
+    "image": ("image", _is_name, "an image", 'write "registry/image:tag"'),
+    "node_selector": ("node_selector", _is_selector, "a selection of nodes", 'write {"pool": "spot"}'),
+    "tolerations": ("tolerations", _is_tolerations, "a list of tolerations", 'write [{"key": "spot"}]'),
+    "resources": ("resources", _is_resources, "a list of resources", 'write {"nvidia.com/gpu": 4}'),
 }
 
 
 def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Open = lambda _: False) -> None:
-    """Errors for what is no list of fallbacks. ``open_``: whether a value is only known later (a template)."""
+    """Errors for what is not a list of fallbacks. ``open_``: whether a value is only known later (a template)."""
     if open_(given):
         return
     if not isinstance(given, list | tuple) or not given:
         what = (
             "the list is empty"
             if isinstance(given, list | tuple)
-            else f"{describe_value(given)} is no list of fallbacks"
+            else f"{describe_value(given)} is not a list of fallbacks"
         )
         out.error(path, what, _EXAMPLE)
         return
@@ -97,7 +97,7 @@ def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Op
             if key not in _CHANGES:
                 out.error(place, "is nothing that a fallback changes", suggestion(str(key), _CHANGES))
             elif not open_(value) and not _CHANGES[key][1](value):
-                out.error(place, f"{describe_value(value)} is no {_CHANGES[key][2]}", _CHANGES[key][3])
+                out.error(place, f"{describe_value(value)} is not {_CHANGES[key][2]}", _CHANGES[key][3])
 
 
 def policy_annotations(
@@ -139,7 +139,7 @@ def policy_annotations(
     waits = duration_text(admission_timeout)
     later = open_(admission_timeout) or (isinstance(admission_timeout, str) and "{{" in admission_timeout)
     if admission_timeout is not None and waits is None and not later:
-        what = f"{describe_value(admission_timeout)} is no duration"
+        what = f"{describe_value(admission_timeout)} is not a duration"
         out.error((spelling("admission_timeout"),), what, "such as 90s, 10m or 1h30m")
     if (fallback is not None or has_fallbacks) and admission_timeout is not None:
         found[names.ADMISSION_TIMEOUT] = waits or str(admission_timeout)

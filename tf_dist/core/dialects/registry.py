@@ -131,11 +131,11 @@ def _forerunner_spec(spec: Document) -> Document:
 
 
 def _with_bounds(document: Document) -> dict[str, Any]:
-    """The document with DRAGON's bounds of workers as annotations; what is no number stays, and is reported there."""
+    """The document with DRAGON's bounds of workers as annotations. What is not a number stays and is reported."""
     spec = document["spec"]
     found = {key: spec[key] for key in _BOUNDS if type(spec.get(key)) is int and spec[key] >= 0}
     kept = {key: value for key, value in spec.items() if key not in found}
-    notes = {_BOUNDS[key]: str(value) for key, value in found.items() if value}  # 0 is no bound
+    notes = {_BOUNDS[key]: str(value) for key, value in found.items() if value}  # 0 is not a bound
     metadata = mapping(document.get("metadata"))
     annotations = {**notes, **mapping(metadata.get("annotations"))}
     if annotations:

@@ -132,7 +132,7 @@ def build(job: VolcanoJob) -> Job:
         run_policy=RunPolicy(
             resume_keeps_succeeded=True,
             clean_pods=CleanPodPolicy.RUNNING,
-            # Volcano counts attempts: the first is no restart.
+            # Volcano counts attempts: the first is not a restart.
             max_restarts=(spec.max_retry or DEFAULT_MAX_RETRY) - 1,
             container_restarts_count=False,
             failures_count_together=True,

@@ -118,7 +118,7 @@ def _check_event(name: str, policy: Policy, loc: FieldPath, out: FieldErrors) ->
 def _check_timeout(timeout: str, loc: FieldPath, out: FieldErrors) -> None:
     if parse_go_duration(timeout) is None:
         hint = f"write {timeout}s" if timeout.isdecimal() else "such as 90s, 10m or 1h30m"
-        out.error(loc, f"{timeout!r} is no duration", hint)
+        out.error(loc, f"{timeout!r} is not a duration", hint)
 
 
 def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -> None:

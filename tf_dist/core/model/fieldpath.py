@@ -204,7 +204,7 @@ class PackedJson(_Deferred):
         return content
 
     def pack(self) -> None:
-        """Keep it as text until it is read; what is no JSON stays as it is."""
+        """Keep it as text until it is read; what is not JSON stays as it is."""
         content = self._content
         if content is not None:
             with suppress(TypeError, ValueError, RecursionError):  # this is called as another document is read

@@ -175,7 +175,7 @@ _kept_replica_ids: Final = lru_cache(maxsize=256)(_replica_ids)  # a pass over a
 def stored_index(written: str) -> int:
     """The number of a replica; ValueError."""
     if not (written.isascii() and written.isdecimal() and len(written) <= _DIGITS) or int(written) >= MAX_REPLICAS:
-        raise ValueError(f"{written[:_DIGITS]!r} is no index of a replica")
+        raise ValueError(f"{written[:_DIGITS]!r} is not an index of a replica")
     return int(written)
 
 

@@ -278,7 +278,7 @@ def owner_key(stored: Document) -> str:
 def orphan_key(stored: Document) -> str:
     """A key for what is left of a job and has no controller any more, as ``--cascade=orphan`` leaves it; "" for others.
 
-    It is no ``owned_by_key``: the label may name a job that exists.
+    It is not an ``owned_by_key``: the label may name a job that exists.
     """
     metadata = stored["metadata"]
     uid = (metadata.get("labels") or {}).get(JOB_UID)

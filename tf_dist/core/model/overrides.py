@@ -85,7 +85,7 @@ _EXAMPLES: Final = {
     "--set-string": "metadata.labels.team=42",
 }
 _ALIKE: Final = 0.8
-_MOST_ADDED: Final = 2  # `initContainers` is no slip of `containers`
+_MOST_ADDED: Final = 2  # `initContainers` is not a slip of `containers`
 _MOST_SHOWN: Final = 60
 _BREAKS: Final = "\u2028\u2029"
 _WAYS: Final = "--set-json PATH=JSON takes lists and mappings, --set-string PATH=TEXT any text as it is"
@@ -143,7 +143,7 @@ def named_overrides(values: Mapping[Any, Any], argument: str = "overrides") -> t
     for path, value in values.items():
         if not isinstance(path, str):
             hint = 'write {"spec.tfReplicaSpecs.Worker.replicas": 4}'
-            problems.append(Problem(f"{argument}[{path!r}]", f"{path!r} is no path", hint))
+            problems.append(Problem(f"{argument}[{path!r}]", f"{path!r} is not a path", hint))
             continue
         try:
             found.append(Override(parse_field_path(path), value))
@@ -163,7 +163,7 @@ def _scalar(text: str) -> Any:
     try:
         events = list(yaml.parse(text))
     except yaml.YAMLError as error:
-        raise _Structure(f"{shorten_text(text)} is no value: {' '.join(str(error).split())}") from None
+        raise _Structure(f"{shorten_text(text)} is not a value: {' '.join(str(error).split())}") from None
     match events:
         case [_, yaml.DocumentStartEvent(explicit=False), yaml.ScalarEvent() as only, yaml.DocumentEndEvent(), _]:
             plain = not only.style and only.value == text.strip()

@@ -78,7 +78,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def seconds_of(given: Any) -> Any:
-    """Seconds of what people write as an argument: ``90``, ``90s``, ``1h30m``, ``2d`` or a number; what is no time
+    """Seconds of what people write as an argument: ``90``, ``90s``, ``1h30m``, ``2d`` or a number; what is not a time
     stays as it is.
     """
     if not isinstance(given, str) or not _ARGUMENT.fullmatch(given.strip()):
@@ -88,7 +88,7 @@ def seconds_of(given: Any) -> Any:
 
 
 def duration_text(given: object) -> str | None:
-    """A time of ``seconds_of`` as our annotations say it, which ``parse_duration`` reads; None for what is no time."""
+    """A time of ``seconds_of`` in the form of annotations, which ``parse_duration`` reads; None if it is not a time."""
     if isinstance(given, str) and parse_duration(given) is not None:
         return given
     seconds = seconds_of(given)

@@ -78,7 +78,7 @@ class JobInput:
         try:
             re.compile(self.pattern)
         except re.error as error:
-            yield Problem(here, f"{self.pattern!r} is no regular expression: {error}")
+            yield Problem(here, f"{self.pattern!r} is not a regular expression: {error}")
 
     def document(self) -> dict[str, Any]:
         """The declaration as JSON has it; ``read_inputs`` reads it back."""
@@ -127,13 +127,13 @@ def _string(text: str) -> str:
 
 def _integer(text: str) -> int:
     if not _WHOLE.fullmatch(text):
-        raise ValueError("is no whole number: write 4000")
+        raise ValueError("is not a whole number: write 4000")
     return int(text)
 
 
 def _number(text: str) -> float:
     if not _NUMBER.fullmatch(text) or math.isinf(float(text)):
-        raise ValueError("is no number: write 0.05")
+        raise ValueError("is not a number: write 0.05")
     return float(text)
 
 
@@ -171,7 +171,7 @@ _EXAMPLE: Final = 'write {"name": "steps", "path": "spec.…args[1]", "type": "i
 
 def _mistakes(content: Any) -> Iterator[Problem]:
     if not isinstance(content, Mapping):
-        yield Problem("input", f"{shorten_text(str(content))} is no declaration", _EXAMPLE)
+        yield Problem("input", f"{shorten_text(str(content))} is not a declaration", _EXAMPLE)
         return
     name = content.get("name")
     here = f"input {shorten_text(name)[1:-1]}" if isinstance(name, str) else "input"

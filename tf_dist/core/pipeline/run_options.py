@@ -75,7 +75,7 @@ def _name(name: str, value: object, example: str, later: Later) -> Iterator[Prob
     if not isinstance(value, str):
         yield from _text(name, value, example, later)
     elif value and not is_dns_label(value):
-        yield Problem(name, f"{shown_value(value)} is no name", NAME_HINT)
+        yield Problem(name, f"{shown_value(value)} is not a name", NAME_HINT)
 
 
 def _words(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -137,7 +137,7 @@ def _labels(name: str, value: object, example: str, later: Later) -> Iterator[Pr
     for key, one in value.items() if isinstance(value, Mapping) else ():
         if isinstance(one, str) and not later(one) and not is_label_value(one):
             hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
-            yield Problem(f"{name}[{key!r}]", f"{shown_value(one)} is no value that a label can have", hint)
+            yield Problem(f"{name}[{key!r}]", f"{shown_value(one)} is not a value that a label can have", hint)
 
 
 def _annotations(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -149,7 +149,7 @@ def _key_problems(name: str, value: object, holder: str, judged: Callable[[str],
     for key in value if isinstance(value, Mapping) else ():
         if isinstance(key, str) and not is_label_key(judged(key)):
             hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
-            yield Problem(f"{name}[{key!r}]", f"is no key that {holder} can have", hint)
+            yield Problem(f"{name}[{key!r}]", f"is not a key that {holder} can have", hint)
 
 
 def _environment(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -511,7 +511,7 @@ def choice_problems(path: str, value: object, known: Collection[str]) -> Iterato
 def job_name_problems(value: object, later: Later = is_template) -> Iterator[Problem]:
     """What is wrong with the name of a job that is there."""
     if not later(value) and not (isinstance(value, str) and _JOB_NAME.fullmatch(value)):
-        yield Problem("job_name", f"{shown_value(value)} is no job", "write NAME, tfjob/NAME or vcjob/NAME")
+        yield Problem("job_name", f"{shown_value(value)} is not a job", "write NAME, tfjob/NAME or vcjob/NAME")
 
 
 def shown_value(value: object) -> str:

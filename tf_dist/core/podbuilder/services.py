@@ -138,7 +138,7 @@ def _ports(job: Job, spec: ReplicaSpec) -> list[Body]:
 
 
 def budget_names(job: Job) -> tuple[str, ...]:
-    """The name of the job's PodDisruptionBudget, if it has one: a single pod is no gang."""
+    """The name of the job's PodDisruptionBudget, if it has one: a single pod is not a gang."""
     return (f"tf-job-pdb-{job.key.name}",) if job.disruption_budget and len(job.replicas) > 1 else ()
 
 

@@ -180,7 +180,7 @@ def _digest(said: str) -> str:
 def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
     """The job that was accepted last; None where there was none, or it was not kept, or can be read no more.
 
-    Commands are no part of a spec: a job is suspended even if the rest of the edit cannot be read.
+    Commands are not part of a spec: a job is suspended even if the rest of the edit cannot be read.
     """
     if accepted is None or not accepted.document:
         return None

@@ -66,7 +66,7 @@ def overdue_pods(s: ReconcileContext) -> tuple[PodView, ...]:
 def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     """The replicas that wait for a node, or for an old pod that does not stop.
 
-    A back-off, a dependency and a running grace period are no reasons to be requeued. Where a gang has never been
+    A back-off, a dependency and a running grace period are not reasons to be requeued. Where a gang has never been
     complete, ``requeue_unplaced`` covers the replicas that wait for a node.
     """
     if _runs_without(s):

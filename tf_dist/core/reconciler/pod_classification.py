@@ -17,7 +17,7 @@ class PodEvent:
     """An event of the policy table: what, to which task and replica, how it ended, since when.
 
     ``handled``: the kubelet has restarted the container already, so a restart needs nothing more. ``disruption``: what
-    took the pod away; then it is no failure, and is not charged as one.
+    took the pod away; then it is not a failure, and is not charged as one.
     """
 
     event: Event
@@ -58,7 +58,7 @@ def classify_pods(
 
 
 def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
-    """Whether the replica has succeeded. Exit code 0 of a pod that is being deleted is no success."""
+    """Whether the replica has succeeded. Exit code 0 of a pod that is being deleted is not a success."""
     if pod.deleting:
         return False
     if pod.phase is PodPhase.SUCCEEDED:
@@ -90,7 +90,7 @@ def _count(
         tally[6] += pod.restarts
         if replica in succeeded:
             continue
-        # A pod that is being deleted ends with a signal: that is no failure of the replica.
+        # A pod that is being deleted ends with a signal: that is not a failure of the replica.
         if pod.deleting:
             tally[5] += 1
         elif pod.phase is PodPhase.FAILED:

@@ -1,6 +1,6 @@
 """Transitions of an admitted gang: it is resized or requeued.
 
-Resized: the replicas with the highest indexes go first, and that is no failure. Where the others cannot go on with
+Resized: the replicas with the highest indexes go first, and that is not a failure. Where the others cannot go on with
 another number of replicas (``resize_restarts``), all start again, which is not charged to the budget.
 
 Requeued: all pods are stale and are deleted, and the job waits to be admitted again. That costs no restart; replicas

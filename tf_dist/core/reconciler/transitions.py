@@ -422,7 +422,7 @@ def _existing(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> frozenset[R
 def _record(s: ReconcileContext) -> Status:
     """The status with what is observed now, so that a pod which is missing later is known to be missing."""
     status, facts = s.status, s.facts
-    # A pod that was being deleted when it was first observed (scaled away, and wanted again) is no disruption.
+    # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
     live = status.phase in LIVE
     remembered = updated(
@@ -453,7 +453,7 @@ def _admission(s: ReconcileContext) -> Admission | None:
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
     """The counts of a job that is over: how many failed, even when their pods are gone.
 
-    How often a container that is kept is still restarted is no news of the job.
+    How often a container that is kept is still restarted is not news of the job.
     """
     return {
         type_: replace(counts, failed=max(counts.failed, was.failed), restarts=was.restarts)

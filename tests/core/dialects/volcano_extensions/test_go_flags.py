@@ -38,15 +38,15 @@ def test_all_is_read(arguments: list[str], values: dict[str, str]):
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        (["prot=22"], "is no flag"),
+        (["prot=22"], "is not a flag"),
         (["--prot=22"], "is not known"),
-        (["-"], "is no flag"),
-        (["---port=22"], "is no flag"),
-        (["--=22"], "is no flag"),
+        (["-"], "is not a flag"),
+        (["---port=22"], "is not a flag"),
+        (["--=22"], "is not a flag"),
         (["--help"], "is not known"),
         (["--"], "ends the flags"),
         (["--quiet=yes"], "must be true or false, not 'yes'"),
-        (["--quiet", "true"], "is no flag"),
+        (["--quiet", "true"], "is not a flag"),
     ],
 )
 def test_reading_stops_at_what_cannot_be_read_and_what_was_read_holds(bad: list[str], problem: str):

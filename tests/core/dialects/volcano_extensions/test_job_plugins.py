@@ -27,7 +27,7 @@ def with_plugins(**plugins: list[str] | None) -> Doc:
         ({"svc": ["--disable-network-policy=true"]}, Plugins(svc=True, network_policy=False)),
         ({"svc": ["--disable-network-policy=F"]}, Plugins(svc=True)),
         ({"svc": ["--inject-hosts-env=0"]}, Plugins(svc=True, hosts_env=False)),
-        # "true" is no flag, and ends the reading: the network policy stays.
+        # "true" is not a flag, and ends the reading: the network policy stays.
         ({"svc": ["--publish-not-ready-addresses", "true", "--disable-network-policy"]}, {"publish_not_ready": True}),
         ({"svc": ["--disable-network-policy", "--nothing", "--inject-hosts-env=false"]}, {"network_policy": False}),
         ({"ssh": []}, Plugins(ssh=SSHPlugin())),
@@ -53,7 +53,7 @@ def test_arguments(plugins: Any, expected: Plugins | dict[str, bool]):
     ("arguments", "message", "hint"),
     [
         (["--prot=1", "--ps=ps"], "--prot=1 is not known: it is not used, nor --ps=ps", "did you mean --port?"),
-        (["port=1"], "port=1 is no flag: it is not used", ""),
+        (["port=1"], "port=1 is not a flag: it is not used", ""),
         (["--worker=wroker"], "names the task 'wroker', which the job does not have", "did you mean worker?"),
     ],
 )

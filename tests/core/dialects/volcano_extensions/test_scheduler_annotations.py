@@ -51,7 +51,7 @@ def test_the_waiting_time_is_the_patience(annotations: dict[str, str], seconds: 
 @pytest.mark.parametrize("said", ["soon", "0s", "90", "-5m"])
 def test_a_waiting_time_that_cannot_be_read_is_told(said: str):
     (found,) = warnings(annotated(**{SLA: said}))
-    assert (found.path, "is no waiting time" in found.message) == (f'metadata.annotations["{SLA}"]', True)
+    assert (found.path, "is not a waiting time" in found.message) == (f'metadata.annotations["{SLA}"]', True)
 
 
 @pytest.mark.parametrize(

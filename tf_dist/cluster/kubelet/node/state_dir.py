@@ -72,7 +72,7 @@ def ownership_problem(path: Path) -> str:
     except FileNotFoundError:
         return "is a symbolic link to nothing" if path.is_symlink() else ""
     if not stat.S_ISDIR(info.st_mode):
-        return "is no folder"
+        return "is not a folder"
     return "" if info.st_uid == os.geteuid() else "belongs to another user"
 
 

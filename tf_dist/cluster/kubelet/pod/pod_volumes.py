@@ -149,7 +149,7 @@ def _from_object(kind: str, source: Object, name: str, mode: int, around: PlanCo
 def _key(kind: str, name: str, key: str) -> str:
     """A key as a file's name."""
     if "/" in key:
-        raise config_error(f"key {key!r} of {kind} {name} is no name of a file", "name a path for it under items")
+        raise config_error(f"key {key!r} of {kind} {name} is not the name of a file", "name a path for it under items")
     return check_relative_path(key, f"key of {kind} {name}:")
 
 
@@ -268,7 +268,7 @@ def _host_path(name: str, volume: HostPathVolume) -> Path:
         what = volume.kind or "path"
         raise PodStartError(
             "ContainerCreating",
-            f"MountVolume.SetUp failed for volume {name}: hostPath {path} is no {what} of this machine",
+            f"MountVolume.SetUp failed for volume {name}: hostPath {path} is not a {what} on this machine",
         )
     return path
 
@@ -338,6 +338,6 @@ def tmpdir_env(folder: Path) -> dict[str, str]:
 
 
 def recreate_tmpdir(folder: Path) -> None:
-    """Make the folder, without what an earlier run has left. What cannot be removed is no reason not to start."""
+    """Make the folder, without what an earlier run has left. What cannot be removed is not a reason not to start."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)

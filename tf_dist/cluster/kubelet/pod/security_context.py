@@ -28,7 +28,7 @@ def check_names(pod: Object) -> None:
     """PodStartError for an invalid name: names become folders, files and lines of /etc/hosts."""
     for what, name, pattern in _pod_names(pod):
         if not isinstance(name, str) or len(name) > 253 or not pattern.fullmatch(name):
-            raise config_error(f"{what} {name!r} is no name", "use lower case letters, digits and dashes")
+            raise config_error(f"{what} {name!r} is not a name", "use lower case letters, digits and dashes")
 
 
 def _pod_names(pod: Object) -> Iterator[tuple[str, object, re.Pattern[str]]]:
@@ -61,7 +61,7 @@ def check_relative_path(path: str, what: str) -> str:
 def check_absolute_path(path: str, what: str) -> str:
     """A path from the root, without steps back; PodStartError."""
     if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-        raise config_error(f"{what} {path!r} is no absolute path without '..'", "begin it with /")
+        raise config_error(f"{what} {path!r} is not an absolute path without '..'", "begin it with /")
     return path
 
 
@@ -186,7 +186,7 @@ def _id(context: Mapping[str, Any], field: str) -> int | None:
 
 def _whole(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_ID:
-        raise _refused(f"{field} {value!r}", "it is no user or group", "write a whole number")
+        raise _refused(f"{field} {value!r}", "it is not a user or group", "write a whole number")
     return value
 
 

@@ -57,14 +57,14 @@ def parse_go_int(text: str) -> int | None:
 def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> ParsedFlags:
     """The flags among ``arguments``: ``--port=22``, ``-port=22``, ``--port 22``; a lone boolean flag is true.
 
-    The first argument that is no flag, and ``--``, end the reading.
+    The first argument that is not a flag, and ``--``, end the reading.
     """
     values: dict[str, str] = {}
     waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         if len(argument) < 2 or not argument.startswith("-"):
-            return ParsedFlags(values, argument, "is no flag", unread=tuple(waiting))
+            return ParsedFlags(values, argument, "is not a flag", unread=tuple(waiting))
         if argument == "--":
             return (
                 ParsedFlags(values, argument, "ends the flags", unread=tuple(waiting))
@@ -73,7 +73,7 @@ def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> P
             )
         match = _FLAG.fullmatch(argument)
         if match is None:
-            return ParsedFlags(values, argument, "is no flag", unread=tuple(waiting))
+            return ParsedFlags(values, argument, "is not a flag", unread=tuple(waiting))
         name, value = match[1], match[2]
         if name not in kinds:
             return ParsedFlags(values, argument, "is not known", name, tuple(waiting))

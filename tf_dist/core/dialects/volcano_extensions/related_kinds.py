@@ -75,7 +75,7 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("", "List"): ("a List holds several objects", "write its items as documents, separated by ---"),
     ("", "Pod"): ("a Pod is made for each replica of a job", "make its spec the template of a TFJob with one Worker"),
     ("batch", "Job"): (
-        "a Job of Kubernetes has no tasks, and its pods are no gang",
+        "a Job of Kubernetes has no tasks, and its pods are not a gang",
         "leave it to Kubernetes; or make its template a task of a Job of batch.volcano.sh/v1alpha1",
     ),
     ("jobset.x-k8s.io", "JobSet"): (

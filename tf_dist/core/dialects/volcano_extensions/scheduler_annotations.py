@@ -108,7 +108,7 @@ def check_annotations(
     for key in SLA:
         seconds = parse_go_duration(annotations.get(key, "1s"))
         if seconds is None or seconds <= 0:
-            message = f"{annotations[key][:40]!r} is no waiting time, and is not used"
+            message = f"{annotations[key][:40]!r} is not a waiting time, and is not used"
             out.warn((*loc, key), message, "such as 90s, 10m or 1h30m")
     if AFFINITY in annotations and not preferred_topology(annotations, tasks):
         groups = _groups(annotations[AFFINITY])

@@ -136,8 +136,8 @@ def pod_priorities(job: Job, classes: Mapping[str, PriorityClass]) -> dict[str, 
 def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityClass]) -> int:
     """The priority of a pod among those of its gang, as Volcano's scheduler has it (``NewTaskInfo``, ``priority``).
 
-    The annotation ``volcano.sh/task-priority`` stands before the pod's own priority; one that is no number of 32 bits
-    is passed over.
+    The annotation ``volcano.sh/task-priority`` comes before the pod's own priority. It is ignored unless it is a number
+    of 32 bits.
     """
     annotations = mapping(mapping(spec.template.get("metadata")).get("annotations"))
     with suppress(ValueError):

@@ -74,13 +74,13 @@ def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
 def _check_key(key: object, loc: FieldPath, out: FieldErrors) -> None:
     if isinstance(key, str) and not is_label_key(key):
         hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with or without a DNS name and / before it"
-        out.error(loc, f"{key!r} is no key that a label can have", hint)
+        out.error(loc, f"{key!r} is not a key that a label can have", hint)
 
 
 def _check_value(value: object, loc: FieldPath, out: FieldErrors) -> None:
     if isinstance(value, str) and not is_label_value(value):
         hint = "up to 63 of a-z, A-Z, 0-9, '-', '_' and '.', with a letter or digit at both ends"
-        out.error(loc, f"{value!r} is no value that a label can have", hint)
+        out.error(loc, f"{value!r} is not a value that a label can have", hint)
 
 
 API_VERSION: Final = "tf-dist.dev/v1alpha1"
@@ -224,7 +224,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
     elif spec.parent and strict:
         check_label(spec.parent, ("spec", "parent"), out)
     if spec.recovery_timeout is not None and parse_duration(spec.recovery_timeout) is None:
-        message = f"{describe_value(spec.recovery_timeout)} is no duration"
+        message = f"{describe_value(spec.recovery_timeout)} is not a duration"
         out.error(("spec", "recoveryTimeout"), message, "such as 90s, 10m or 1h30m")
     for resource, quota in quotas.items():  # limits that change nothing
         loc = ("spec", "quotas", resource)
@@ -239,7 +239,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
 
 
 def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[str, Quota]]:
-    """The quotas that can be read; what cannot is noted. (What is no mapping the shape has noted.)"""
+    """The quotas that can be read; what cannot is noted. (What is not a mapping the shape has noted.)"""
     for resource, entry in mapping(found).items():
         loc: FieldPath = ("spec", "quotas", resource)
         if not isinstance(resource, str) or not isinstance(entry, Mapping):
@@ -261,7 +261,9 @@ def _amount(entry: Mapping[str, Any], key: str, loc: FieldPath, out: FieldErrors
     try:
         amount = parse_quantity(found)
     except ValueError:
-        out.error((*loc, key), f"is no amount: {describe_value(found)}", "write a number and a suffix: 4, 500m, 64Gi")
+        out.error(
+            (*loc, key), f"is not an amount: {describe_value(found)}", "write a number and a suffix: 4, 500m, 64Gi"
+        )
         return None
     if amount < 0:
         out.error((*loc, key), f"must not be negative: {found}")
@@ -276,7 +278,7 @@ def _check_resource(resource: str, out: FieldErrors) -> None:
         return
     meant = _DEVICES.get(short.casefold(), short if short != resource else "")
     hint = f"did you mean {meant}?" if meant else suggestion(resource, (*_NATIVE, "nvidia.com/gpu"))
-    message = "is no resource that a pod can request: devices have a domain, as in nvidia.com/gpu"
+    message = "is not a resource that a pod can request: devices have a domain, as in nvidia.com/gpu"
     out.error(("spec", "quotas", resource), message, hint)
 
 

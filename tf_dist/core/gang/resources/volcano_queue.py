@@ -142,7 +142,7 @@ def _read(document: Document, place: tuple[str, ...], out: FieldErrors) -> Itera
             amount = parse_quantity(said)
         except ValueError:
             hint = "write a number and a suffix: 4, 500m, 64Gi"
-            out.error((*place, str(resource)), f"is no amount: {describe_value(said)}", hint)
+            out.error((*place, str(resource)), f"is not an amount: {describe_value(said)}", hint)
             continue
         if amount < 0:
             out.error((*place, str(resource)), f"must not be negative: {said}", "write 0 or more")
