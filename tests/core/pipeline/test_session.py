@@ -101,7 +101,7 @@ def test_every_end_has_its_cause(
 
 
 def test_a_spec_that_no_controller_accepts_ends_tasks_and_steps() -> None:
-    refused = seen(Status(refused=RefusedSpec(generation=1, digest="x", message="unknown key")), created=NOW - 60)
+    refused = seen(Status(refused_spec=RefusedSpec(generation=1, digest="x", message="unknown key")), created=NOW - 60)
     for policy in (task_policy(), step()):
         end = decide_end(policy, refused)
         assert end is not None
