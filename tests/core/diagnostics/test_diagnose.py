@@ -55,6 +55,12 @@ def test_how_a_replica_ended_says_what_to_do(
     assert (over.category, over.resolution) == (found.category, found.resolution)
 
 
+def test_pod_that_never_ran_is_described_once() -> None:
+    status = {"phase": "Failed", "reason": "ErrImageNeverPull", "message": "not there"}
+    found = first(live(), pod(v1_job(), "worker-0", status))
+    assert (found.summary, found.detail) == ("worker-0 cannot start: ErrImageNeverPull: not there", "")
+
+
 @pytest.mark.parametrize(
     ("reason", "category"),
     [

@@ -216,8 +216,12 @@ def _end(status: Status, logs: Logs) -> Diagnosis:
             advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or take it out"
         elif failure.event == Reason.REPLICA_SUCCEEDED:
             advice = Reason.REPLICA_SUCCEEDED.row.advice
-    detail = log_evidence(said) if exit_ is not None and not exit_.never_runs else ""  # else the summary has it
-    return Diagnosis(Level.ERROR, category, status.message, detail, advice)
+    return Diagnosis(Level.ERROR, category, status.message, _evidence(exit_, said), advice)
+
+
+def _evidence(exit_: Exit | None, said: Sequence[str]) -> str:
+    """The end of the log; the summary has the message of a pod that never ran."""
+    return "" if exit_ is not None and exit_.never_runs else log_evidence(said)
 
 
 _START_FAILED: Final = frozenset({126, 127})
@@ -308,7 +312,7 @@ def _of_pod(pod: PodView, now: float, logs: Logs) -> Iterator[Diagnosis]:
     if pod.phase is PodPhase.FAILED:
         said = _said(pod.exit, who, logs)
         category, advice = _of_exit(pod.exit, said)
-        yield Diagnosis(Level.ERROR, category, f"{who} {exit_text(pod.exit)}", log_evidence(said), advice)
+        yield Diagnosis(Level.ERROR, category, f"{who} {exit_text(pod.exit)}", _evidence(pod.exit, said), advice)
     elif pod.unschedulable:
         advice = "the cluster's scheduler finds no node: see resources, node selector, affinity, taints, cordoned nodes"
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
