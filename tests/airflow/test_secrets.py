@@ -23,6 +23,7 @@ from tf_dist.airflow import JobFailed, SuspendTFJobOperator, TFJobOperator, TFJo
 from tf_dist.airflow.jobs.lineage import job_lineage
 from tf_dist.airflow.masking import masked, sealed, secrets_in, unsealed
 from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferred
+from tf_dist.errors import TFDistError
 
 masker = pytest.importorskip("airflow.sdk._shared.secrets_masker", reason="another Airflow keeps its masker elsewhere")
 
@@ -112,6 +113,20 @@ def test_shows_no_secret_when_template_gives_no_job_name(site: Site, instance: I
         operator = kind(task_id="act", job_name="{{ conn.db.password }}", config_file=site.kubeconfig)
     context, _ = rendered(operator, instance)
     with pytest.raises(AirflowFailException, match="job_name: ") as caught:
+        operator.execute(context)
+    assert shown(str(caught.value)) == []
+
+
+@pytest.mark.parametrize("kind", [TFJobOperator, SuspendTFJobOperator, TFJobSensor])
+@pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+def test_shows_no_secret_when_connection_is_wrong(site: Site, instance: Instance, kind: Any, deferrable: bool) -> None:
+    given: dict[str, Any] = {"job": document()} if kind is TFJobOperator else {"job_name": "a"}
+    if kind is not SuspendTFJobOperator:
+        given["deferrable"] = deferrable
+    with DAG("secrets"):
+        operator = kind(task_id="act", config_file="/{{ var.value.db_password }}/kubeconfig", **given)
+    context, _ = rendered(operator, instance)
+    with pytest.raises(TFDistError, match="kubeconfig") as caught:
         operator.execute(context)
     assert shown(str(caught.value)) == []
 

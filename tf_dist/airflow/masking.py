@@ -10,12 +10,15 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from airflow.providers.common.compat.sdk import redact
 from cryptography.fernet import Fernet, InvalidToken
+
+from tf_dist.airflow.version_compat import AirflowException
+from tf_dist.errors import TFDistError
 
 _STARS: Final = re.compile(r"(?:\*\*\*)+")
 _LOG: Final = logging.getLogger(__name__)
@@ -31,6 +34,16 @@ def masked(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(map(masked, value))
     return value
+
+
+@contextmanager
+def masked_errors() -> Iterator[None]:
+    """Mask the errors that leave a task. Airflow masks its log; callbacks and notifiers get the error itself."""
+    try:
+        yield
+    except (TFDistError, AirflowException) as error:
+        error.args = masked(error.args)
+        raise
 
 
 def secrets_in(documents: Iterable[Any]) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.airflow.masking import masked
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
@@ -144,7 +143,7 @@ def payload_error(event: Event) -> TFDistError | None:
 def failure(job: str, message: str, hint: str, outcome: Outcome | None, *, decided: bool) -> TFDistError:
     """The error of a job that did not reach its goal: one text in a worker, after a trigger, and of a sensor."""
     text = f"{job}: {exception_first(message)}"
-    text = masked(f"{text} ({hint})" if hint else text)
+    text = f"{text} ({hint})" if hint else text
     if outcome is None or outcome.kind is OutcomeKind.UNKNOWN:
         return Unavailable(text, hint=hint)
     return outcome_error(outcome, text, hint=hint, decided=decided)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.masking import masked
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION, OPTIONS, attribute_problems, comes_later
 from tf_dist.airflow.templates import TEXTS, TextTemplates
 from tf_dist.airflow.version_compat import AirflowFailException
@@ -60,7 +59,7 @@ class NamedJobTask(TextTemplates):
     def refuse_problems(self) -> None:
         """AirflowFailException if templates made the arguments wrong: no other try can succeed."""
         if problems := [*self._problems()]:
-            raise AirflowFailException(masked(str(InvalidJob(problems))))
+            raise AirflowFailException(str(InvalidJob(problems)))
 
     def hook(self) -> TFJobHook:
         """The hook of the cluster that the arguments name; close it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
 from tf_dist.airflow.jobs.named_job import NamedJobTask
-from tf_dist.airflow.masking import masked
+from tf_dist.airflow.masking import masked_errors
 from tf_dist.airflow.operators.tfjob import TFJobOperator
 from tf_dist.airflow.version_compat import AirflowFailException, AirflowSkipException
 from tf_dist.core.diagnostics.outcome import is_suspended
@@ -75,6 +75,7 @@ class _StoredJobOperator(NamedJobTask):
         self.if_missing = if_missing
         super().__init__(**kwargs)
 
+    @masked_errors()
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Do it. AirflowFailException for what no other try can do, either; ClusterError."""
         self.refuse_problems()
@@ -85,7 +86,7 @@ class _StoredJobOperator(NamedJobTask):
                 self.react(self.if_missing, error)
                 return None
             except InvalidJob as error:
-                raise AirflowFailException(masked(str(error))) from None
+                raise AirflowFailException(str(error)) from None
 
     def react(self, reaction: str, why: Exception) -> None:
         """Fail, skip the task, or go on, where there is nothing to do."""

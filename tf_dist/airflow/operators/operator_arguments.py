@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from tf_dist.airflow.callbacks import TFJobCallbacks
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.jobs.job_request import NO_CHANGES, JobRequest, is_document_text, job_request, job_type_problem
-from tf_dist.airflow.masking import masked
 from tf_dist.airflow.task_options import (
     ATTRIBUTES,
     DEFAULT_CONNECTION,
@@ -159,7 +158,7 @@ class BaseTFJobOperator(TextTemplates):
 
 def task_failure(error: InvalidJob) -> AirflowFailException:
     """What the task fails with: everything that is wrong, and where. No other try would help."""
-    return AirflowFailException(masked(f"the job cannot be run:\n{error}"))
+    return AirflowFailException(f"the job cannot be run:\n{error}")
 
 
 def operator_problems(operator: Any) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_dist.airflow.links import tfjob
-from tf_dist.airflow.masking import masked
+from tf_dist.airflow.masking import masked, masked_errors
 from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator, task_failure
 from tf_dist.airflow.task_options import OPTIONS
 from tf_dist.airflow.version_compat import TaskDeferralError, TaskDeferralTimeout, is_test_run
@@ -60,6 +60,7 @@ class TFJobOperator(BaseTFJobOperator):
 
     # What Airflow calls. What it takes to run a job is imported then, and not where DAGs are only read.
 
+    @masked_errors()
     def execute(self, context: Context) -> Any:
         """Create the job or take up the one there is, and wait for it; the result."""
         from tf_dist.airflow.operators.task_run import TaskRun
@@ -67,6 +68,7 @@ class TFJobOperator(BaseTFJobOperator):
         with TaskRun(self, context) as run:
             return run.execute()
 
+    @masked_errors()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Go on after the trigger: the event holds all there is to know."""
         from tf_dist.airflow.operators.task_run import TaskRun
@@ -74,6 +76,7 @@ class TFJobOperator(BaseTFJobOperator):
         with TaskRun(self, context) as run:
             return run.finish(run.job(), event)
 
+    @masked_errors()
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after a deferral; one that Airflow ended by itself has left the job alone."""
         from tf_dist.airflow.operators.task_run import TaskRun
@@ -98,6 +101,7 @@ class TFJobOperator(BaseTFJobOperator):
 
         return job_lineage(self.result)
 
+    @masked_errors()
     def dry_run(self) -> None:
         """Print what would be submitted, without a cluster; AirflowFailException says what is wrong with it."""
         import yaml

@@ -14,7 +14,7 @@ from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import job_summary
 from tf_dist.airflow.jobs.event_payload import failure, payload_error, payload_outcome
 from tf_dist.airflow.jobs.named_job import NamedJobTask
-from tf_dist.airflow.masking import masked
+from tf_dist.airflow.masking import masked, masked_errors
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.version_compat import AirflowSkipException, conf
 from tf_dist.client.stored_jobs import leader_problems, now
@@ -56,6 +56,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
         self._said = ""
         super().__init__(poke_interval=poke_interval, **kwargs)
 
+    @masked_errors()
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer."""
         self.refuse_problems()
@@ -83,6 +84,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
             timeout=timedelta(seconds=self.timeout),
         )
 
+    @masked_errors()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Go on after the trigger."""
         event = masked(event)
@@ -92,6 +94,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
                 raise error
         return dict(event.get("result") or {})
 
+    @masked_errors()
     def poke(self, context: Context) -> bool | PokeReturnValue:
         """Whether the job has come to what is waited for; the error, if it never can."""
         with closing(self.hook()) as hook:
