@@ -27,7 +27,7 @@ PATIENCE = 120.0
 
 def surroundings(folder: Path, scratch: str) -> dict[str, str]:
     """The environment of a program, without what may lead to another cluster or change the output."""
-    found = environment_without("TF_DIST", "NO_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE")
+    found = environment_without("TF_DIST", "NO_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE", "VIRTUAL_ENV")
     return found | {"HOME": str(folder), "TMPDIR": scratch, "TF_DIST_HOME": f"{scratch}/home"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 import yaml
@@ -71,6 +72,12 @@ def test_runs_executable_script_in_folder_that_is_named(project: Program) -> Non
     script.chmod(0o755)
     found = project("run", "project/start", "--code", ".", "--", "go")
     assert f"worker-0 | {project.folder} go\n" in found.stdout, found.stderr
+
+
+def test_warns_if_another_python_than_the_shells_runs_the_script(project: Program) -> None:
+    found = project("run", "project/My_train.py", VIRTUAL_ENV="/home/me/env")
+    assert f"Python of tf-dist, {sys.executable}, and not with that of /home/me/env" in found.stderr
+    assert project("run", "project/My_train.py", VIRTUAL_ENV=sys.prefix).stderr == ""
 
 
 def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -139,12 +141,27 @@ def run(
         settings = replace(settings, data_dir=Path(kept), keep_logs_dir=Path(kept) / "logs")
     with Signals() as signals:
         if settings is not None:
+            _warn_of_python(entry)
             result = run_here(request, settings, view, signals)
         elif connection is not None:
             output.announce_target(connection, request.namespace)
             result = run_on(request, connection, view, signals, keep=keep, choice=driver)
             kept = f"{connection.name}, namespace {request.namespace}" if keep else ""
     raise typer.Exit(_summarise(result, form, kept))
+
+
+def _warn_of_python(entry: LoadedJob) -> None:
+    """Say it if replicas run with another Python than the user's shell does, who installed packages there."""
+    from tf_dist.cli import output
+    from tf_dist.core.dialects.step_overrides import training_containers
+
+    active = os.environ.get("VIRTUAL_ENV", "")
+    if not active or os.path.realpath(active) == os.path.realpath(sys.prefix):
+        return
+    programs = {(one.get("command") or [""])[0] for _, _, one, _ in training_containers(entry.document)}
+    if programs & {"python", "python3"}:
+        what = f"replicas run with the Python of tf-dist, {sys.executable}, and not with that of {active}"
+        output.warning(what, "install tf-dist into that environment, or what the job imports beside tf-dist")
 
 
 def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) -> bool:
