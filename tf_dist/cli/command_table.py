@@ -66,14 +66,16 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "plan": ("tf-dist plan job.yaml", "tf-dist plan job.yaml -o yaml"),
     "run": (
         "tf-dist run train.py --workers 2 --ps 1 -- --epochs 3",
+        "tf-dist run train.py --env WANDB_API_KEY --context prod",
         "tf-dist run job.yaml",
         "tf-dist run job.yaml --node nvidia.com/gpu=2",
         "tf-dist run job.yaml --context prod --timeout 2h",
     ),
-    "init": ("tf-dist init train.py --workers 2 --ps 1",),
+    "init": ("tf-dist init train.py --workers 2 --ps 1 -- --epochs 3",),
     "convert": ("tf-dist convert job.yaml --to kubeflow.org/v1",),
     "submit": (
-        "tf-dist submit train.py --workers 4 --gpus 1 --context prod",
+        "tf-dist submit train.py --workers 2 -- --epochs 3",
+        "tf-dist submit job.yaml",
         "tf-dist submit job.yaml --context prod -n team-a",
     ),
     "get": ("tf-dist get", "tf-dist get my-job -o yaml", "tf-dist get -A -o wide"),

@@ -96,8 +96,7 @@ def _script_hint(error: Any, path: str, arguments: Sequence[str]) -> str:
     script = next((word for word in arguments if word.endswith(".py")), "")
     if not name or not script or error.ctx is None or all(one.name != "gpus" for one in error.ctx.command.params):
         return ""
-    near = next((f"did you mean {one}? " for one in error.possibilities or () if one.startswith(name)), "")
-    return f"{near}arguments of {script} come after --: {path} {script} -- {name} …"
+    return f"arguments of {script} come after --: {path} {script} -- {name} …"
 
 
 def _usage_text(error: Any) -> str:

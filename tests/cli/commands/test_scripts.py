@@ -117,7 +117,7 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
             "--env-file: wrong.env, line 3, is not",
             "NAME=VALUE",
         ),
-        (["run", "project/My_train.py", "--worker", "2"], "No such option: --worker", "did you mean --workers?"),
+        (["run", "project/My_train.py", "--worker", "2"], "Did you mean --workers?", "My_train.py -- --worker"),
         (["run", "project/plain.sh"], "FILE: project/plain.sh is not executable", "chmod +x project/plain.sh"),
         (["run", "project/no-line.sh"], "FILE: project/no-line.sh has no #! line", "#!/bin/sh"),
         (["run", "project/book.ipynb"], "FILE: project/book.ipynb is a notebook", "jupyter nbconvert --to script"),

@@ -32,8 +32,6 @@ def init(
 ) -> None:
     """Write the job of a script as a commented file, with the options of tf-dist run.
 
-    tf-dist init train.py --workers 2 --ps 1 -- --epochs 3
-
     The file is a TFJob v1, for tf-dist run and submit. Nothing is started. Variables of this shell and of files are not
     written: the commands in the file's first lines take them again.
     """

@@ -44,7 +44,7 @@ def submit(
 ) -> None:
     """Submit jobs, and what stands beside them in their files, to the cluster.
 
-    tf-dist submit train.py --workers 2 --ps 1 -- --epochs 3 makes a TFJob of a script, and its folder goes along.
+    A script becomes a TFJob whose replicas all run it, and its folder goes along.
 
     On the local cluster relative commands run in the folder of the file (annotation tf-dist.dev/workdir).
     """

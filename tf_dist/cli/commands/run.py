@@ -72,7 +72,7 @@ def run(
 ) -> None:
     """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
 
-    tf-dist run train.py --workers 2 --ps 1 -- --epochs 3 makes a TFJob of a script, and its folder goes along.
+    A script becomes a TFJob whose replicas all run it, and its folder goes along.
 
     On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, and deleted at
     the end. The controller that leads there runs it; where none does, this command leads the namespace until it ends.
