@@ -80,6 +80,12 @@ def test_patterns_of_the_repository_around_the_folder_count(tmp_path: Path) -> N
     assert packed_names(tmp_path / "repo" / "src") == ["a.log", "train.py"]
 
 
+def test_folder_that_its_repository_ignores_goes_along(tmp_path: Path) -> None:
+    write(tmp_path, **{".git/config": "", ".gitignore": "scratch/\n"})
+    write(tmp_path / "scratch", **{"train.py": "", "a.log": "", ".gitignore": "*.log\n", "sub/conda-meta/history": ""})
+    assert packed_names(tmp_path / "scratch") == [".gitignore", "train.py"]
+
+
 def test_links_inside_stay_links_and_others_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     write(folder, **{"pkg/train.py": "", "data/x": ""})
@@ -103,6 +109,9 @@ def test_refuses_folder_whose_program_stays_behind(tmp_path: Path) -> None:
     assert problem.hint == f"write !/pkg/run.py into {tmp_path}/.tfdistignore"
     write(tmp_path, **{".tfdistignore": "!/pkg/run.py"})
     assert pack_code(tmp_path, ["python", "./pkg/run.py"])
+    write(tmp_path, **{".tfdistignore": "pkg/\n"})
+    with pytest.raises(InvalidJob, match=r"write !/pkg/ into .*\.tfdistignore"):
+        pack_code(tmp_path, ["pkg/run.py"])
 
 
 def test_passes_over_sockets_and_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

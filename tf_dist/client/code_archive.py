@@ -26,8 +26,8 @@ _NEVER: Final = frozenset({
 })  # fmt: skip
 _SECRETS: Final = ("*.env", ".env.*", ".netrc", ".pypirc", ".ssh/", ".aws/", ".azure/", ".kube/", ".kaggle/")
 """Patterns of files that usually hold secrets, which must not be in a ConfigMap: more people may read that."""
-_MARKS: Final = ("pyvenv.cfg", "CACHEDIR.TAG")
-"""Files that a virtual environment or a cache has in its folder."""
+_MARKS: Final = ("pyvenv.cfg", "conda-meta/history", "CACHEDIR.TAG")
+"""Files that an environment or a cache has in its folder."""
 _LARGEST_UNPACKED: Final = 64 << 20
 _MOST_FILES: Final = 10_000
 _LISTED: Final = 10
@@ -76,7 +76,8 @@ def pack_code(folder: str | os.PathLike[str], needed: Iterable[str] = ()) -> byt
     for name in map(os.path.normpath, needed):
         if not os.path.isabs(name) and name not in packed_names and os.path.isfile(root / name):
             what = f"{folder} goes along without {name}, which the job runs: an ignore file names it"
-            raise _refused(what, f"write !/{name} into {root / IGNORE_FILES[-1]}")
+            folders = [f"{one}/" for one in reversed(Path(name).parents) if _is_left_out(root, one)]
+            raise _refused(what, f"write !/{(folders or [name])[0]} into {root / IGNORE_FILES[-1]}")
     _check_size(folder, files, sum(one.size for one in files), _LARGEST_UNPACKED, "")
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -145,13 +146,22 @@ class _Ignored:
 
 
 def _around(root: Path) -> Iterator[_Ignored]:
-    """The patterns for every folder, and those of the folders above in the same repository."""
+    """The patterns for every folder, and those of the folders above in the same repository.
+
+    The latter do not count if they leave out the very folder that is to go along.
+    """
     yield _ignored(root, _SECRETS)
     above = [*root.absolute().parents]
     inside = next((number for number, one in enumerate(above) if (one / ".git").exists()), -1)
     if not (root / ".git").exists():
-        for folder in reversed(above[: inside + 1]):
-            yield from _patterns(folder)
+        found = [one for folder in reversed(above[: inside + 1]) for one in _patterns(folder)]
+        if not _leaves_out(found, root, True):
+            yield from found
+
+
+def _is_left_out(root: Path, folder: Path) -> bool:
+    """Whether the patterns of the root leave out a folder in it."""
+    return folder.name != "" and _leaves_out([*_around(root), *_patterns(root)], root / folder, True)
 
 
 def _patterns(folder: Path) -> Iterator[_Ignored]:
