@@ -157,6 +157,13 @@ CASES: Final[Mapping[str, Case]] = {
         document=tfjob("""test '$(not) ${a}' = '$('not') $'{a} && echo loss=0.5"""),
         ends={**SUCCEEDED, "metrics": {"loss": 0.5}},
     ),
+    "code": Case(
+        document=tfjob(f'test "$PWD" = {FOLDER} && echo loss=0.5', {names.CODE: FOLDER}),
+        ends={**SUCCEEDED, "metrics": {"loss": 0.5}},
+    ),
+    "code-missing": Case(
+        document=tfjob("true", {names.CODE: f"{FOLDER}/missing"}), refused=["code:", "missing is not a folder"]
+    ),
     # Restarts
     "restarted": Case(
         document=tfjob(
