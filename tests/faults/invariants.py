@@ -134,7 +134,9 @@ class Invariants(Record):
         job = self.job(after)
         place = new.admission
         if place is not None and not place.by and job is not None:
-            given = old.admission is None or sum(place.granted.values()) > sum(old.admission.granted.values())
+            given = old.admission is None or sum(place.admitted_sizes.values()) > sum(
+                old.admission.admitted_sizes.values()
+            )
             self._no_smaller_than_it_says(after, job, place)
             # Who leads by no Lease does not begin anew when the server comes back, and sees it a moment later.
             sees = author.leases or self.now() - self.restored > SEEN

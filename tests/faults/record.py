@@ -233,7 +233,7 @@ class Record:
             done = sum(1 for type_, _ in known if type_ == spec.type)
             if not policy_may_restart(job, spec):
                 done += memory.counts.get(spec.type, NO_PODS).failed
-            yield spec, max(0, place.granted.get(spec.type, spec.replicas) - done)
+            yield spec, max(0, place.admitted_sizes.get(spec.type, spec.replicas) - done)
 
     def on_nodes(self, stored: Object, *, again: bool) -> dict[str, Decimal]:
         """The CPUs of each node that a job surely holds there: its pods, and those still to come.
@@ -253,7 +253,9 @@ class Record:
             there = Counter(pod["spec"]["nodeName"] for pod in pods if type_of(pod) == spec.type and on_a_node(pod))
             over = sum(type_ == spec.type for type_, _ in done) + memory.counts.get(spec.type, NO_PODS).failed
             # Which node is empty is not written down, and the controller does not know it either (see schedule 3189).
-            to_come = max(0, place.granted.get(spec.type, spec.replicas) - over - there.total()) if not over else 0
+            to_come = (
+                max(0, place.admitted_sizes.get(spec.type, spec.replicas) - over - there.total()) if not over else 0
+            )
             for node, count in place.placement.get(spec.type, {}).items():
                 found[node] = found.get(node, Decimal(0)) + min(count, there[node] + to_come) * pod_cpus(spec)
         return found

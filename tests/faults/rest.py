@@ -154,7 +154,7 @@ class Rest:
             there = {replica(pod)[1] for pod in pods if type_of(pod) == spec.type and not deleting(pod)}
             # Those that have succeeded, and the first of the others, as far as there is room.
             order = sorted(range(min(size, spec.most)), key=lambda index: (index not in done, index))
-            wanted = set(order[: place.granted.get(spec.type, spec.replicas)])
+            wanted = set(order[: place.admitted_sizes.get(spec.type, spec.replicas)])
             if wanted - done - there or there - wanted:
                 yield "pods", f"has {spec.type} {sorted(there)} of {sorted(wanted)}", LATE
         most, truth = job.run_policy.max_restarts, record.truth[uid(stored)]

@@ -182,7 +182,7 @@ class ObjectWatcher:
     ) -> None:
         self._resource = resource
         self._put = put
-        self._reflector = Informer(
+        self._informer = Informer(
             cluster,
             resource,
             changed=self._changed,
@@ -193,14 +193,14 @@ class ObjectWatcher:
             relisted=self._relisted,
             pause=backoff_seconds,
         )
-        self._reflector.start()
+        self._informer.start()
 
     def close(self) -> None:
         """End the watch and its thread."""
-        self._reflector.end()
+        self._informer.end()
 
     def _relisted(self) -> None:
-        self._put(ObjectsListed(self._resource, self._reflector.items()))
+        self._put(ObjectsListed(self._resource, self._informer.items()))
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         stored = new or old
@@ -209,14 +209,14 @@ class ObjectWatcher:
             self._put(ObjectChanged(self._resource, type_, stored))
 
     def _restarted(self, _: str, cause: str) -> None:
-        problem = self._reflector.problem
-        if self._reflector.absent:
+        problem = self._informer.problem
+        if self._informer.absent:
             problem = NotFound(f"the cluster does not serve {self._resource.plural}")
         if problem is None:
             return
-        silent = time.monotonic() - self._reflector.last_response_at
+        silent = time.monotonic() - self._informer.last_response_at
         if not isinstance(problem, TRANSIENT_ERRORS) or silent > _UNAVAILABLE_LIMIT:
-            self._reflector.end()
+            self._informer.end()
             self._put(problem)
 
 

@@ -245,7 +245,7 @@ def test_a_minimum_is_no_size() -> None:
 def test_only_an_elastic_job_is_resized() -> None:
     smaller = admitted_with(Admission(START), elastic(2, 4, 6), {"ps": 1, "worker": 3})
     assert (smaller.sizes, smaller.started) == ({"ps": 1, "worker": 3}, {})
-    assert smaller.granted == {"ps": 1, "worker": 3}
+    assert smaller.admitted_sizes == {"ps": 1, "worker": 3}
 
 
 def test_replicas_that_are_done_take_none_of_the_room_of_others() -> None:

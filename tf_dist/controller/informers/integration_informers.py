@@ -154,7 +154,7 @@ class IntegrationInformers:
             except (NotFound, Forbidden) as error:
                 missing = missing or f"gang scheduler {scheduler.name} cannot be used: {error}"
                 continue
-            kinds = {key: self._reflector(resource) for key, resource in resources.items()}
+            kinds = {key: self._informer(resource) for key, resource in resources.items()}
             for informer in kinds.values():
                 informer.refresh()
             return _ServedIntegration(kinds)
@@ -171,7 +171,7 @@ class IntegrationInformers:
             return resource
         raise NotFound(f"the cluster does not serve {api.plural} of {api.group} ({', '.join(api.versions)})")
 
-    def _reflector(self, resource: Resource) -> Informer:
+    def _informer(self, resource: Resource) -> Informer:
         own = resource.namespaced
         return Informer(
             self._context.cluster,

@@ -166,7 +166,7 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
     """The other fields: those that its status and its pods decide."""
     job, status, admission = request.job, request.status, request.status.admission
     assigned = admission and AssignedPods(
-        at=admission.at, sizes=admission.granted, placement=admission.placement, resized=admission.resized
+        at=admission.at, sizes=admission.admitted_sizes, placement=admission.placement, resized=admission.resized
     )
     # While it waits, pods of earlier attempts only go. One that starts again with the nodes it has reuses them: one of
     # its replicas may have been given up alone, as its pod was sent to a node that is gone.

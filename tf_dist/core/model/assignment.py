@@ -1,6 +1,6 @@
 """What gang admission assigns to a job: its verdict, replica counts, and the node of each replica.
 
-Everything else in the core sees the granted numbers as if the document said them (``current_job``): TF_CONFIG,
+Everything else in the core sees the admitted numbers as if the document said them (``current_job``): TF_CONFIG,
 services, success rules and counts need not know about elasticity.
 
 Replicas take nodes in one order everywhere: first the nodes with parameter servers, then the fullest. So the highest
@@ -141,22 +141,22 @@ def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({}))
     return counts
 
 
-def admitted_with(admission: Admission, job: Job, granted: Sizes) -> Admission:
+def admitted_with(admission: Admission, job: Job, admitted: Sizes) -> Admission:
     """The admission with room for so many pods of each type (empty: for all).
 
     Only an elastic job is resized to what has room; another keeps its size, and the replicas beyond wait for room.
     """
-    if not granted:
+    if not admitted:
         return replace(admission, sizes={}, started={})
     bounds = replica_bounds(job)
-    sizes = {type_: max(count, bounds[type_][0]) if type_ in bounds else count for type_, count in granted.items()}
-    return replace(admission, sizes=sizes, started=dict(granted) if sizes != dict(granted) else {})
+    sizes = {type_: max(count, bounds[type_][0]) if type_ in bounds else count for type_, count in admitted.items()}
+    return replace(admission, sizes=sizes, started=dict(admitted) if sizes != dict(admitted) else {})
 
 
 def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
     """The replicas that may have pods: those that have succeeded and the first of the others, as many as have room.
 
-    ``job`` has its granted size.
+    ``job`` has its admitted size.
     """
     started = status.admission.started if status.admission is not None else {}
     if not started:

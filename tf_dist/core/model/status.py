@@ -141,8 +141,8 @@ class Admission:
     """Replicas by type that may have pods by now; the others wait for free capacity. Empty: no replica waits."""
 
     @property
-    def granted(self) -> Mapping[str, int]:
-        """How many pods of each type have room; empty: as many as the job says."""
+    def admitted_sizes(self) -> Mapping[str, int]:
+        """How many pods of each type are admitted by now; empty: as many as the job says."""
         return self.started or self.sizes
 
 
@@ -355,7 +355,7 @@ class Status:
 
     @property
     def has_place(self) -> bool:
-        """Whether the gang has a place: it was admitted, and the cluster's scheduler has refused it no node since.
+        """Whether the gang is admitted, and the cluster's scheduler has refused it no node since.
 
         A controller that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
         """
@@ -449,7 +449,7 @@ def disruptions(status: Status) -> int:
 
 
 def preemptions(status: Status) -> int:
-    """How often the job lost its place, or a pod of it, to one of a higher priority; likewise."""
+    """How often the job lost its admission, or a pod of it, to a job of a higher priority; likewise."""
     before = status.restarts.get(Reason.PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
     return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
 

@@ -29,7 +29,7 @@ def assign_nodes(
     """The nodes of these replicas, which have none yet: that to which its pod is pinned, else its own, else any other
     one of its type; if that is free.
 
-    ``job`` has its granted size. Other replicas keep their nodes. A replica for which none is free is left out: the
+    ``job`` has its admitted size. Other replicas keep their nodes. A replica for which none is free is left out: the
     scheduler of the cluster finds a node for it.
     """
     found: dict[ReplicaId, str] = {}
@@ -41,20 +41,20 @@ def assign_nodes(
 def waiting_for_leaving_pods(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> frozenset[ReplicaId]:
-    """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what was granted."""
+    """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what is assigned."""
     leaving = Counter((pod.replica.type, node) for pod in facts.stale if (node := pod.node or pod.pinned))
     if not placement or not leaving:
         return frozenset()
     free = Counter({(type_, node): count for type_, nodes in placement.items() for node, count in nodes.items()})
     free.subtract(leaving)
     free.subtract((replica.type, pod.node) for replica, pod in facts.current.items() if pod.node)
-    seats = assign_nodes(job, placement, facts, job.replicas)
-    free.subtract((replica.type, node) for replica, node in seats.items() if replica in facts.current)
+    assigned = assign_nodes(job, placement, facts, job.replicas)
+    free.subtract((replica.type, node) for replica, node in assigned.items() if replica in facts.current)
     found: set[ReplicaId] = set()
-    for replica in sorted(seats.keys() & set(wanted)):
-        seat = replica.type, seats[replica]
-        if free[seat] > 0:
-            free[seat] -= 1
+    for replica in sorted(assigned.keys() & set(wanted)):
+        pod = replica.type, assigned[replica]
+        if free[pod] > 0:
+            free[pod] -= 1
         else:
             found.add(replica)
     return frozenset(found)
@@ -89,11 +89,11 @@ _MOST_REFUSED: Final = 32
 
 def unpin_pods(s: ReconcileContext) -> Status | None:
     """Pods that cannot be scheduled to their nodes are created again without these nodes."""
-    place = s.status.admission
-    if place is None or not _may_unpin(s.job, place):
+    admission = s.status.admission
+    if admission is None or not _may_unpin(s.job, admission):
         return None
     stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) <= s.now - UNPIN_AFTER}
-    lost = assign_nodes(s.job, place.placement, s.facts, stuck)
+    lost = assign_nodes(s.job, admission.placement, s.facts, stuck)
     if not lost:
         return None
     attempts = s.status.attempts
@@ -105,7 +105,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
     message = f"goes to any node now: {named} ({stuck[first].unschedulable})"
     return replace(
         s.status,
-        admission=replace(place, placement=_without(place.placement, lost)),
+        admission=replace(admission, placement=_without(admission.placement, lost)),
         attempts=attempts,
         observed_replicas=s.status.observed_replicas - lost.keys(),
         refused_nodes=exclude_nodes(s.status.refused_nodes, refused.values(), s.now),
@@ -120,8 +120,8 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
     The cluster's scheduler would refuse them there. Their replicas wait for other nodes, which admission assigns in its
     next cycle (``Resize``). They may go to any node where it has not in time, and where a topology domain is required.
     """
-    place, lost = s.status.admission, replicas_on_closed_nodes(s)
-    if place is None or not lost:
+    admission, lost = s.status.admission, replicas_on_closed_nodes(s)
+    if admission is None or not lost:
         return None
     due, attempts = leave_closed_nodes_at(s), s.status.attempts
     waiting = sorted(lost.keys() & s.facts.current.keys())
@@ -132,7 +132,9 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
     if s.standing_resize is None and (requires_domain(s.job) or (due is not None and due <= s.now)):
         named = join_names([f"{replica} from {node}" for replica, node in sorted(lost.items())])
         message = f"{s.status.message}; goes to any node that takes pods: {named}"
-        return replace(status, admission=replace(place, placement=_without(place.placement, lost)), message=message)
+        return replace(
+            status, admission=replace(admission, placement=_without(admission.placement, lost)), message=message
+        )
     return status if waiting else None
 
 
@@ -144,32 +146,32 @@ def leave_closed_nodes_at(s: ReconcileContext) -> float | None:
 
 def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
     """The replicas without a node whose assigned node takes no such pods, with that node."""
-    place, closed = s.status.admission, s.observed.closed_nodes
-    if place is None or not closed or not _may_unpin(s.job, place):
+    admission, closed = s.status.admission, s.observed.closed_nodes
+    if admission is None or not closed or not _may_unpin(s.job, admission):
         return {}
-    nodes = assign_nodes(s.job, place.placement, s.facts, s.facts.without_node(s.job))
+    nodes = assign_nodes(s.job, admission.placement, s.facts, s.facts.without_node(s.job))
     return {replica: node for replica, node in nodes.items() if node in closed.get(replica.type, ())}
 
 
 def unpin_due_at(s: ReconcileContext) -> float | None:
     """When the first pod has waited long enough for its node; None if none does."""
-    place = s.status.admission
-    if place is None or not _may_unpin(s.job, place):
+    admission = s.status.admission
+    if admission is None or not _may_unpin(s.job, admission):
         return None
     due = min(map(_since, s.facts.current.values()), default=float("inf")) + UNPIN_AFTER
     return None if due == float("inf") else round_time(due)
 
 
-def _may_unpin(job: Job, place: Admission) -> bool:
+def _may_unpin(job: Job, admission: Admission) -> bool:
     """Whether pods may go to any node: where a topology domain is required, only once the gang was complete in one."""
-    return bool(place.placement) and (place.complete is not None or not requires_domain(job))
+    return bool(admission.placement) and (admission.complete is not None or not requires_domain(job))
 
 
 def unschedulable_nodes(s: ReconcileContext) -> Collection[str]:
     """The nodes that the scheduler refuses to pods of the job that are pinned to them."""
-    place = s.status.admission
+    admission = s.status.admission
     stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) < float("inf")}
-    lost = assign_nodes(s.job, place.placement, s.facts, stuck) if place is not None else {}
+    lost = assign_nodes(s.job, admission.placement, s.facts, stuck) if admission is not None else {}
     return [stuck[replica].pinned or node for replica, node in lost.items()]
 
 

@@ -174,8 +174,8 @@ def _moments(status: Status) -> Iterator[float | None]:
     yield from (pause.until for pause in status.backoffs.values())
     yield from status.policy_timeouts.values()
     yield from status.refused_nodes.values()
-    if (place := status.admission) is not None:
-        yield from (place.at, place.resized, place.complete, place.incomplete)
+    if (admission := status.admission) is not None:
+        yield from (admission.at, admission.resized, admission.complete, admission.incomplete)
     if status.failure is not None:
         yield status.failure.at
 
@@ -196,13 +196,13 @@ def _backoff(job: Job, pause: RestartBackoff, now: float) -> RestartBackoff:
     return replace(pause, until=_within(pause.until, job.run_policy.backoff.delay(pause.count), now))
 
 
-def _admission(place: Admission | None, now: float) -> Admission | None:
-    if place is None:
+def _admission(admission: Admission | None, now: float) -> Admission | None:
+    if admission is None:
         return None
     return replace(
-        place,
-        at=_past(place.at, now),
-        resized=_past(place.resized, now),
-        complete=_past(place.complete, now),
-        incomplete=_past(place.incomplete, now),
+        admission,
+        at=_past(admission.at, now),
+        resized=_past(admission.resized, now),
+        complete=_past(admission.complete, now),
+        incomplete=_past(admission.incomplete, now),
     )

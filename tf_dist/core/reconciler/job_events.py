@@ -54,7 +54,7 @@ def _transition_events(job: Job, before: Status, after: Status) -> Iterator[Emit
 def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     """The event of a gang that keeps its size and is assigned other nodes, or none any more, for some of its pods."""
     old, new, verdict = s.before.admission, s.status.admission, s.standing_resize
-    if verdict is None or old is None or new is None or old.granted != new.granted:
+    if verdict is None or old is None or new is None or old.admitted_sizes != new.admitted_sizes:
         return
     if verdict.message and new.placement == verdict.placement != old.placement:
         yield _event(Reason.NODES_REASSIGNED, verdict.message)

@@ -123,8 +123,8 @@ def _pod_deadline(s: ReconcileContext) -> int | None:
     limit, start = s.job.run_policy.active_deadline, s.status.start_time
     if limit is None or start is None:
         return None
-    place = s.status.admission
-    may_begin_anew = place is not None and not place.placement and place.complete is None
+    admission = s.status.admission
+    may_begin_anew = admission is not None and not admission.placement and admission.complete is None
     left = start + limit - s.now + _AFTER_JOB_DEADLINE + (schedule_timeout(s.job) if may_begin_anew else 0.0)
     return min(_LONGEST_DEADLINE, max(1, math.ceil(left)))
 

@@ -98,17 +98,17 @@ def _runs_without(s: ReconcileContext) -> bool:
 
 def track_completeness(s: ReconcileContext) -> Status:
     """The status with since when the gang has been incomplete, and with the pods that keep it from starting."""
-    status, place = s.status, s.status.admission
+    status, admission = s.status, s.status.admission
     if status.phase not in LIVE or s.integration is not None:
         return status if not status.unconfirmed else replace(status, unconfirmed="")
-    if place is None:
+    if admission is None:
         late = sorted(overdue_pods(s), key=lambda pod: pod.name)
         return replace(status, unconfirmed=join_names([f"{pod.name} on {pod.node or 'no node'}" for pod in late]))
     lacks = next(_lacking(s), None) is not None
-    since = (_since(s, place) or s.now) if lacks else None
-    if since == place.incomplete and not status.unconfirmed:
+    since = (_since(s, admission) or s.now) if lacks else None
+    if since == admission.incomplete and not status.unconfirmed:
         return status
-    return replace(status, unconfirmed="", admission=replace(place, incomplete=since))
+    return replace(status, unconfirmed="", admission=replace(admission, incomplete=since))
 
 
 def recovery_due_at(s: ReconcileContext) -> float | None:
@@ -117,12 +117,12 @@ def recovery_due_at(s: ReconcileContext) -> float | None:
     return None if since is None else round_time(since + recovery_timeout(s))
 
 
-def _since(s: ReconcileContext, place: Admission) -> float | None:
+def _since(s: ReconcileContext, admission: Admission) -> float | None:
     """Since when the gang has been incomplete; None: it is not.
 
     Time in which no controller ran does not count: pods could not be created then, even where they had nodes.
     """
-    since = place.incomplete
+    since = admission.incomplete
     late = since is not None and s.now > since + recovery_timeout(s) + _LATE
     return s.now if late else since
 
@@ -166,10 +166,11 @@ def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Sta
 
 def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status | None:
     """With as many replicas as have their nodes, where the gang may run with so few."""
-    place = s.status.admission
-    if place is None:
+    admission = s.status.admission
+    if admission is None:
         return None
-    before, missing = {**replica_counts(s.job), **place.granted}, Counter(replica.type for replica in lacking)
+    before = {**replica_counts(s.job), **admission.admitted_sizes}
+    missing = Counter(replica.type for replica in lacking)
     # A replica whose old pod may still run cannot be started: only replicas with lower indexes remain.
     late = overdue_pods(s)
     first = {pod.replica.type: pod.replica.index for pod in sorted(late, key=lambda pod: -pod.replica.index)}
@@ -184,8 +185,8 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
         if pod.node and not pod.deleting:
             nodes.setdefault(replica.type, Counter())[pod.node] += 1
     placement = {type_: dict(counts) for type_, counts in nodes.items()}
-    where = placement_within(s.job, placement, after) if place.placement else place.placement
-    smaller = replace(admitted_with(place, s.job, after), placement=where, resized=s.now, incomplete=None)
+    where = placement_within(s.job, placement, after) if admission.placement else admission.placement
+    smaller = replace(admitted_with(admission, s.job, after), placement=where, resized=s.now, incomplete=None)
     return with_size(s, smaller, before, f"{what}; {replica_change_text(s.job, before, after)}, which it may run with")
 
 

@@ -50,39 +50,39 @@ def resize(s: ReconcileContext) -> Status | None:
         return None
     verdict = s.standing_resize
     job, why = fallback_job(s.requested_job, s.status.fallback), ""
-    place = admission
+    new = admission
     if verdict is not None:
-        place, why = admitted_with(admission, job, {**admission.granted, **verdict.sizes}), verdict.message
-        place = replace(place, placement=verdict.placement)
-    if not place.sizes:
+        new, why = admitted_with(admission, job, {**admission.admitted_sizes, **verdict.sizes}), verdict.message
+        new = replace(new, placement=verdict.placement)
+    if not new.sizes:
         return None
     before = {**replica_counts(s.job), **admission.sizes}
-    after = bounded_counts(job, place.sizes)
-    room = bounded_counts(job, place.granted)
-    placement = placement_within(job, place.placement, room)
-    place = updated(place, sizes=after, started=room if room != after else {}, placement=placement)
+    after = bounded_counts(job, new.sizes)
+    room = bounded_counts(job, new.admitted_sizes)
+    placement = placement_within(job, new.placement, room)
+    new = updated(new, sizes=after, started=room if room != after else {}, placement=placement)
     changed = any(before.get(type_) != count for type_, count in after.items())
-    if changed or place.granted != admission.granted:
-        place = replace(place, resized=s.now)
-    if place == admission:
+    if changed or new.admitted_sizes != admission.admitted_sizes:
+        new = replace(new, resized=s.now)
+    if new == admission:
         return None
     if not changed:
-        status = replace(s.status, admission=place)
+        status = replace(s.status, admission=new)
         return replace(status, message=admitted_text(job, status)) if status.reason == Reason.ADMITTED else status
-    return with_size(s, place, before, why or f"{replica_change_text(job, before, after)}, as the job asks for now")
+    return with_size(s, new, before, why or f"{replica_change_text(job, before, after)}, as the job asks for now")
 
 
-def with_size(s: ReconcileContext, place: Admission, before: Sizes, message: str) -> Status:
+def with_size(s: ReconcileContext, admission: Admission, before: Sizes, message: str) -> Status:
     """The status with this admission, of other replica counts than ``before``."""
-    after = place.sizes
+    after = admission.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not resize_restarts(s.job, before, after):
         status = restarts.keep_container_restarts(s, s.status, leaving)
-        return replace(status, admission=place, reason=Reason.RESIZED, message=message)
+        return replace(status, admission=admission, reason=Reason.RESIZED, message=message)
     status = restarts.keep_container_restarts(s, s.status, s.facts.current)
     message += "; all replicas start again, because TF_CONFIG names every one of them"
     return (
-        status.next_attempt(place)
+        status.next_attempt(admission)
         .with_restart(Reason.RESIZED)
         .with_phase(Phase.RESTARTING, s.now, Reason.RESIZED, message)
     )
@@ -191,8 +191,8 @@ def requeue_incomplete(s: ReconcileContext) -> Status | None:
 
 def refused_pods(s: ReconcileContext) -> list[PodView]:
     """The pods to which the cluster's scheduler refuses nodes, where the gang has not been complete without them."""
-    place = s.status.admission
-    if place is None or place.complete is not None or (s.integration is not None and s.integration.pods_first):
+    admission = s.status.admission
+    if admission is None or admission.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
     refused = [pod for pod in s.facts.current.values() if pod.unschedulable and pod.waits_for_node]
     short = bool(refused) and not s.facts.gang_has_nodes(s.job)

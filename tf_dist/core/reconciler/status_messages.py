@@ -35,7 +35,7 @@ def waiting_for_room(job: Job, status: Status) -> int:
 
 
 def room_text(job: Job, status: Status) -> str:
-    """``; 2 more wait for room``, if any replicas do. ``job`` has its granted size."""
+    """``; 2 more wait for room``, if any replicas do. ``job`` has its admitted size."""
     waiting = waiting_for_room(job, status)
     return f"; {waiting} more {are(waiting, 'waits', 'wait')} for room" if waiting else ""
 
@@ -48,9 +48,9 @@ def admitted_text(job: Job, status: Status) -> str:
     return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
 
 
-def _admitted_unseen(place: Admission | None) -> bool:
+def _admitted_unseen(admission: Admission | None) -> bool:
     """Whether a controller that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
-    return place is not None and not place.placement and not place.by and place.complete is None
+    return admission is not None and not admission.placement and not admission.by and admission.complete is None
 
 
 def _places_text(job: Job, status: Status) -> str:

@@ -8,7 +8,7 @@ by which an admitted gang is resized or waits again.
 ``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
 no rule changes it any more. So one pass, and one write, takes a job as far as what is observed allows.
 
-Rules see the job with the number of replicas that it was granted, as if its document said so.
+Rules see the job with the number of replicas with which it is admitted, as if its document said so.
 """
 
 from __future__ import annotations
@@ -303,10 +303,10 @@ def take_admission(s: ReconcileContext) -> Status | None:
         return replace(s.status, reason=verdict.reason, message=verdict.message)
     if isinstance(verdict, Admit):
         job = fallback_job(s.requested_job, verdict.fallback)
-        place = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
+        admission = Admission(s.now, verdict.placement, verdict.sizes, by=other.name if other else "")
         # What another scheduler admits is all that it ever will of this run.
-        place = place if other else admitted_with(place, job, verdict.sizes)
-        admitted = replace(s.status, fallback=verdict.fallback, fallback_from=0, admission=place, start_time=s.now)
+        admission = admission if other else admitted_with(admission, job, verdict.sizes)
+        admitted = replace(s.status, fallback=verdict.fallback, fallback_from=0, admission=admission, start_time=s.now)
         which = f"{fallback_text(s.requested_job, verdict.fallback)}: " if verdict.fallback else ""
         return replace(admitted, reason=Reason.ADMITTED, message=which + admitted_text(job, admitted))
     return None
@@ -444,10 +444,10 @@ def _still_excluded(s: ReconcileContext) -> Mapping[str, float]:
 
 def _admission(s: ReconcileContext) -> Admission | None:
     """The admission with the moment since when every pod has had its node: the gang keeps it from then on."""
-    place = s.status.admission
-    if s.status.phase not in LIVE or place is None or place.complete is not None:
-        return place
-    return replace(place, complete=s.now) if s.facts.gang_has_nodes(s.job) else place
+    admission = s.status.admission
+    if s.status.phase not in LIVE or admission is None or admission.complete is not None:
+        return admission
+    return replace(admission, complete=s.now) if s.facts.gang_has_nodes(s.job) else admission
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
