@@ -21,9 +21,9 @@ from tf_dist.client.connection import Connection
 from tf_dist.client.job_display import NotebookView
 from tf_dist.client.job_files import InvalidFiles
 from tf_dist.client.monitor import Ending, JobSnapshot
-from tf_dist.client.run_session import RunEnd
 from tf_dist.core.diagnostics.replicas import replica_states
 from tf_dist.core.model.status import Admission, Phase, Status
+from tf_dist.core.pipeline.session import NEVER_FITS, EndCause, Seen, decide_end, run_policy
 from tf_dist.errors import AdmissionTimeout, JobTimeout
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
@@ -77,11 +77,11 @@ def test_all_but_the_last_thousand_lines_of_a_replica_are_let_go() -> None:
 
 def test_what_takes_too_long_or_never_fits_has_an_outcome() -> None:
     late = run(job(FOREVER), show=False, timeout=1.0)
-    assert (late.end, late.outcome.kind) == (RunEnd.TIMEOUT, OutcomeKind.DEADLINE_EXCEEDED)
+    assert (late.end.cause, late.outcome.kind) == (EndCause.OVERDUE, OutcomeKind.DEADLINE_EXCEEDED)
     with pytest.raises(JobTimeout):
         late.raise_for_outcome()
     large = run(job("true", resources={"cpu": 64}), node={"cpu": "2"}, show=False, timeout=SECONDS)
-    assert (large.end, large.outcome.kind) == (RunEnd.NEVER_FITS, OutcomeKind.INVALID)
+    assert (large.end.result.reason, large.outcome.kind) == (NEVER_FITS, OutcomeKind.INVALID)
     assert any("cpu" in f"{one.summary} {one.detail}" for one in large.findings)
 
 
@@ -166,7 +166,10 @@ def test_on_a_cluster_it_is_deleted_at_the_end_and_followed_it_stays() -> None:
 
 
 def test_a_place_that_did_not_come_in_time_is_another_outcome() -> None:
-    waiting = Result(RunEnd.TIMEOUT, JobSnapshot(v1_job(), Status(created=time.time() - 100)), 1.0)
+    job, status = v1_job(), Status(created=time.time() - 100)
+    end = decide_end(run_policy(deadline=time.time()), Seen(now=time.time(), job=job, status=status))
+    assert end is not None
+    waiting = Result(end, JobSnapshot(job, status), 1.0)
     with pytest.raises(AdmissionTimeout):
         waiting.raise_for_outcome()
     assert waiting.outcome.waited_seconds == pytest.approx(100, abs=60)

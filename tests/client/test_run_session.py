@@ -12,12 +12,13 @@ from tests.controller.harness import tfjob
 from tests.waiting import until
 from tf_dist.client.log_follower import LogLines, log_opener
 from tf_dist.client.monitor import JobSnapshot
-from tf_dist.client.run_session import Result, RunEnd, RunOptions, RunSession
+from tf_dist.client.run_session import Result, RunOptions, RunSession
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.model import names
+from tf_dist.core.pipeline.session import EndCause
 
 SECONDS = 60
 
@@ -89,7 +90,7 @@ def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(time
         finally:
             memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
             running.join(SECONDS)
-    assert [result.end for result in results] == [RunEnd.FINISHED]
+    assert [result.end.cause for result in results] == [EndCause.SUCCEEDED]
     assert view.lines == ["here"]
 
 

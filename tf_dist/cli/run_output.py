@@ -16,12 +16,11 @@ from tf_dist.client import exit_codes
 from tf_dist.client.job_display import LineView
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
-from tf_dist.client.run_session import Result, RunEnd
+from tf_dist.client.run_session import Result
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, visible_text
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import disruption_counts
-from tf_dist.core.model.status import outcome_kind
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -138,22 +137,9 @@ def _caption(snapshot: JobSnapshot) -> str | None:
     return "\n".join([*waiting, *details]) or None
 
 
-def run_exit_code(result: Result) -> int:
-    """The exit code of a run. One that was given up while it waited for a place is worth another try."""
-    status = result.snapshot.status
-    match result.end:
-        case RunEnd.SIGNAL:
-            return exit_codes.SIGNAL_BASE + result.signal
-        case RunEnd.NEVER_FITS:
-            return exit_codes.USAGE
-        case RunEnd.TIMEOUT:
-            return exit_codes.FAILED if status.has_place else exit_codes.RETRYABLE
-    return exit_codes.exit_code_of_outcome(outcome_kind(status))
-
-
 def show_summary(result: Result, kept: str) -> None:
     """The summary for people; ``kept``: where what was kept is, if anything was."""
-    snapshot, code = result.snapshot, run_exit_code(result)
+    snapshot, code = result.snapshot, exit_codes.exit_code_of_end(result.end)
     style = "green bold" if code == exit_codes.SUCCEEDED else "red bold"
     output.line()
     output.line(f"{output.styled(snapshot.job.key.name, 'bold')}: {output.styled(result.state, style)}")
@@ -189,12 +175,12 @@ def run_report(result: Result, kept: str) -> dict[str, Any]:
     return {
         "name": snapshot.job.key.name,
         "namespace": snapshot.job.key.namespace,
-        "end": result.end.value,
+        "end": result.end.cause.value,
         "state": result.state,
         "outcome": result.outcome.document(),
         "reason": snapshot.status.reason,
         "message": snapshot.status.message,
-        "exitCode": run_exit_code(result),
+        "exitCode": exit_codes.exit_code_of_end(result.end),
         "seconds": round(result.seconds, 3),
         "metrics": dict(progress.metrics),
         "checkpoint": progress.checkpoint,

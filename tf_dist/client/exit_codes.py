@@ -8,6 +8,7 @@ from tf_dist import errors
 
 if TYPE_CHECKING:
     from tf_dist.core.model.reasons import OutcomeKind
+    from tf_dist.core.pipeline.session import SessionEnd
 
 SUCCEEDED: Final = 0
 """Done; the job that was waited for succeeded."""
@@ -45,7 +46,14 @@ def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
             return SUCCEEDED
         case OutcomeKind.EVICTED | OutcomeKind.PREEMPTED | OutcomeKind.ADMISSION_TIMEOUT:
             return RETRYABLE
+        case OutcomeKind.INVALID:
+            return USAGE
     return FAILED
+
+
+def exit_code_of_end(end: SessionEnd) -> int:
+    """The exit code of a program whose session has ended."""
+    return SIGNAL_BASE + end.signal if end.signal else exit_code_of_outcome(end.result.kind)
 
 
 def exit_code_of_error(error: errors.TFDistError) -> int:

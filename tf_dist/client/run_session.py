@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -34,10 +33,10 @@ from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
-from tf_dist.core.diagnostics.outcome import Outcome, job_outcome, outcome_error, outcome_word
+from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, outcome_word
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.reasons import OutcomeKind
-from tf_dist.core.model.status import LIVE, outcome_kind
+from tf_dist.core.model.status import LIVE
 from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.core.pipeline.session import NEVER_FITS, EndCause, SessionEnd, run_policy
 from tf_dist.core.pipeline.workflow_stop import StopDecision
@@ -92,50 +91,32 @@ _KEPT_LINES: Final = 1_000
 _GRACE: Final = 30.0  # seconds, of a pod that says nothing
 
 
-class RunEnd(StrEnum):
-    """Why a session ended."""
-
-    FINISHED = "finished"
-    SIGNAL = "signal"
-    TIMEOUT = "timeout"
-    NEVER_FITS = "never-fits"
-
-    @classmethod
-    def of(cls, end: SessionEnd) -> Self:
-        """The word for the end of a session."""
-        if end.cause is EndCause.STOPPED:
-            return cls.SIGNAL
-        if end.cause is EndCause.OVERDUE:
-            return cls.NEVER_FITS if end.result.reason == NEVER_FITS else cls.TIMEOUT
-        return cls.FINISHED
+def _never_fits(end: SessionEnd) -> bool:
+    return end.result.reason == NEVER_FITS
 
 
-# Of a session that ended before its job did; one that is "finished" then was deleted by others.
-_KIND_OF_END: Final = {
-    RunEnd.FINISHED: OutcomeKind.DELETED,
-    RunEnd.SIGNAL: OutcomeKind.UNKNOWN,
-    RunEnd.NEVER_FITS: OutcomeKind.INVALID,
-}
-_REASON_OF_END: Final = {
-    RunEnd.FINISHED: "Deleted",
-    RunEnd.SIGNAL: "Terminated",
-    RunEnd.TIMEOUT: "Timeout",
-    RunEnd.NEVER_FITS: "NeverFits",
-}
+def _end_text(end: SessionEnd) -> str:
+    """What became of a job that did not end by itself, in a word or two. Empty for a job that did."""
+    match end.cause:
+        case EndCause.STOPPED:
+            return f"interrupted by {signal.Signals(end.signal).name}"
+        case EndCause.DELETED:
+            return "deleted"
+        case EndCause.NOT_ADMITTED | EndCause.OVERDUE:
+            return "never started" if _never_fits(end) else "given up: the time is over"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run came out: what became of the job, and what its replicas have printed.
+    """How a run came out: what became of the job, and what its replicas have printed. A notebook shows a table."""
 
-    ``end``: why the run ended; ``snapshot``: the job and its replicas at the moment when that was decided; ``seconds``:
-    how long it took; ``signal``: the one that stopped it (0: none). A notebook shows a table.
-    """
-
-    end: RunEnd
+    end: SessionEnd
+    """Why the run ended."""
     snapshot: JobSnapshot
+    """The job and its replicas at the moment when that was decided."""
     seconds: float
-    signal: int = 0
+    """How long the run took."""
     _at: float = field(default_factory=now, repr=False)
 
     @property
@@ -146,13 +127,7 @@ class Result:
     @property
     def outcome(self) -> Outcome:
         """How the job ended, or why the run did: kind, reason, replica, exit code, restarts, metrics, checkpoint, …"""
-        status = self.snapshot.status
-        found = job_outcome(status) if self.end is RunEnd.FINISHED else None
-        if found is None:
-            late = OutcomeKind.ADMISSION_TIMEOUT if not status.has_place else OutcomeKind.DEADLINE_EXCEEDED
-            kind = late if self.end is RunEnd.TIMEOUT else _KIND_OF_END[self.end]
-            found = Outcome.of(status, kind, reason=_REASON_OF_END[self.end], now=self._at)
-        return self.snapshot.observed(found)
+        return self.snapshot.observed(self.end.outcome(self.snapshot.status, self._at))
 
     @property
     def succeeded(self) -> bool:
@@ -162,12 +137,7 @@ class Result:
     @property
     def state(self) -> str:
         """How it came out, in a word or two."""
-        match self.end:
-            case RunEnd.SIGNAL | RunEnd.TIMEOUT if self.snapshot.ending is not None:
-                return self.snapshot.ending.text
-            case RunEnd.NEVER_FITS:
-                return "never started"
-        return outcome_word(self.snapshot.status)
+        return _end_text(self.end) or outcome_word(self.snapshot.status)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -197,7 +167,7 @@ class Result:
     def findings(self) -> tuple[Diagnosis, ...]:
         """What is to be said about a run that did not succeed, and what to do about it."""
         snapshot = self.snapshot
-        if self.end is RunEnd.SIGNAL or outcome_kind(snapshot.status) is OutcomeKind.SUCCEEDED:
+        if self.end.cause in (EndCause.STOPPED, EndCause.SUCCEEDED):
             return ()
         return diagnose(snapshot.job, snapshot.status, snapshot.pods, self._at, self.logs)
 
@@ -207,9 +177,8 @@ class Result:
             return self
         said = next((f": {one.summary}" for one in self.findings), "")
         hint = next((one.resolution for one in self.findings), "")
-        raise outcome_error(
-            self.outcome, f"{self.name} {self.state}{said}", hint=hint, decided=self.end is RunEnd.FINISHED
-        )
+        message = f"{self.name} {self.state}{said}"
+        raise outcome_error(self.outcome, message, hint=hint, decided=self.end.result.decided)
 
     def __repr__(self) -> str:
         numbers = (f"{name}={format_number(value)}" for name, value in sorted(self.metrics.items()))
@@ -248,17 +217,14 @@ class _RunHost(SessionHost):
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
         """See ``SessionHost``."""
-        run_end = RunEnd.of(end)
-        if run_end is RunEnd.SIGNAL:
-            why, text = "stopping", f"interrupted by {signal.Signals(end.signal).name}"
-        elif run_end is RunEnd.TIMEOUT:
-            why, text = "the time is over: stopping", "given up: the time is over"
-        else:
+        if end.cause not in (EndCause.STOPPED, EndCause.NOT_ADMITTED, EndCause.OVERDUE) or _never_fits(end):
             return
+        why = "stopping" if end.cause is EndCause.STOPPED else "the time is over: stopping"
         monitor, again = self.monitor, self.options.again
         periods = (one.pod_spec.get("terminationGracePeriodSeconds") for one in monitor.snapshot.job.replica_specs)
         grace = max((_GRACE if one is None else float(one) for one in periods), default=_GRACE)
-        monitor.snapshot = replace(monitor.snapshot, ending=Ending(text, time.monotonic() + grace, again))
+        ending = Ending(_end_text(end), time.monotonic() + grace, again)
+        monitor.snapshot = replace(monitor.snapshot, ending=ending)
         if self.options.keep:
             self.view.say(f"{why} to look on; the job stays where it is", "yellow")
         else:
@@ -292,7 +258,7 @@ class RunSession:
             host = _RunHost(self.cluster, self.job, monitor, policy, self.view.tick)
             host.view, host.options = self.view, options
             end = host.run()
-            return Result(RunEnd.of(end), monitor.snapshot, host.seconds, end.signal)
+            return Result(end, monitor.snapshot, host.seconds)
 
 
 def follow_job(
@@ -427,9 +393,9 @@ def with_signals(work: Callable[[Signals], Result]) -> Result:
             result = work(signals)
     else:  # Python has signals in the main thread only
         result = work(signals)
-    if result.end is RunEnd.SIGNAL:
+    if result.end.cause is EndCause.STOPPED:
         try:
-            signal.raise_signal(result.signal)
+            signal.raise_signal(result.end.signal)
         except KeyboardInterrupt:
             raise RunInterrupted(f"{result.name} was interrupted, and its pods have ended") from None
     return result

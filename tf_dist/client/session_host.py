@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff, until_taken
 from tf_dist.client.monitor import JobMonitor
@@ -13,7 +13,6 @@ from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import Cluster
 from tf_dist.core.model.pods import pod_views
-from tf_dist.core.model.timestamps import parse_time
 from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionDecision
 from tf_dist.core.pipeline.session import (
     Command,
@@ -55,8 +54,15 @@ class EarlierJobs(Protocol):
         """Delete a job, and wait until it is gone where the next one has its name."""
 
 
-def start_job(jobs: EarlierJobs) -> tuple[AdoptionAction, StoredJob]:
-    """Adopt a job or create one, as the session says; how, and which."""
+class StartedJob(NamedTuple):
+    """The job of a try, and how the try got it."""
+
+    action: AdoptionAction
+    job: StoredJob
+
+
+def start_job(jobs: EarlierJobs) -> StartedJob:
+    """Adopt a job of an earlier try, or create one, as the session says."""
     part = start(jobs.decide)
     command, found, job = next(part), dict[str, StoredJob](), None
     while True:
@@ -78,7 +84,7 @@ def start_job(jobs: EarlierJobs) -> tuple[AdoptionAction, StoredJob]:
             command = part.send(answer)
         except StopIteration as done:
             assert job is not None  # the session ends with a job
-            return done.value.answer, job
+            return StartedJob(done.value.answer, job)
 
 
 class SessionHost:
@@ -148,7 +154,7 @@ class SessionHost:
             status=last.status,
             pods=tuple(pods),
             exists=monitor.watch.job is not None,
-            created=parse_time(last.stored["metadata"].get("creationTimestamp")),
+            created=last.created,
             suspended_by=self.suspended_by(),
             signal=monitor.signal,
             signals=monitor.signals,

@@ -89,6 +89,13 @@ class StoredJob:
         return str(self.stored["metadata"]["uid"])
 
     @property
+    def created(self) -> float | None:
+        """When it was created (epoch seconds)."""
+        from tf_dist.core.model.timestamps import parse_time
+
+        return parse_time(self.stored["metadata"].get("creationTimestamp"))
+
+    @property
     def shown(self) -> str:
         """``tfjob/mnist``: as commands take it."""
         return f"{'vcjob' if self.resource is VOLCANO_JOBS else 'tfjob'}/{self.name}"
@@ -413,12 +420,10 @@ JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
 
 def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
     """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, format and message instead of the reason."""
-    from tf_dist.core.model.timestamps import parse_time
 
     status = job.status
     ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
-    since = parse_time(job.stored["metadata"].get("creationTimestamp"))
-    cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(since, now())]
+    cells = [job.shown, job.state, ready, str(status.total_restarts), format_age(job.created, now())]
     manager = external_manager(job.stored)
     if deletion := diagnose_deletion(job.stored):
         reason, message = "Deleting", deletion[0].summary

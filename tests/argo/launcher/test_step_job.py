@@ -43,11 +43,11 @@ class Place:
         self._jobs = StepJobs(cluster or scene.memory, entry, "default", self.signals, self.said.append)
 
     def __call__(self) -> StoredJob:
-        return start_job(self._jobs)[1]
+        return start_job(self._jobs).job
 
 
 def placed(scene: Site, entry: LoadedJob, say: Any = print) -> StoredJob:
-    return start_job(StepJobs(scene.memory, entry, "default", Signals(), say))[1]
+    return start_job(StepJobs(scene.memory, entry, "default", Signals(), say)).job
 
 
 def status(scene: Site, memory: Object) -> None:

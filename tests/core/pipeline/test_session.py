@@ -12,7 +12,8 @@ from tests.controller.harness import tfjob
 from tf_dist.core.dialects import parse
 from tf_dist.core.model.job import CleanPodPolicy, ReplicaId
 from tf_dist.core.model.pods import PodPhase, PodView
-from tf_dist.core.model.status import Admission, Failure, OutcomeKind, Phase, RefusedSpec, Status
+from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.status import Admission, Failure, Phase, RefusedSpec, Status
 from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionCandidate, AdoptionDecision, decide_adoption
 from tf_dist.core.pipeline.session import (
     CleanUp,
@@ -77,6 +78,9 @@ def step(limits: WaitLimits = NO_LIMITS, on_term: JobFate | None = None, **rules
         (step(LATE), seen(), EndCause.OVERDUE, OutcomeKind.DEADLINE_EXCEEDED),
         (step(WaitLimits(admission=50)), seen(WAITS), EndCause.NOT_ADMITTED, OutcomeKind.ADMISSION_TIMEOUT),
         (step(WaitLimits(startup=50)), seen(PLACED), EndCause.OVERDUE, OutcomeKind.START_TIMEOUT),
+        # The timeout of a run is the limit of its admission, too.
+        (run_policy(deadline=NOW - 1), seen(WAITS), EndCause.NOT_ADMITTED, OutcomeKind.ADMISSION_TIMEOUT),
+        (run_policy(deadline=NOW - 1), seen(), EndCause.OVERDUE, OutcomeKind.DEADLINE_EXCEEDED),
         # To a job that no controller has looked at the limits apply, too.
         (step(WaitLimits(admission=50)), seen(Status(), created=NOW - 60), EndCause.NOT_ADMITTED, None),
         (step(WaitLimits(admission=50)), seen(Status(), created=NOW - 40), None, None),

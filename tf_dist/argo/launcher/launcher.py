@@ -286,7 +286,7 @@ class _StepSetup:
         ):
             archive = base64.b64decode(self.options.code_archive)
             workdir, reattach = None if self.connection.here else "", self.options.reattach
-            _, job = start_job(StepJobs(cluster, entry, namespace, self.signals, say, reattach, workdir, archive))
+            job = start_job(StepJobs(cluster, entry, namespace, self.signals, say, reattach, workdir, archive)).job
             say(f"{job.shown} in namespace {job.namespace}")
             for problem in leader_problems(cluster, [job]) if host is None else ():
                 say(f"{problem.summary} ({problem.resolution})")
@@ -299,4 +299,4 @@ class _StepSetup:
                 )
                 home, view = self.connection.namespace, self.log_writer
                 end = StepHost(quick, job, monitor, self.options, home, view, self.outputs).run()
-        return exit_codes.SIGNAL_BASE + end.signal if end.signal else exit_codes.exit_code_of_outcome(end.result.kind)
+        return exit_codes.exit_code_of_end(end)

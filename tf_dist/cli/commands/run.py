@@ -232,13 +232,14 @@ class LocalMachineOptions:
 
 def _summarise(result: Result, form: options.TextFormat, kept: str) -> int:
     from tf_dist.cli import output
-    from tf_dist.cli.run_output import run_exit_code, run_report, show_summary
+    from tf_dist.cli.run_output import run_report, show_summary
+    from tf_dist.client import exit_codes
 
     if form is not options.TextFormat.TEXT:
         output.data(form.value, run_report(result, kept))
     else:
         show_summary(result, kept)
-    return run_exit_code(result)
+    return exit_codes.exit_code_of_end(result.end)
 
 
 def _workdir(asked: str, file: str) -> Path:

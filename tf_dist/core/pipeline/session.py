@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tf_dist.core.diagnostics.outcome import Outcome, is_suspended, job_outcome
+from tf_dist.core.diagnostics.outcome import Outcome, is_suspended
 from tf_dist.core.model.job import CleanPodPolicy, Job
 from tf_dist.core.model.pods import PodView
 from tf_dist.core.model.reasons import OutcomeKind, reason_row
@@ -30,6 +30,7 @@ from tf_dist.core.pipeline.wait_result import (
     evaluate_wait,
     next_wait_limit,
     running_pods,
+    wait_outcome,
 )
 from tf_dist.core.pipeline.workflow_stop import (
     LAUNCHER,
@@ -39,7 +40,7 @@ from tf_dist.core.pipeline.workflow_stop import (
     decide_stop,
     decide_suspension,
 )
-from tf_dist.errors import Conflict
+from tf_dist.errors import Conflict, TFDistError
 
 
 class EndCause(StrEnum):
@@ -117,7 +118,10 @@ class SessionPolicy:
     limits: WaitLimits = NO_LIMITS
     """Limits of the wait."""
     only_deadline: bool = False
-    """A job that waits, or cannot start, ends the session at its deadline only: a user watches it, and may mend it."""
+    """A job that waits, or cannot start, ends the session at its deadline only: a user watches it, and may mend it.
+
+    The deadline is the limit of its admission, too.
+    """
     fixed_capacity: bool = False
     """The cluster never grows: a job that is too large for it ends the session."""
     awaits_pods: bool = False
@@ -211,12 +215,7 @@ class SessionEnd:
 
     def outcome(self, status: Status, now: float) -> Outcome:
         """How the job ended, or why the session did; ``status``: the last known of the job."""
-        found = job_outcome(status) if self.cause in ENDED else None
-        if found is not None:
-            return found
-        result = self.result
-        kind = result.kind or OutcomeKind.UNKNOWN
-        return Outcome.of(status, kind, reason=result.reason, message=result.message, replica=result.replica, now=now)
+        return wait_outcome(status, self.result, now) or Outcome.of(status, OutcomeKind.UNKNOWN, now=now)
 
 
 class Command(NamedTuple):
@@ -286,7 +285,7 @@ class Seen:
         """The controller has cleaned up after the job that ended, as far as its policy says."""
         if not self.exists:
             return True
-        if not self.status.finished:
+        if not self.status.finished and self.status.phase is not Phase.ABORTED:
             return False
         return self.job.run_policy.clean_pods is CleanPodPolicy.NONE or not running_pods(self.pods)
 
@@ -354,16 +353,20 @@ def decide_end(policy: SessionPolicy, seen: Seen) -> SessionEnd | None:
     if seen.signal:
         return stopped_end(seen.signal)
     if not seen.exists:
-        return SessionEnd(cause=EndCause.DELETED, result=DELETED)
+        return DELETED_END
     if policy.fixed_capacity and status.admission is None and reason_row(status.reason).unreachable:
         result = WaitResult(kind=OutcomeKind.INVALID, reason=NEVER_FITS, message=status.message, decided=False)
         return SessionEnd(cause=EndCause.OVERDUE, result=result)
     if found is None or (policy.only_deadline and found.kind is not OutcomeKind.DEADLINE_EXCEEDED):
         return None
+    if policy.only_deadline and not status.has_place:
+        found = replace(found, kind=OutcomeKind.ADMISSION_TIMEOUT)
     waited = found.kind is OutcomeKind.ADMISSION_TIMEOUT
     return SessionEnd(cause=EndCause.NOT_ADMITTED if waited else EndCause.OVERDUE, result=found)
 
 
+DELETED_END: Final = SessionEnd(cause=EndCause.DELETED, result=DELETED)
+"""The end of a session whose job another client deleted."""
 NEVER_FITS: Final = "NeverFits"
 """The reason of a job that is too large for a cluster that never grows."""
 TERMINATED: Final = "Terminated"
@@ -378,7 +381,9 @@ def stopped_end(signal: int = 0, why: str = "") -> SessionEnd:
 
 def lost_end(error: Exception, *, transient: bool) -> SessionEnd:
     """The end of a session that cannot observe its job any more."""
-    result = WaitResult(kind=OutcomeKind.UNKNOWN, reason=type(error).__name__, message=str(error), decided=False)
+    name, hint = type(error).__name__, getattr(error, "hint", "")
+    message = str(error) if isinstance(error, TFDistError) else f"{name}: {error}"
+    result = WaitResult(kind=OutcomeKind.UNKNOWN, reason=name, message=message, hint=hint, decided=False)
     return SessionEnd(cause=EndCause.UNREACHABLE if transient else EndCause.ERROR, result=result)
 
 
