@@ -24,6 +24,7 @@ from tf_dist.client.monitor import JobEvent
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import PODS, TFJOBS
 from tf_dist.controller.settings import JobRef
+from tf_dist.core.pipeline.session import task_policy
 from tf_dist.core.pipeline.wait_result import WaitLimits
 from tf_dist.errors import NotFound
 
@@ -119,7 +120,7 @@ def test_logs_that_are_followed_for_hours_hold_up_no_result_of_a_job_that_has_en
 
 def test_a_limit_ends_the_wait_and_not_the_job(cluster_site: Site, informer: SharedJobInformer) -> None:
     cluster_site.submit(document(FOREVER, name="a"))
-    found, _ = wait(informer, "a", limits=WaitLimits(deadline=0.0))
+    found, _ = wait(informer, "a", policy=task_policy(limits=WaitLimits(deadline=0.0)))
     assert found["outcome"]["kind"] == "deadline_exceeded"
     assert cluster_site.jobs()
 
@@ -322,7 +323,7 @@ def test_a_job_that_nobody_leads_says_so_once(light: LightSite) -> None:
     found = SharedJobInformer(open_connection(ClusterArguments(config_file=light.kubeconfig), {}), "default")
     try:
         limits = WaitLimits(deadline=time.time() + 1.0)
-        _, lines = wait(found, "a", drive=False, leader_check=0.0, limits=limits)
+        _, lines = wait(found, "a", drive=False, leader_check=0.0, policy=task_policy(limits=limits))
     finally:
         found.close()
     said = [line for line in lines if "no controller leads the cluster" in line]

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from tf_dist.airflow.jobs.event_payload import error_payload, payload_error
+from tf_dist.airflow.jobs.event_payload import payload_error, unseen_payload
+from tf_dist.core.pipeline.session import lost_end
 from tf_dist.errors import JobEvicted, JobFailed, TFDistError, Unavailable
 
-EVENT = {**error_payload(Unavailable("no answer", hint="is it up?"), "tfjob/a"), "decided": True}
+LOST = lost_end(Unavailable("no answer", hint="is it up?"), transient=True)
+EVENT = {**unseen_payload(LOST, "tfjob/a"), "decided": True}
 
 
 @pytest.mark.parametrize(

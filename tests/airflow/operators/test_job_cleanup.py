@@ -15,7 +15,9 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 
 from tf_dist.airflow import TFJobOperator
 from tf_dist.airflow.hooks.tfjob import TFJobHook
+from tf_dist.airflow.jobs.task_identity import RESULT_USED
 from tf_dist.airflow.operators.job_cleanup import JobCleanup
+from tf_dist.core.pipeline.session import EndCause
 
 MINE = "me/1"
 
@@ -32,38 +34,36 @@ def cleanup(hook: TFJobHook, ti: Instance, **arguments: Any) -> JobCleanup:
 
 
 @pytest.mark.parametrize(
-    ("action", "reached", "decided", "over", "deleted"),
+    ("action", "cause", "deleted"),
     [
-        ("delete_job", True, True, False, True),
-        ("delete_job", False, True, False, True),
-        ("keep_job", True, True, False, False),
-        ("keep_job", False, True, False, False),
-        ("keep_job", False, False, False, True),
-        ("keep_job", False, False, True, False),
-        ("delete_succeeded_job", True, True, False, True),
-        ("delete_succeeded_job", False, True, False, False),
-        ("delete_succeeded_job", False, False, True, False),
-        ("delete_active_job", True, True, False, False),
-        ("delete_active_job", False, False, False, True),
+        ("delete_job", EndCause.SUCCEEDED, True),
+        ("delete_job", EndCause.FAILED, True),
+        ("keep_job", EndCause.SUCCEEDED, False),
+        ("keep_job", EndCause.FAILED, False),
+        ("keep_job", EndCause.OVERDUE, True),
+        ("delete_succeeded_job", EndCause.SUCCEEDED, True),
+        ("delete_succeeded_job", EndCause.FAILED, False),
+        ("delete_active_job", EndCause.SUCCEEDED, False),
+        ("delete_active_job", EndCause.OVERDUE, True),
     ],
 )
-def test_after_the_wait(
-    light: LightSite, hook: TFJobHook, action: str, reached: bool, decided: bool, over: bool, deleted: bool
-) -> None:
+def test_after_the_wait(light: LightSite, hook: TFJobHook, action: str, cause: EndCause, deleted: bool) -> None:
     light.submit("a", MINE)
-    one = cleanup(hook, Instance("r"), on_finish_action=action)
-    event = {"reached": reached, "decided": decided, "over": over}
-    assert one.clean_up(hook.get_job("a", "default"), event) is deleted
+    job = hook.get_job("a", "default")
+    assert cleanup(hook, Instance("r"), on_finish_action=action).part(job, cause) is deleted
     assert len(light.uids()) == (not deleted)
+    if not deleted:
+        assert RESULT_USED in light.job("a")["metadata"]["annotations"]
 
 
+@pytest.mark.parametrize("cause", [EndCause.ERROR, EndCause.UNREACHABLE, EndCause.NOT_ADMITTED])
 @pytest.mark.parametrize(
     ("durable", "number", "owner", "stays"),
     [(True, 1, MINE, True), (True, 2, MINE, False), (False, 1, MINE, False), (False, 1, "another/1", True)],
 )
 def test_a_wait_that_ended_before_the_job_did(
-    light: LightSite, hook: TFJobHook, durable: bool, number: int, owner: str, stays: bool
+    light: LightSite, hook: TFJobHook, durable: bool, number: int, owner: str, stays: bool, cause: EndCause
 ) -> None:
     light.submit("a", owner)
-    cleanup(hook, Instance("r", try_number=number), durable=durable).abandon(hook.get_job("a", "default"))
+    cleanup(hook, Instance("r", try_number=number), durable=durable).part(hook.get_job("a", "default"), cause)
     assert len(light.uids()) == stays

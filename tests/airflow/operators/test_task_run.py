@@ -24,7 +24,7 @@ from tf_dist.airflow.operators.job_cleanup import JobCleanup
 from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 from tf_dist.client.stored_jobs import now
 from tf_dist.cluster.api import LEASES
-from tf_dist.core.model.status import OutcomeKind
+from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.pipeline.wait_result import NO_LIMITS
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")

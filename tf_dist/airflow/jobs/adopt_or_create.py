@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from tf_dist.airflow.jobs.job_ownership import OwnershipLost, adopt_job, delete_if_owned
+from tf_dist.airflow.jobs.job_ownership import adopt_job, delete_if_owned
 from tf_dist.airflow.jobs.job_request import JobRequest, request_of_try
 from tf_dist.airflow.jobs.task_identity import (
     MARKED_FOR_DELETION,
@@ -24,9 +24,8 @@ from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.core.diagnostics.outcome import is_suspended
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.status import SUCCESSFUL, Phase
-from tf_dist.core.model.timestamps import parse_time
-from tf_dist.core.pipeline.adoption import AdoptionAction, AdoptionCandidate, decide_adoption
-from tf_dist.errors import AlreadyExists, NotFound
+from tf_dist.core.pipeline.adoption import AdoptionCandidate, AdoptionDecision, decide_adoption
+from tf_dist.errors import AlreadyExists
 
 
 def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate:
@@ -38,15 +37,12 @@ def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate
     notes, metadata = annotations_of(job.stored), job.stored["metadata"]
     return AdoptionCandidate(
         uid=job.uid,
-        created=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        created=job.created or 0.0,
         marked_for_deletion="deletionTimestamp" in metadata or MARKED_FOR_DELETION in notes,
         done=job.status.finished or (job.status.phase is Phase.ABORTED and not is_suspended(job.status)),
         succeeded=job.status.phase in SUCCESSFUL,
         result_used=RESULT_USED in notes and (max_tries is None or notes.get(MAX_TRIES) != str(max_tries)),
     )
-
-
-_START_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +64,17 @@ class TaskTry:
     annotations: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class StartResult:
-    """What the try has: its job, and how it came to it."""
-
-    answer: AdoptionAction
-    job: StoredJob
-
-
 def resource_of_request(request: JobRequest) -> Resource:
     """The kind of job that is ordered."""
     return VOLCANO_JOBS if request.entry.job.dialect is Dialect.VOLCANO else TFJOBS
 
 
 @dataclass(frozen=True, slots=True)
-class JobStarter:
-    """Takes up what an earlier try left, else creates a job; ``changed`` may change its document before."""
+class TaskJobs:
+    """The jobs of a task by their label, as ``start_job`` finds, adopts and creates them.
+
+    ``changed`` may change the document of a job before it is created.
+    """
 
     connection: Connection
     request: JobRequest
@@ -91,30 +82,27 @@ class JobStarter:
     this: TaskTry
     changed: Callable[[dict[str, Any]], None]
 
-    def start(self) -> StartResult:
-        """The job of the try. Of several that live (there are none, unless they were made by hand) one stays.
+    def find(self) -> Sequence[StoredJob]:
+        """The jobs of all tries."""
+        resource, selector = resource_of_request(self.request), f"{TASK_LABEL}={self.this.key.label}"
+        found = self.connection.cluster.list(resource, self.namespace, labels=selector).items
+        return [StoredJob(resource, stored) for stored in found]
 
-        ClusterError, InvalidJob.
-        """
-        for _ in range(_START_ATTEMPTS):
-            try:
-                return self._adopt_or_create()
-            except (OwnershipLost, NotFound) as error:
-                lost = error  # it went while we looked at it
-        raise lost
+    def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
+        """Of several jobs that live (none, unless they were made by hand) one stays."""
+        return decide_adoption([candidate(job, self.this.max_tries) for job in found], durable=self.this.durable)
 
-    def _adopt_or_create(self) -> StartResult:
-        cluster, this, resource = self.connection.cluster, self.this, resource_of_request(self.request)
-        stored = cluster.list(resource, self.namespace, labels=f"{TASK_LABEL}={this.key.label}").items
-        found = {job.uid: job for job in (StoredJob(resource, one) for one in stored)}
-        chosen = decide_adoption([candidate(job, this.max_tries) for job in found.values()], durable=this.durable)
-        for uid in chosen.surplus:
-            delete_if_owned(cluster, found[uid], annotations_of(found[uid].stored).get(OWNER_ANNOTATION, ""))
-        if chosen.answer is AdoptionAction.CREATE:
-            return StartResult(chosen.answer, self._create(resource))
-        return StartResult(chosen.answer, adopt_job(cluster, found[chosen.uid], this.owner))
+    def adopt(self, found: StoredJob) -> StoredJob:
+        """OwnershipLost if it was given up."""
+        return adopt_job(self.connection.cluster, found, self.this.owner)
 
-    def _create(self, resource: Resource) -> StoredJob:
+    def replace(self, found: StoredJob) -> None:
+        """Delete a surplus job; the next one has another name."""
+        delete_if_owned(self.connection.cluster, found, annotations_of(found.stored).get(OWNER_ANNOTATION, ""))
+
+    def create(self) -> StoredJob:
+        """ClusterError, InvalidJob."""
+        resource = resource_of_request(self.request)
         connection, request, namespace, this = self.connection, self.request, self.namespace, self.this
         if this.drive and connection.place is not None and request.entry.job.dialect is Dialect.VOLCANO:
             refuse_beside_volcano(connection.cluster, request.base_name)

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.core.diagnostics.metrics_parser import RESULT_MARK
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, read_outcome
 from tf_dist.core.diagnostics.replicas import leaders_first
 from tf_dist.core.model.reasons import OutcomeKind
-from tf_dist.core.model.status import display_phase
-from tf_dist.core.pipeline.wait_result import DELETED, WaitResult, wait_outcome
-from tf_dist.errors import NotFound, TFDistError, Unavailable
+from tf_dist.core.model.status import Status, display_phase
+from tf_dist.core.pipeline.session import EndCause, SessionEnd
+from tf_dist.core.pipeline.wait_result import wait_outcome
+from tf_dist.errors import TFDistError, Unavailable
 
 if TYPE_CHECKING:
     from tf_dist.client.monitor import JobSnapshot
@@ -27,8 +27,9 @@ Event = Mapping[str, Any]
 _NOTHING: Final = object()
 
 
-def event_payload(last: StoredJob, snapshot: JobSnapshot, conclusion: WaitResult) -> dict[str, Any]:
+def event_payload(last: StoredJob, snapshot: JobSnapshot, end: SessionEnd) -> dict[str, Any]:
     """Everything a task needs to know of a job, as it was ``last``: nothing may be left of it when this is read."""
+    conclusion = end.result
     found = wait_outcome(last.status, conclusion, time.time())
     outcome = snapshot.observed(found) if found is not None else None
     timed = outcome or Outcome.of(last.status, OutcomeKind.UNKNOWN)
@@ -39,7 +40,7 @@ def event_payload(last: StoredJob, snapshot: JobSnapshot, conclusion: WaitResult
         "message": exception_first(conclusion.message),
         "hint": conclusion.hint,
         "job": last.shown,
-        "over": last.status.finished,
+        "cause": end.cause.value,
         "exit_code": outcome.exit_code if outcome else None,
         "replica": outcome.replica if outcome else "",
         "result": {
@@ -100,36 +101,33 @@ def _storable(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # nan and inf are none there
 
 
-def error_payload(error: Exception, job: str) -> dict[str, Any]:
-    """The payload of a wait that could not go on; the job is where it was."""
-    hint = getattr(error, "hint", "")
-    message = str(error) if isinstance(error, TFDistError) else f"{type(error).__name__}: {error}"
-    outcome = Outcome(kind=OutcomeKind.UNKNOWN, reason=type(error).__name__, message=message)
+def unseen_payload(end: SessionEnd, job: str) -> dict[str, Any]:
+    """The payload of a wait that ended without an observation of its job, or lost it; ``job``: its name."""
     return {
         "reached": False,
-        "decided": False,
-        "outcome": outcome.document(),
-        "message": message,
-        "hint": hint,
+        "decided": end.result.decided,
+        "outcome": end.outcome(Status(), time.time()).document(),
+        "message": end.result.message,
+        "hint": end.result.hint,
         "job": job,
-        "over": False,
+        "cause": end.cause.value,
         "exit_code": None,
         "replica": "",
         "result": {},
     }
 
 
-def gone_payload(name: str, kind: str) -> dict[str, Any]:
-    """The payload of a job that another client deleted before the wait began; ``kind``: see ``WaitRequest``."""
-    outcome = Outcome(kind=OutcomeKind.DELETED, reason=DELETED.reason, message=DELETED.message)
-    job = f"{'vcjob' if kind == VOLCANO_JOBS.kind else 'tfjob'}/{name}"
-    unknown = error_payload(NotFound(DELETED.message, hint=DELETED.hint), job)
-    return {**unknown, "decided": True, "outcome": outcome.document()}
-
-
 def payload_outcome(event: Event) -> Outcome | None:
     """How the job ended, or why the wait did; None where it came to what was waited for, and goes on."""
     return read_outcome(event["outcome"])
+
+
+def payload_cause(event: Event) -> EndCause:
+    """Why the wait ended; ERROR for a cause of another release."""
+    try:
+        return EndCause(event.get("cause", ""))
+    except ValueError:
+        return EndCause.ERROR
 
 
 def payload_error(event: Event) -> TFDistError | None:

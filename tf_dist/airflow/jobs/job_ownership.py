@@ -15,12 +15,12 @@ from tf_dist.airflow.jobs.task_identity import (
 )
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import Cluster, Object
-from tf_dist.errors import ClusterError, Conflict, NotFound
+from tf_dist.errors import Conflict, NotFound
 
 _WRITE_ATTEMPTS: Final = 20  # a job's controller writes into it, too: each Conflict means that another writer got on
 
 
-class OwnershipLost(ClusterError):
+class OwnershipLost(NotFound):
     """The job has become another try's meanwhile."""
 
 
@@ -55,7 +55,7 @@ def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
     try:
         _annotate(cluster, job, notes)
         cluster.delete(job.resource, job.namespace, job.name, uid=job.uid)
-    except (OwnershipLost, NotFound):
+    except NotFound:
         return False
     except Conflict:
         with suppress(NotFound):

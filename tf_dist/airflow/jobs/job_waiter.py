@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Any, Final
@@ -22,18 +22,9 @@ from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob, leader_problems
 from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
-from tf_dist.core.model.job import CleanPodPolicy, Job
-from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.job import Job
 from tf_dist.core.model.timestamps import format_micro_time, parse_time
-from tf_dist.core.pipeline.wait_result import (
-    DELETED,
-    NO_LIMITS,
-    WaitLimits,
-    WaitResult,
-    evaluate_wait,
-    next_wait_limit,
-    running_pods,
-)
+from tf_dist.core.pipeline.session import ENDED, EndCause, Seen, SessionEnd, SessionPolicy, follow, task_policy
 
 _DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
 _CLEAN_UP: Final = 10.0  # seconds for what the controller does after the end
@@ -48,13 +39,12 @@ _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitOptions:
-    """What a task waits for. ``goal``: see ``WAIT_CONDITIONS``; ``tail``: so many last lines of each log first
+    """What a task waits for. ``policy``: its goal and its limits; ``tail``: so many last lines of each log first
     (None: all); ``get_logs``: without it logs are read for the result only; ``results``: whether one is wanted.
     ``leader_check``: seconds until it is looked whether anybody leads the job, where this process does not.
     """
 
-    goal: str = "succeeded"
-    limits: WaitLimits = NO_LIMITS
+    policy: SessionPolicy = field(default_factory=task_policy)
     get_logs: bool = True
     results: bool = True
     tail: int | None = None
@@ -160,7 +150,7 @@ class JobWaiter:
         assert job is not None  # a subscription begins with its job
         tail = options.tail if options.get_logs else _TAIL
         self._informer, self._subscription = informer, subscription
-        self._goal, self._limits, self._results = options.goal, options.limits, options.results
+        self._policy, self._results = options.policy, options.results
         # Logs that are not shown are read at the end only.
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail, timestamps=True), begun=options.get_logs
@@ -171,12 +161,14 @@ class JobWaiter:
 
     def steps(self) -> WaitSteps[dict[str, Any]]:
         """From now until the wait is over; the payload."""
-        left: float | None = 0.0
+        session, left = follow(self._policy, self._seen()), 0.0
+        next(session)
         while True:
             self._monitor.show((yield left))
-            now = time.time()
-            result = self._result(now)
-            if result is not None:
+            try:
+                command = session.send(self._seen())
+            except StopIteration as over:
+                end: SessionEnd = over.value
                 break
             if (refused := self._informer.refused()) is not None:
                 raise refused
@@ -185,14 +177,14 @@ class JobWaiter:
                     self._leader_check.put_off()
                 else:
                     yield self._look_for_leader
-            due = next_wait_limit(self._monitor.snapshot.status, self._limits, now)
-            left = self._leader_check.left if due is None else min(due - now, self._leader_check.left)
-        if self._results and result.kind is not OutcomeKind.DELETED:
-            yield from self._drain_logs(result)
+            left = min(math.inf if command.seconds is None else command.seconds, self._leader_check.left)
+        result = end.result
+        if self._results and end.cause is not EndCause.DELETED:
+            yield from self._drain_logs(end)
         if not result.reached:
             message = exception_first(result.message)
             self._view.say(f"{message} ({result.hint})" if result.hint else message, FAILURE)
-        return event_payload(self._subscription.last, self._monitor.snapshot, result)
+        return event_payload(self._subscription.last, self._monitor.snapshot, end)
 
     def _look_for_leader(self) -> None:
         if text := self._leader_check.news(self._subscription.last):
@@ -201,18 +193,17 @@ class JobWaiter:
     def _leads(self) -> bool:
         return self._informer.leads(self._subscription.ref.resource)
 
-    def _result(self, now: float) -> WaitResult | None:
-        monitor, last = self._monitor, self._subscription.last
-        if self._subscription.job is None:
-            # What was known of it last may be that it was over.
-            monitor.snapshot = monitor.snapshot.with_objects(last.status, list(self._subscription.pods.values()))
-        snapshot = monitor.snapshot
-        found = evaluate_wait(snapshot.job, last.status, snapshot.pods, self._limits, now, goal=self._goal)
-        if self._subscription.job is None and (found is None or not found.decided):
-            return DELETED
-        return found
+    def _seen(self) -> Seen:
+        snapshot, subscription = self._monitor.snapshot, self._subscription
+        last, pods = subscription.last, snapshot.pods
+        if self._monitor.decided:  # from then on the snapshot stays as it is
+            pods = snapshot.with_objects(last.status, list(subscription.pods.values())).pods
+        exists = subscription.job is not None
+        return Seen(
+            now=time.time(), job=snapshot.job, status=last.status, pods=pods, exists=exists, created=last.created
+        )
 
-    def _drain_logs(self, result: WaitResult) -> WaitSteps[None]:
+    def _drain_logs(self, end: SessionEnd) -> WaitSteps[None]:
         """The last lines, and what the job's controller does after the end; both have their limits."""
         monitor = self._monitor
         self._log_follower.begun = True
@@ -221,21 +212,17 @@ class JobWaiter:
         else:
             yield monitor.sync_pods
         monitor.show((yield 0.0))
-        monitor.decided = result.decided
+        monitor.decided = end.cause in ENDED
         clean = time.monotonic() + _CLEAN_UP
-        if result.decided:
+        if monitor.decided:
             yield from monitor.drain(quiet=_DRAIN, busy_until=lambda: clean if self._cleans_up() else 0.0)
         else:
             while monitor.show((yield 0.0)):
                 pass
 
     def _cleans_up(self) -> bool:
-        """Whether pods still run that the controller of this process is to take away, by the job's policy."""
-        job = self._monitor.snapshot.job
-        if not self._leads() or self._subscription.job is None or job.run_policy.clean_pods is CleanPodPolicy.NONE:
-            return False
-        pods = list(self._subscription.pods.values())
-        return running_pods(self._monitor.snapshot.with_objects(self._subscription.last.status, pods).pods) > 0
+        """Whether the controller of this process still cleans up after the job."""
+        return self._leads() and not self._seen().settled
 
 
 def take_in_thread(subscription: Subscription, changed: threading.Event, checked: Callable[[], None]) -> Take:

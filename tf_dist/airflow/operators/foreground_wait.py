@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.event_payload import gone_payload
+from tf_dist.airflow.jobs.event_payload import unseen_payload
 from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions, take_in_thread
 from tf_dist.airflow.jobs.task_identity import (
     ENDED_STATES,
@@ -20,6 +20,7 @@ from tf_dist.airflow.version_compat import AirflowException, AirflowTaskTimeout
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.wait import run_in_thread
 from tf_dist.controller.settings import JobRef
+from tf_dist.core.pipeline.session import DELETED_END, EndCause, task_policy
 from tf_dist.core.pipeline.wait_result import WaitLimits
 from tf_dist.errors import NotFound
 
@@ -50,25 +51,23 @@ class ForegroundWait:
                     return self._wait_for_job(informer, job)
                 except (AirflowTaskTimeout, TaskKilled, KeyboardInterrupt) as end:
                     # At once: a process that a user has ended is killed after five seconds.
-                    if isinstance(end, AirflowTaskTimeout) or self.operator.options.on_kill_action == "delete_job":
-                        self.cleanup.give_up(job, str(end) or "this run was interrupted")
-                    else:
-                        self.operator.log.warning("%s goes on: on_kill_action is keep_job", job.shown)
+                    cause = EndCause.OVERDUE if isinstance(end, AirflowTaskTimeout) else EndCause.STOPPED
+                    self.cleanup.part(job, cause, str(end) or "this run was interrupted")
                     raise
         except TaskKilled:
             raise
-        except Exception:
-            self.cleanup.abandon(job)
+        except Exception as error:
+            self.cleanup.part(job, EndCause.ERROR, f"the task cannot wait for it ({error})")
             raise
 
     def _wait_for_job(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
         operator, changed, ref = self.operator, threading.Event(), JobRef.of(job.resource, job.stored)
-        options = WaitOptions(limits=self.limits, get_logs=operator.options.get_logs)
+        options = WaitOptions(policy=task_policy(limits=self.limits), get_logs=operator.options.get_logs)
         drive = operator.options.drives and not job.status.finished
         try:
             subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
         except NotFound:
-            return gone_payload(job.name, job.resource.kind)
+            return unseen_payload(DELETED_END, job.shown)
         try:
             waiter = JobWaiter(informer, subscription, options, write_line, write_error)
             return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))

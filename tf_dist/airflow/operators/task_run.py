@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.adopt_or_create import JobStarter, StartResult, TaskTry, resource_of_request
+from tf_dist.airflow.jobs.adopt_or_create import TaskJobs, TaskTry, resource_of_request
 from tf_dist.airflow.jobs.airflow_deployment import deployment
-from tf_dist.airflow.jobs.event_payload import payload_error, payload_outcome
+from tf_dist.airflow.jobs.event_payload import payload_cause, payload_error, payload_outcome
 from tf_dist.airflow.jobs.job_ownership import adopt_job
 from tf_dist.airflow.jobs.job_request import JobRequest
 from tf_dist.airflow.jobs.orphans import delete_orphans, orphan_annotation
@@ -22,12 +22,14 @@ from tf_dist.airflow.operators.operator_arguments import task_failure
 from tf_dist.airflow.operators.xcom_publisher import JOB_FACTS, ReportedEnd, XComPublisher
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
 from tf_dist.airflow.version_compat import AirflowSkipException, AirflowTaskTimeout
+from tf_dist.client.session_host import StartedJob, start_job
 from tf_dist.client.stored_jobs import StoredJob, find_job, now
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
 from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Status
+from tf_dist.core.pipeline.session import EndCause
 from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound, Problem
 
@@ -88,7 +90,7 @@ class TaskRun:
         try:
             self._publisher.began(start)
         except Exception:
-            self._cleanup.abandon(job)
+            self._cleanup.part(job, EndCause.ERROR, "the task failed, and is not tried again")
             raise
         if not operator.options.wait_for_completion:
             return {"name": job.name, "namespace": job.namespace, "uid": job.uid}
@@ -107,7 +109,7 @@ class TaskRun:
 
     # Beginning
 
-    def _begin(self, request: JobRequest) -> StartResult:
+    def _begin(self, request: JobRequest) -> StartedJob:
         for problem in request.entry.parsed.warnings:
             self._operator.log.warning("%s", problem)
         namespace = self._operator.options.namespace or request.namespace or self._hook.get_namespace()
@@ -119,7 +121,7 @@ class TaskRun:
         def changed(document: dict[str, Any]) -> None:
             self._publisher.call("on_job_document_created", document=document)
 
-        return JobStarter(self._hook.connection, request, namespace, this, changed).start()
+        return start_job(TaskJobs(self._hook.connection, request, namespace, this, changed))
 
     def _key(self) -> TaskInstanceKey:
         ti = self._ti
@@ -220,8 +222,9 @@ class TaskRun:
         self._publisher.outcome(payload_outcome(event))
         if failure is None:
             self._reported.write({what: self._publisher.published(what) for what in JOB_FACTS}, event)
-        if job is not None:
-            self._clean_up(job, event)
+        cause = payload_cause(event)
+        if job is not None and self._cleanup.part(job, cause, event["message"]):
+            self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)
         self._publisher.ended(result, succeeded=failure is None)
         if failure is None:
             return self._operator.returned(result)
@@ -230,16 +233,6 @@ class TaskRun:
             raise AirflowSkipException(str(failure))
         raise failure
 
-    def _clean_up(self, job: StoredJob, event: Mapping[str, Any]) -> None:
-        outcome = payload_outcome(event)
-        kind = outcome.kind if outcome is not None else None
-        # A retry goes on waiting with the job, and with its age.
-        waits_on = kind is OutcomeKind.ADMISSION_TIMEOUT and self._cleanup.adopted_by_retry
-        if kind is OutcomeKind.UNKNOWN or waits_on:
-            self._cleanup.abandon(job)
-        elif self._cleanup.clean_up(job, event):
-            self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)
-
     def trigger_lost(self, error: Exception, *, late: bool) -> None:
         """The trigger is gone without a word; ``late``: because the task's time is over. JobTimeout then."""
         job = self.job()
@@ -247,10 +240,9 @@ class TaskRun:
         kind, reason = _TIMEOUT if late else (OutcomeKind.UNKNOWN, "TriggerLost")
         outcome = Outcome.of(status, kind, reason=reason, message=_TOO_LATE if late else str(error), now=time.time())
         self._publisher.outcome(outcome)
-        if job is not None and late:
-            self._cleanup.give_up(job, _TOO_LATE)
-        elif job is not None:
-            self._cleanup.abandon(job)
+        if job is not None:
+            why = _TOO_LATE if late else "its trigger is lost, and the task is not tried again"
+            self._cleanup.part(job, EndCause.OVERDUE if late else EndCause.UNREACHABLE, why)
         if late:
             raise JobTimeout(_TOO_LATE, outcome=outcome) from error
 

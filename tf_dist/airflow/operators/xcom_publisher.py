@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tf_dist.airflow.jobs.adopt_or_create import StartResult
 from tf_dist.airflow.links import tfjob
 from tf_dist.airflow.masking import masked
+from tf_dist.client.session_host import StartedJob
 from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.pipeline.adoption import AdoptionAction
 
@@ -42,10 +42,10 @@ class XComPublisher:
         self._context = context
         self._ti: Any = context["ti"]
 
-    def began(self, start: StartResult) -> None:
+    def began(self, start: StartedJob) -> None:
         """Say which job it is, at once, so that links and XComs are there if a later step fails."""
         job = start.job
-        self._operator.log.info("%s in namespace %s is %s", job.shown, job.namespace, _PUBLISHED[start.answer])
+        self._operator.log.info("%s in namespace %s is %s", job.shown, job.namespace, _PUBLISHED[start.action])
         self.identified({"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind})
         self.call("on_job_creation", job=job)
 

@@ -123,11 +123,17 @@ class TFJobTrigger(BaseTrigger):
                 await self._interrupted()
             raise
         except Exception as error:
-            from tf_dist.airflow.jobs.event_payload import error_payload
+            from tf_dist.airflow.jobs.event_payload import unseen_payload
+            from tf_dist.client.connection import TRANSIENT_ERRORS
+            from tf_dist.core.pipeline.session import DELETED_END, lost_end
 
             if not isinstance(error, TFDistError):
                 self.log.exception("the trigger met a defect")
-            found = error_payload(error, f"{self.request.kind or 'job'} {self.request.name}")
+            request = self.request
+            gone = request.uid and isinstance(error, NotFound)  # the job existed when the task deferred
+            end = DELETED_END if gone else lost_end(error, transient=isinstance(error, TRANSIENT_ERRORS))
+            word = {TFJOBS.kind: "tfjob/", VOLCANO_JOBS.kind: "vcjob/"}.get(request.kind, "job ")
+            found = unseen_payload(end, f"{word}{request.name}")
         self._fired = True
         yield TriggerEvent(masked(found))
 
@@ -169,7 +175,6 @@ class TFJobTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         # Not on the event loop: it takes most of a second once.
         await asyncio.to_thread(import_module, "tf_dist.airflow.jobs.job_waiter")
-        from tf_dist.airflow.jobs.event_payload import gone_payload
         from tf_dist.airflow.jobs.task_log import TriggerLog
         from tf_dist.client.wait import run_on_loop
 
@@ -178,8 +183,6 @@ class TFJobTrigger(BaseTrigger):
         try:
             changed = Wakeup()
             subscription = await self._join(informer, changed)
-            if subscription is None:
-                return gone_payload(self.request.name, self.request.kind)
             try:
                 if self.request.secrets:
                     key = annotations_of(subscription.last.stored).get(MASK_KEY, "")
@@ -210,19 +213,19 @@ class TFJobTrigger(BaseTrigger):
         self, informer: SharedJobInformer, subscription: Subscription, log: TriggerLog
     ) -> WaitSteps[dict[str, Any]]:
         from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions
+        from tf_dist.core.pipeline.session import task_policy
 
         request = self.request
         options = WaitOptions(
-            goal=request.goal,
-            limits=request.limits,
+            policy=task_policy(goal=request.goal, limits=request.limits),
             get_logs=request.get_logs,
             results=request.goal in ("succeeded", "finished", "failed"),
             tail=self._tail(),
         )
         return JobWaiter(informer, subscription, options, log, log.error, log.lines).steps()
 
-    async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription | None:
-        """The subscription to the job; None if the job of that uid is gone. A job of any uid may still be created."""
+    async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
+        """The subscription to the job. NotFound if the job of that uid is gone; a job of any uid may be created yet."""
         request = self.request
         while True:
             try:
@@ -230,9 +233,8 @@ class TFJobTrigger(BaseTrigger):
                 join = partial(informer.join, ref, on_change, uid=request.uid, drive=request.drive)
                 return await _undone_if_cancelled(join, informer.leave)
             except NotFound:
-                if request.uid:
-                    return None
-                if request.deadline is not None and time.time() >= request.deadline:
+                late = request.deadline is not None and time.time() >= request.deadline
+                if request.uid or late:
                     raise
             await asyncio.sleep(request.poll_interval)
 
