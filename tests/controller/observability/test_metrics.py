@@ -29,7 +29,7 @@ from tf_dist.controller.observability.prometheus_metrics import PrometheusRecord
 from tf_dist.controller.settings import JobRef
 from tf_dist.core.model import names
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 _ROW = re.compile(r"^\| `(tf_dist_\w+)` \| (\w+) \|(.*?)\| (.+) \|$", re.MULTILINE)
 READINGS = ControllerStats(
     WorkQueueStats(depth=3, adds=20, retries=2, running={"default/a": 1.5, "default/b": 0.5}, workers=16),

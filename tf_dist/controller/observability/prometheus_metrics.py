@@ -44,29 +44,29 @@ class StatsCollector(Collector):
 def _of_work(read: Sequence[WorkQueueStats]) -> Iterator[Metric]:
     running = [seconds for one in read for seconds in one.running.values()]
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    longest = "How long the worker has been busy that began first."
-    together = "How long workers have been busy with what they have not finished, together."
+    longest = "Seconds for which the longest-running worker has been busy with its job."
+    together = "Seconds for which all workers together have been busy with unfinished jobs."
     yield gauge("tf_dist_workqueue_depth", "Jobs that are due and wait for a worker.", sum(one.depth for one in read))
     added, again = sum(one.adds for one in read), sum(one.retries for one in read)
-    yield counter("tf_dist_workqueue_adds", "Jobs put into the work queue that were not in it.", added)
-    yield counter("tf_dist_workqueue_retries", "Jobs put back into the work queue to try again.", again)
+    yield counter("tf_dist_workqueue_adds", "Jobs added to the work queue.", added)
+    yield counter("tf_dist_workqueue_retries", "Jobs added again to the work queue after an error.", again)
     yield gauge("tf_dist_workqueue_unfinished_work_seconds", together, sum(running))
     yield gauge("tf_dist_workqueue_longest_running_processor_seconds", longest, max(running, default=0.0))
     yield gauge("tf_dist_active_workers", "Workers that are busy.", len(running))
-    yield gauge("tf_dist_max_concurrent_reconciles", "Workers that there are.", sum(one.workers for one in read))
+    yield gauge("tf_dist_max_concurrent_reconciles", "Workers of this process.", sum(one.workers for one in read))
 
 
 def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily("tf_dist_jobs", "Jobs that this process drives, by phase.", labels=["phase"])
+    jobs = GaugeMetricFamily("tf_dist_jobs", "Jobs that this process leads, by phase.", labels=["phase"])
     phases = sorted({phase for one in read for phase in one.jobs})
     for phase in phases:
         jobs.add_metric([phase], sum(one.jobs.get(phase, 0) for one in read))
     yield jobs
     pending = GaugeMetricFamily(
-        "tf_dist_pending_gangs", "Gangs of this process that wait for their place, by queue.", labels=["queue"]
+        "tf_dist_pending_gangs", "Gangs that wait for admission, by queue.", labels=["queue"]
     )
     admitted = GaugeMetricFamily(
-        "tf_dist_admitted_gangs", "Admitted gangs of this process, by queue.", labels=["queue"]
+        "tf_dist_admitted_gangs", "Admitted gangs, by queue.", labels=["queue"]
     )
     for queue in sorted({queue for one in read for queue in one.gangs}):
         found = [one.gangs[queue] for one in read if queue in one.gangs]
@@ -78,10 +78,10 @@ def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
 
 def _of_informers(read: Sequence[InformerStats]) -> Iterator[Metric]:
     age = GaugeMetricFamily(
-        "tf_dist_informer_age_seconds", "Since the API server last said anything about a kind.", labels=["resource"]
+        "tf_dist_informer_age_seconds", "Seconds since the last answer or event of the API server, by kind.", labels=["resource"]
     )
     lists = CounterMetricFamily(
-        "tf_dist_informer_lists", "How often everything of a kind was listed, from the start.", labels=["resource"]
+        "tf_dist_informer_lists", "Complete lists of a kind.", labels=["resource"]
     )
     for resource in sorted({one.resource for one in read}):
         found = [one for one in read if one.resource == resource]
@@ -107,13 +107,13 @@ class PrometheusRecorder(MetricsRecorder):
         own.register(self._sampled)
         self._waits = self._histogram(
             "tf_dist_workqueue_queue_duration_seconds",
-            "How long jobs waited in the work queue until a worker took them.",
+            "Seconds that jobs waited in the work queue.",
         )
         self._works = self._histogram(
-            "tf_dist_workqueue_work_duration_seconds", "How long a worker was busy with a job that it took."
+            "tf_dist_workqueue_work_duration_seconds", "Seconds that a worker was busy with a job."
         )
         self._failures = self._counter(
-            "tf_dist_reconcile_errors", "Looks at jobs that did not come to their end, by reason.", "reason"
+            "tf_dist_reconcile_errors", "Reconciles that failed, by reason.", "reason"
         )
         self._held: set[str] = set()
         leading = Gauge(
@@ -121,41 +121,41 @@ class PrometheusRecorder(MetricsRecorder):
         )
         leading.set_function(lambda: bool(self._held))
         self._reconciles = self._histogram(
-            "tf_dist_reconcile_seconds", "Looking at one job, deciding and acting for it.", buckets=_RECONCILE_BUCKETS
+            "tf_dist_reconcile_seconds", "Seconds of a reconcile, including its requests.", buckets=_RECONCILE_BUCKETS
         )
         self._actions = self._counter(
             "tf_dist_actions", "Actions taken for jobs, by kind and result.", "kind", "result"
         )
         self._admissions = self._histogram(
             "tf_dist_admission_wait_seconds",
-            "How long gangs waited for their place; the count is that of admissions.",
+            "Seconds that gangs waited for admission. The count is the number of admissions.",
             buckets=_ADMISSION_WAIT_BUCKETS,
         )
         self._undecidable = self._counter(
-            "tf_dist_undecidable_gangs", "Gangs that could not be counted or decided about."
+            "tf_dist_undecidable_gangs", "Gangs that admission left out because of an unexpected error."
         )
         self._restarts = self._counter("tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", "cause")
-        self._disruptions = self._counter("tf_dist_disruptions", "Pods that were taken away, by reason.", "reason")
+        self._disruptions = self._counter("tf_dist_disruptions", "Pods that were disrupted, by reason.", "reason")
         self._calls = self._counter(
             "tf_dist_api_calls",
             "Requests to the API server, by verb, resource and HTTP status (0: no answer).",
             *("verb", "resource", "code"),
         )
         self._call_seconds = self._histogram(
-            "tf_dist_api_call_seconds", "Requests to the API server until their answer, by verb.", "verb"
+            "tf_dist_api_call_seconds", "Seconds until the API server answered a request, by verb.", "verb"
         )
         self._watches = self._counter(
             "tf_dist_watch_restarts",
-            "Watches that did not end as agreed, by resource and cause.",
+            "Watches that ended early, by resource and cause.",
             *("resource", "cause"),
         )
         self._heartbeats = self._counter(
-            "tf_dist_heartbeats", "Renewals of this process's lease, by result (ok, failed).", "result"
+            "tf_dist_heartbeats", "Renewals of the Lease, by result (ok, failed).", "result"
         )
         self._last_heartbeat = Gauge(
-            "tf_dist_last_heartbeat_timestamp_seconds", "When the lease was renewed last.", registry=own
+            "tf_dist_last_heartbeat_timestamp_seconds", "Time of the last renewal of the Lease.", registry=own
         )
-        Info("tf_dist_build", "The version that runs.", registry=own).info({"version": __version__})
+        Info("tf_dist_build", "The running version.", registry=own).info({"version": __version__})
         ProcessCollector(registry=own)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
