@@ -105,7 +105,7 @@ def test_runs_each_command_that_the_page_says_works(kubectl: Kubectl, memory: Me
 
 
 @pytest.mark.usefixtures("mnist")
-@pytest.mark.parametrize("command", commands("not there | use"), ids=" ".join)
+@pytest.mark.parametrize("command", commands("does not work | use instead"), ids=" ".join)
 def test_refuses_each_command_that_the_page_says_is_not_there(kubectl: Kubectl, command: list[str]) -> None:
     assert kubectl(*command, fails=True)
 

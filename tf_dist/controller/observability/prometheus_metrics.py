@@ -132,7 +132,7 @@ class PrometheusRecorder(MetricsRecorder):
             buckets=_ADMISSION_WAIT_BUCKETS,
         )
         self._undecidable = self._counter(
-            "tf_dist_undecidable_gangs", "Gangs that admission left out because of an unexpected error."
+            "tf_dist_undecidable_gangs", "Gangs that admission left out because they could not be evaluated."
         )
         self._restarts = self._counter("tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", "cause")
         self._disruptions = self._counter("tf_dist_disruptions", "Pods that were disrupted, by reason.", "reason")
