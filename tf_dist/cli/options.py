@@ -198,7 +198,7 @@ DisruptionBudgets = Annotated[
     bool,
     typer.Option(
         "--disruption-budgets",
-        help="Give each gang of a TFJob v1alpha1 a PodDisruptionBudget, as the tf-operator did: no drain ends then.",
+        help="Create a PodDisruptionBudget for each gang of a TFJob v1alpha1, as the tf-operator did. Drains wait.",
     ),
 ]
 ClusterDomain = Annotated[
@@ -206,43 +206,42 @@ ClusterDomain = Annotated[
     typer.Option(
         "--cluster-domain",
         envvar="CUSTOM_CLUSTER_DOMAIN",
-        help="What addresses in TF_CONFIG of TFJobs v1 end in, as cluster.local; nothing if not given.",
+        help="The domain at the end of host names in TF_CONFIG of TFJobs v1, such as cluster.local.",
     ),
 ]
 Name = Annotated[str, typer.Argument(help="A job: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME")]
 Names = Annotated[list[str], typer.Argument(help="Jobs: NAME, tfjob/NAME or vcjob/NAME.", metavar="NAME…")]
 Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", metavar="NS", callback=check_namespaces, help="Where the job is.")
+    str, typer.Option("--namespace", "-n", metavar="NS", callback=check_namespaces, help="The namespace of the job.")
 ]
 Target = Annotated[
     str,
     typer.Option(
-        "--namespace", "-n", metavar="NS", callback=check_namespaces, help="Where to, if the file does not say."
+        "--namespace", "-n", metavar="NS", callback=check_namespaces, help="The namespace, if the file names none."
     ),
 ]
 Kubeconfig = Annotated[str, typer.Option("--kubeconfig", metavar="FILE", help="The cluster of this kubeconfig.")]
 Context = Annotated[str, typer.Option("--context", metavar="NAME", help="The cluster of this context.")]
 LogLevel = Annotated[
-    Level, typer.Option("--log-level", envvar="TF_DIST_LOG_LEVEL", help="From which level on log lines are written.")
+    Level,
+    typer.Option("--log-level", envvar="TF_DIST_LOG_LEVEL", help="The lowest level of log lines that are written."),
 ]
 Local = Annotated[bool, typer.Option("--local", help="The cluster that tf-dist local up keeps on this machine.")]
 Plain = Annotated[
     bool, typer.Option("--plain", callback=_make_plain, help="Plain text even on a terminal (also: NO_COLOR).")
 ]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Unknown keys are errors, as in tf-dist validate, and not warnings.")
-]
+Strict = Annotated[bool, typer.Option("--strict", help="Unknown keys are errors instead of warnings.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change the job first: spec.tfReplicaSpecs.Worker.replicas=3."),
 ]
 SetJson = Annotated[
     list[str] | None,
-    typer.Option("--set-json", metavar="PATH=JSON", help="The same, with a list or a mapping."),
+    typer.Option("--set-json", metavar="PATH=JSON", help="Like --set, with a list or a mapping."),
 ]
 SetString = Annotated[
     list[str] | None,
-    typer.Option("--set-string", metavar="PATH=TEXT", help="The same, with any text as it is."),
+    typer.Option("--set-string", metavar="PATH=TEXT", help="Like --set, with a text that is not parsed."),
 ]
 
 
@@ -261,13 +260,15 @@ StartupTimeout = Annotated[str, run_option("startup_timeout", "TIME")]
 AdmissionTimeout = Annotated[
     str, typer.Option("--admission-timeout", metavar="TIME", help="When a --fallback is tried: 90s, 10m, 2h.")
 ]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Give up after 90s, 10m, 2h.")]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="The longest wait: 90s, 10m, 2h.")]
 Network = Annotated[str, typer.Option("--network", help="How pods are separated: auto, isolated or shared.")]
 Node = Annotated[
     str,
-    typer.Option("--node", metavar="RESOURCES", help="What this machine offers: cpu=8,memory=16Gi,nvidia.com/gpu=2."),
+    typer.Option(
+        "--node", metavar="RESOURCES", help="The resources of this machine: cpu=8,memory=16Gi,nvidia.com/gpu=2."
+    ),
 ]
 Entrypoint = Annotated[
     list[str] | None,
-    typer.Option("--entrypoint", metavar="IMAGE=COMMAND", help="What an image runs: my/image='python train.py'."),
+    typer.Option("--entrypoint", metavar="IMAGE=COMMAND", help="The command of an image: my/image='python train.py'."),
 ]

@@ -71,70 +71,71 @@ step_option = partial(option, operator=False)
 class LauncherOptions(RunOptions):
     """The options of a launcher, read: those of every run, and those of a step of a workflow."""
 
-    job: Any = step_option(ANY, "The job: an object, a list of it and what stands beside it, or their text in YAML.")
-    job_file: str = launcher_option(_TEXT, "The file that has the job, instead.", "", "")
+    job: Any = step_option(
+        ANY, "The job: an object, a list of the job and its companion objects, or their text in YAML."
+    )
+    job_file: str = launcher_option(_TEXT, "A file with the job, instead of ``job``.", "", "")
     inputs: Any = launcher_option(
         _DATA,
-        "Declarations of values that the workflow fills in: a list of ``name``, ``path`` in the job, ``type`` "
+        "Declarations of values that the workflow fills in. Each has ``name``, ``path`` in the job, ``type`` "
         "(string, integer, number, boolean), ``minimum``, ``maximum``, ``pattern``, ``enum``, ``maxLength``, and "
-        "the ``text`` around the value, which takes the place of ``{}``.",
+        "the ``text`` in which the value replaces ``{}``.",
     )
     values: Mapping[str, str] | None = launcher_option(
         _TEXTS,
-        "The values of inputs by their names; each as an argument of its own, too: ``values.NAME=VALUE``.",
+        "The values of inputs, by name. A single value can be an argument, too: ``values.NAME=VALUE``.",
         '{"steps": "4000"}',
     )
     parameters: Any = launcher_option(
         _DATA,
-        "All parameters of a workflow as Argo lists them, ``{{workflow.parameters.json}}``: those that are "
-        "declared are values, too.",
+        "All parameters of a workflow, ``{{workflow.parameters.json}}``. Those that are declared as inputs are "
+        "used as values.",
     )
     code_archive: str = launcher_option(
         _TEXT, "The folder that goes along, as the step's ``code`` packs it: a tar archive, gzip, base64.", "", ""
     )
     model_dir: str = step_option(
         LINE,
-        f"The folder that replicas find in ``${contract.MODEL_DIR}``; the same at each try, so that a checkpoint "
-        "is found again.",
+        f"The folder in ``${contract.MODEL_DIR}`` of the replicas. It is the same at each try, so that a retry finds "
+        "the checkpoint.",
         "/models/digits",
         "",
         parameter=True,
     )
     total_steps: int | None = step_option(
-        COUNT, "At which step the training is done, for the progress.", "1000", parameter=True
+        COUNT, "The last step of the training, for the progress.", "1000", parameter=True
     )
     on_term: JobFate | None = step_option(
         CHOICE,
-        "What becomes of the job when the launcher is asked to stop: ``auto`` deletes it, or leaves it where the "
-        "step will be tried again; ``delete``, ``suspend`` (its pods go, the next try resumes it), ``leave``.",
+        "What happens to the job when the launcher is stopped. ``auto``: it is deleted, or left if the step will be "
+        "retried. ``delete``. ``suspend``: its pods stop, and the next try resumes it. ``leave``: it continues.",
         choices={"auto": None, **{one.value: one for one in JobFate if one is not JobFate.MARK}},
     )
     on_suspend: bool = step_option(
         CHOICE,
-        "What becomes of the job while the workflow is suspended: ``suspend``, or ``leave``: it goes on.",
+        "What happens to the job while the workflow is suspended: ``suspend``, or ``leave`` (it continues).",
         "",
         True,
         choices={"suspend": True, "leave": False},
     )
     grace: float = launcher_option(
-        SECONDS, "The time from SIGTERM to SIGKILL, where Argo does not say it.", "60s", _GRACE
+        SECONDS, "The time from SIGTERM to SIGKILL, if Argo does not pass it.", "60s", _GRACE
     )
     checkpoint_files: Sequence[str] = launcher_option(
         WORDS,
-        "Copy the last checkpoint into the folder of the outputs if it is below one of these folders, and from "
-        "nowhere else.",
+        "Copy the last checkpoint into the folder of the outputs, if it is below one of these folders.",
         '["/models"]',
         (),
     )
     workflow: str = launcher_option(_TEXT, "The workflow: ``{{workflow.name}}``.", "", "")
     workflow_uid: str = launcher_option(_TEXT, "Its uid: ``{{workflow.uid}}``.", "", "")
     node: str = launcher_option(_TEXT, "The step, the same at every try: ``{{node.name}}``.", "", "")
-    retry: int = launcher_option(_NUMBER, "Which try it is: ``{{retries}}``.", "", 0)
-    retries: int = launcher_option(_NUMBER, "How many more tries there may be: ``retryStrategy.limit``.", "", 0)
+    retry: int = launcher_option(_NUMBER, "The number of this try: ``{{retries}}``.", "", 0)
+    retries: int = launcher_option(_NUMBER, "The maximum number of retries: ``retryStrategy.limit``.", "", 0)
     out: Path = launcher_option(_FOLDER, "The folder of the outputs.", "", Path(contract.OUT))
     kubeconfig: str = launcher_option(_TEXT, "A kubeconfig, for a cluster other than the pod's own.", "", "")
     context: str = launcher_option(_TEXT, "The context of that kubeconfig.", "", "")
-    dry_run: bool = launcher_option(SWITCH, "Print the job that would be created, and end: ``--dry-run``.", "", False)
+    dry_run: bool = launcher_option(SWITCH, "Print the job instead of creating it: ``--dry-run``.", "", False)
     progress_file: Path | None = None
     """Where Argo reads the progress."""
     deadline: str = ""

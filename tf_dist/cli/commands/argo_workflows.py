@@ -29,7 +29,7 @@ def argo_clean(
     context: options.Context = "",
     timeout: options.Timeout = "2m",
 ) -> None:
-    """Delete the jobs of an Argo workflow that still run, and wait until they are gone: for an exit handler."""
+    """Delete the running jobs of an Argo workflow and wait until they are deleted, for an exit handler."""
     from tf_dist.argo.launcher.step_cleanup import delete_workflow_jobs
     from tf_dist.client.connection import connect
     from tf_dist.core.model.wording import counted
@@ -63,23 +63,23 @@ def _workflows() -> None:
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="Where to write them.", metavar="DIR")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write to.", metavar="DIR")],
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", metavar="NS", callback=options.check_namespaces, help="Where they run."),
+        typer.Option(
+            "--namespace", "-n", metavar="NS", callback=options.check_namespaces, help="The namespace of the workflows."
+        ),
     ] = "",
     image: Annotated[str, typer.Option("--image", help="tf-dist's image (default: tf-dist:VERSION).")] = "",
     job_image: Annotated[
         str, typer.Option("--job-image", help="The image that trains in the examples (default: tf-dist/digits:latest).")
     ] = "",
-    volcano_jobs: Annotated[
-        bool, typer.Option("--volcano-jobs", help="Steps may run jobs in Volcano's format, too (batch.volcano.sh).")
-    ] = False,
+    volcano_jobs: Annotated[bool, typer.Option("--volcano-jobs", help="Steps may also run Volcano Jobs.")] = False,
 ) -> None:
-    """Write the templates, the examples, accounts with their roles, and a claim for models.
+    """Write templates, examples, accounts with their roles, and a claim for models.
 
-    For kubectl apply -f, those that are a Workflow for argo submit. An administrator of the namespace may apply all but
-    rbac-driver.yaml, for steps that may lead their namespace, and tf-dist-cluster-templates.yaml.
+    Use kubectl apply -f, or argo submit for a Workflow. An administrator of the namespace may apply all files except
+    tf-dist-cluster-templates.yaml and rbac-driver.yaml, which lets steps lead their namespace.
     """
     from tf_dist import __version__
     from tf_dist.client.yaml_files import to_yaml

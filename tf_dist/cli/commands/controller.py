@@ -20,16 +20,20 @@ _Namespaces = Annotated[
         "-n",
         metavar="NS",
         callback=options.check_namespaces,
-        help="Drive the jobs of this namespace only (may be repeated).",
+        help="Lead this namespace only.",
     ),
 ]
 _Port = Annotated[
     int,
-    typer.Option("--metrics-port", min=0, max=65535, help="Serves /metrics, /healthz and /readyz (0: any free port)."),
+    typer.Option(
+        "--metrics-port", min=0, max=65535, help="The port of /metrics, /healthz and /readyz (0: any free port)."
+    ),
 ]
-_Workers = Annotated[int, typer.Option("--workers", min=1, max=256, help="How many jobs are acted for at a time.")]
+_Workers = Annotated[
+    int, typer.Option("--workers", min=1, max=256, help="The number of jobs reconciled at the same time.")
+]
 _Volcano = Annotated[
-    bool, typer.Option("--volcano-jobs", help="Drive Volcano's Jobs, too; not beside Volcano's own controller.")
+    bool, typer.Option("--volcano-jobs", help="Also lead Volcano Jobs. Not together with Volcano's own controller.")
 ]
 
 
@@ -45,15 +49,15 @@ def controller(
     workers: _Workers = 16,
     volcano_jobs: _Volcano = False,
     gang_scheduler: Annotated[
-        GangScheduler, typer.Option("--gang-scheduler", help="The gang scheduler of jobs that name none.")
+        GangScheduler, typer.Option("--gang-scheduler", help="The gang scheduler of jobs without the annotation.")
     ] = GangScheduler.BUILTIN,
     cluster_domain: options.ClusterDomain = "",
     disruption_budgets: options.DisruptionBudgets = False,
 ) -> None:
-    """Drive the jobs of a cluster: start their pods, restart what may be restarted, and say how they end.
+    """Run the controller of a cluster, which admits and reconciles all jobs.
 
-    Run as many replicas as you like: one leads, the others follow the cluster and take over within 20 seconds when it
-    dies. Ctrl-C or SIGTERM ends it and lets the next one go on at once; jobs and pods stay as they are.
+    Of several replicas one leads. If it dies, another leads within 20 seconds. After Ctrl-C or SIGTERM, the next
+    one leads at once, and jobs and pods stay as they are.
     """
     from tf_dist.cluster.client.client_config import load_config
     from tf_dist.controller.leases.lease import system_namespace

@@ -31,12 +31,12 @@ def validate(
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
     plain: options.Plain = False,
 ) -> None:
-    """Check job files: every problem at once, each with its place and a way out. Nothing is started.
+    """Check job files and report every problem with its line and a hint. Nothing is started.
 
-    Unknown keys are errors here; other commands pass them over with a warning, as a cluster does, unless --strict.
+    Unknown keys are errors. Other commands only warn about them, as a cluster does, unless --strict is given.
 
-    Understands kubeflow.org/v1 and v1alpha1 TFJobs and Volcano Jobs, several documents in a file, and ConfigMaps,
-    Secrets, PersistentVolumeClaims and Services beside a job.
+    A file may have several documents: TFJobs, Volcano Jobs, queues, ConfigMaps, Secrets, PersistentVolumeClaims and
+    Services.
     """
     from tf_dist.client.job_files import load_job_files
 
@@ -107,10 +107,10 @@ def plan(
     cluster_domain: options.ClusterDomain = "",
     plain: options.Plain = False,
 ) -> None:
-    """Show what a job would create: pods, services, config maps, and the TF_CONFIG of every replica. Starts nothing.
+    """Show what a job would create: pods, Services, ConfigMaps, and the TF_CONFIG of every replica. Starts nothing.
 
-    With -o yaml, a stream of objects that kubectl can apply. They have no owner: only a submitted job can be one.
-    Of a type with more than 20 replicas, the table and JSON show 3, and YAML all: each TF_CONFIG names every replica.
+    -o yaml prints objects that kubectl can apply. They have no owner, because the job does not exist. The table and
+    JSON show 3 replicas of a type with more than 20.
     """
     from tf_dist.cli.findings import require_valid_files
     from tf_dist.client.job_files import load_job_files, one_job
@@ -284,7 +284,8 @@ def convert(
         ),
     ] = _TFJOB,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 2 for unknown keys, or what cannot be carried.")
+        bool,
+        typer.Option("--strict", help="Exit with 2 for unknown keys, and for what the other format cannot express."),
     ] = False,
 ) -> None:
     """Write Volcano Jobs and older TFJobs as TFJobs kubeflow.org/v1, and queues of Volcano as queues of tf-dist.

@@ -27,7 +27,7 @@ def get(
     local: options.Local = False,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of every namespace.")] = False,
     form: options.ListOutput = options.ListFormat.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with every change.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Also print every change.")] = False,
     plain: options.Plain = False,
 ) -> None:
     """List submitted jobs, or show one."""
@@ -108,7 +108,7 @@ def describe(
     form: options.TextOutput = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
-    """Show a job: what it asks for, how it stands, its replicas, its events, and what is to be said about them."""
+    """Show a job with its state, replicas, events and findings."""
     from dataclasses import asdict
 
     from tf_dist.cli.findings import show_findings
@@ -266,7 +266,7 @@ def explain(
     form: options.TextOutput = options.TextFormat.TEXT,
     plain: options.Plain = False,
 ) -> None:
-    """Say in sentences why a job waits, or why it failed, and what to do about it."""
+    """Explain why a job waits or failed, and what to do."""
     from dataclasses import asdict
 
     from tf_dist.cli.findings import show_findings

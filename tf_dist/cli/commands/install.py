@@ -30,23 +30,25 @@ def install(
             help="The controller's namespace (default: tf-dist-system).",
         ),
     ] = "",
-    image: Annotated[str | None, typer.Option("--image", help="Its image (default: tf-dist:VERSION).")] = None,
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Its pods. One of them leads.")] = 2,
+    image: Annotated[str | None, typer.Option("--image", help="The image (default: tf-dist:VERSION).")] = None,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=1, help="The number of controllers, of which one leads.")
+    ] = 2,
     namespaced: Annotated[
         bool,
-        typer.Option("--namespaced", help="Run the jobs of its namespace only, with Roles instead of ClusterRoles."),
+        typer.Option("--namespaced", help="Lead the namespace only, with Roles instead of ClusterRoles."),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Print only what stands in the way. Exits with 1 if something does.")
+        bool, typer.Option("--check", help="Print only what prevents the installation. Exits with 1 if anything does.")
     ] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Do not look at a cluster.")] = False,
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
 ) -> None:
-    """Print what a cluster needs: tf-dist install | kubectl apply -f -
+    """Print the manifests that a cluster needs: tf-dist install | kubectl apply -f -
 
-    Looks at the cluster first and leaves out what belongs to another installation. Changes nothing itself. For all
-    other settings use the Helm chart, from which these manifests are made.
+    The command reads the cluster and leaves out definitions of other installations. It changes nothing. For other
+    settings, use the Helm chart from which these manifests are made.
     """
     from tf_dist.cli.install.manifests import IMAGE, ClusterSupport, InstallOptions, manifests
     from tf_dist.errors import InvalidJob, Problem

@@ -23,10 +23,10 @@ def up(
     node: options.Node = "",
     entrypoint: options.Entrypoint = None,
     workdir: Annotated[
-        str, typer.Option("--workdir", metavar="DIR", help="Where containers run that name no folder.")
+        str, typer.Option("--workdir", metavar="DIR", help="The working directory of containers without one.")
     ] = "",
 ) -> None:
-    """Start the local cluster, or find the one that runs. Its jobs survive its end, however it came."""
+    """Start the local cluster, unless it runs. Its jobs survive every kind of stop."""
     from tf_dist.cli import options
     from tf_dist.local import daemon_control
 
@@ -47,7 +47,7 @@ def up(
 
 @app.command()
 def down() -> None:
-    """Stop the local cluster and every pod. Jobs stay in its store for the next up."""
+    """Stop the local cluster and all its pods. The next up continues its jobs."""
     from tf_dist.local import daemon_control
 
     stopped = daemon_control.down()

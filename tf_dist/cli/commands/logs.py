@@ -15,19 +15,22 @@ def logs(
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has finished.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the job has finished.")] = False,
     replica: Annotated[
-        list[str] | None, typer.Option("--replica", "-r", metavar="REPLICA", help="Only this one: worker-1, or ps.")
+        list[str] | None,
+        typer.Option("--replica", "-r", metavar="REPLICA", help="Only this replica or type: worker-1, or ps."),
     ] = None,
-    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Only so many last lines of each.")] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=0, help="Only this number of last lines of each replica.")
+    ] = None,
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="Only lines of the last 5m, 1h.")] = "",
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print the time of each line.")] = False,
     previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="Of the containers before the last restart.")
+        bool, typer.Option("--previous", "-p", help="The logs of the containers before their last restart.")
     ] = False,
     plain: options.Plain = False,
 ) -> None:
-    """Print the logs of all replicas together, each line with the name of the replica that wrote it."""
+    """Print the logs of all replicas, each line with the name of its replica."""
     from tf_dist.cli.findings import LinePrefixes
     from tf_dist.client.client import Client
 

@@ -42,7 +42,7 @@ def submit(
     timeout: options.Timeout = "",
     strict: options.Strict = False,
 ) -> None:
-    """Submit jobs, and what stands beside them in their files, to the cluster.
+    """Submit jobs and the other objects of their files to a cluster.
 
     A script becomes a TFJob whose replicas all run it, and its folder goes along.
 
@@ -106,7 +106,7 @@ def wait(
     timeout: options.Timeout = "",
     form: options.TextOutput = options.TextFormat.TEXT,
 ) -> None:
-    """Wait until jobs have come to a state. Exits at once with 1 if one can never come there, with 75 if not in time.
+    """Wait until jobs reach a state. Exits with 1 as soon as a job can no longer reach it, and with 75 after --timeout.
 
     kubectl's form works too: --for=condition=Succeeded, --for=delete. -o json prints how each job ended, also when it
     failed: see docs/reference/exit-codes.md.
@@ -157,15 +157,13 @@ def _outcome(client: Client, job: StoredJob) -> dict[str, Any]:
 
 def scale(
     name: options.Name,
-    workers: Annotated[
-        int, typer.Option("--workers", "-w", min=0, metavar="N", help="How many workers it is to have.")
-    ],
+    workers: Annotated[int, typer.Option("--workers", "-w", min=0, metavar="N", help="The number of workers.")],
     namespace: options.Namespace = "",
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
 ) -> None:
-    """Give a job another number of workers. Fewer: the last ones stop. More: they start when there is room."""
+    """Change the number of workers of a job. The last workers are removed; new ones start when capacity is free."""
     from tf_dist.client.client import Client
     from tf_dist.core.model.wording import counted
 
@@ -206,7 +204,7 @@ def suspend(
     context: options.Context = "",
     local: options.Local = False,
 ) -> None:
-    """Stop the pods of jobs and give their place back; resume starts them again. Costs none of their restarts."""
+    """Stop the pods of jobs and give up their admission, until resume. Spends none of their restarts."""
     from tf_dist.client.client import Client
 
     client = Client(kubeconfig, context, local=local, namespace=namespace)
@@ -246,11 +244,13 @@ def delete(
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until their last pod is gone.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the last pod is deleted.")] = False,
     timeout: options.Timeout = "",
-    ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="No error if there is none.")] = False,
+    ignore_missing: Annotated[
+        bool, typer.Option("--ignore-not-found", help="No error if the job does not exist.")
+    ] = False,
 ) -> None:
-    """Delete jobs with their pods and services. Pods get their grace period to end in."""
+    """Delete jobs with their pods and Services. Pods get their grace period."""
     from tf_dist.client.client import Client
     from tf_dist.client.wait import wait_for
 

@@ -22,10 +22,10 @@ def queues(
     form: options.ListOutput = options.ListFormat.TABLE,
     plain: options.Plain = False,
 ) -> None:
-    """List the queues, those below one another indented: what each has, holds, and how many jobs wait in it.
+    """List the queues as a tree, with their quotas, use, and numbers of jobs.
 
-    Queues are made from files (tf-dist submit queues.yaml, or kubectl apply); jobs that name none are in "default".
-    Queues of Volcano's are among them where the cluster serves them.
+    Create queues from files, with tf-dist submit or kubectl apply. Jobs without a queue are in "default". The list
+    includes Volcano's queues if the cluster serves them.
     """
     from tf_dist.client.connection import connect
     from tf_dist.client.stored_jobs import definition_missing_error

@@ -40,7 +40,7 @@ def run(
     kubeconfig: options.Kubeconfig = "",
     context: options.Context = "",
     local: options.Local = False,
-    embedded: Annotated[bool, typer.Option("--embedded", help="On this machine alone, even inside a pod.")] = False,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Run on this machine, also inside a pod.")] = False,
     changes: options.Set = None,
     set_json: options.SetJson = None,
     set_string: options.SetString = None,
@@ -51,17 +51,20 @@ def run(
     timeout: options.Timeout = "",
     startup_timeout: options.StartupTimeout = "10m",
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and say where.")
+        bool, typer.Option("--keep", help="Keep logs and volumes (on a cluster: the job), and print where they are.")
     ] = False,
     network: options.Network = "auto",
     node: options.Node = "",
     entrypoint: options.Entrypoint = None,
     workdir: Annotated[
-        str, typer.Option("--workdir", metavar="DIR", help="Where containers run that name no folder. [FILE's]")
+        str,
+        typer.Option(
+            "--workdir", metavar="DIR", help="The working directory of containers without one. [the folder of FILE]"
+        ),
     ] = "",
     gang_scheduler: Annotated[
         GangScheduler | None,
-        typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, in place of the one that FILE names."),
+        typer.Option("--gang-scheduler", help="On a cluster: the gang scheduler, instead of that of FILE."),
     ] = None,
     driver: options.Driver = DriverChoice.AUTO,
     form: Annotated[options.TextFormat, typer.Option("--output", "-o", help="The summary as text, json or yaml.")] = (
@@ -70,16 +73,16 @@ def run(
     strict: options.Strict = False,
     plain: options.Plain = False,
 ) -> None:
-    """Run a job and show it: state, progress and logs of every replica, and a summary at the end.
+    """Run a job and show the state, progress and logs of every replica, and a summary at the end.
 
     A script becomes a TFJob whose replicas all run it, and its folder goes along.
 
-    On this machine, unless a cluster is named (or this is a pod of one): then the job is created there, and deleted at
-    the end. The controller that leads there runs it; where none does, this command leads the namespace until it ends.
+    The job runs on this machine, unless a cluster is named or the command runs in a pod. On a cluster, the job is
+    deleted at the end. If no controller leads there, this command leads the namespace until the job ends.
 
-    Ctrl-C stops it: pods get their grace period, a second one kills them at once. Nothing is left behind.
-    Exits with 0 when the job succeeded, 1 when it failed or took longer than --timeout, 2 when it can never run here,
-    75 when it was evicted or got no place in time.
+    Ctrl-C gives the pods their grace period, and a second Ctrl-C kills them at once. Nothing is left behind.
+    Exits with 0 if the job succeeded, 1 if it failed or exceeded --timeout, 2 if it cannot run here, and 75 if it was
+    evicted or not admitted in time.
     """
     from tf_dist.cli import output
     from tf_dist.cli.findings import require_valid_files

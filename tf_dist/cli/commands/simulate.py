@@ -25,32 +25,34 @@ _POLICY = "A policy to compare; again for more: ours, easy, skip, fifo, dragon, 
 def simulate(
     trace: Annotated[str, typer.Option("--trace", metavar="TRACE", help=_TRACE)] = "dragon",
     policy: Annotated[list[str] | None, typer.Option("--policy", metavar="NAME", help=_POLICY)] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, max=1_000_000, help="How many jobs.")] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100_000, help="How many nodes.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, max=1_000_000, help="The number of jobs.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=100_000, help="The number of nodes.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of a node.")] = None,
     cpu: Annotated[int | None, typer.Option("--cpu", min=1, max=100_000, help="Cores of a node.")] = None,
     load: Annotated[
-        float | None, typer.Option("--load", min=0.01, max=100.0, help="How much the jobs ask for, by what there is.")
+        float | None, typer.Option("--load", min=0.01, max=100.0, help="The work of the jobs divided by the capacity.")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Over how many traces to average.")] = 1,
-    seed: Annotated[int, typer.Option("--seed", help="The first of them.")] = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=1000, help="The number of traces to average over.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="The seed of the first trace.")] = 0,
     restart: Annotated[
-        float | None, typer.Option("--restart", min=0.0, help="Seconds that a job pauses to grow or to come back.")
+        float | None, typer.Option("--restart", min=0.0, help="Seconds that a job needs to grow or to start again.")
     ] = None,
     faithful: Annotated[
-        bool, typer.Option("--faithful", help='Under "ours" also reconcile every job as a controller does; slower.')
+        bool, typer.Option("--faithful", help='With "ours", also reconcile every job as a controller does; slower.')
     ] = False,
-    html: Annotated[str, typer.Option("--html", metavar="FILE", help="Write the table and pictures there.")] = "",
+    html: Annotated[
+        str, typer.Option("--html", metavar="FILE", help="Write the table and pictures to this file.")
+    ] = "",
     form: Annotated[options.DataFormat, typer.Option("--output", "-o", help="table, json or yaml.")] = (
         options.DataFormat.TABLE
     ),
     plain: options.Plain = False,
 ) -> None:
-    """Run a trace of jobs on a cluster that exists on a virtual clock only, under several policies, and compare.
+    """Compare policies on a trace of jobs and a simulated cluster, on a virtual clock.
 
-    The policy "ours" is the very code that admits jobs on real clusters. Others: default and default+timeout
-    (kube-scheduler, pod by pod), gang (all or nothing) and gang+locality, seed and dragon (the scaling rules of the
-    seed and of its successor), fifo, skip (best-effort FIFO) and easy (backfilling).
+    The policy "ours" is the admission code of the controller. The others are default and default+timeout
+    (kube-scheduler, pod by pod), gang (all or nothing), gang+locality, fifo, skip (best-effort FIFO), easy
+    (backfilling), and seed and dragon (the scaling rules of two older projects).
     """
     from tf_dist.simulate.traces import TraceOptions
 

@@ -62,12 +62,8 @@ def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
     for phase in phases:
         jobs.add_metric([phase], sum(one.jobs.get(phase, 0) for one in read))
     yield jobs
-    pending = GaugeMetricFamily(
-        "tf_dist_pending_gangs", "Gangs that wait for admission, by queue.", labels=["queue"]
-    )
-    admitted = GaugeMetricFamily(
-        "tf_dist_admitted_gangs", "Admitted gangs, by queue.", labels=["queue"]
-    )
+    pending = GaugeMetricFamily("tf_dist_pending_gangs", "Gangs that wait for admission, by queue.", labels=["queue"])
+    admitted = GaugeMetricFamily("tf_dist_admitted_gangs", "Admitted gangs, by queue.", labels=["queue"])
     for queue in sorted({queue for one in read for queue in one.gangs}):
         found = [one.gangs[queue] for one in read if queue in one.gangs]
         pending.add_metric([queue], sum(gang.pending for gang in found))
@@ -78,11 +74,11 @@ def _of_jobs(read: Sequence[ControllerStats]) -> Iterator[Metric]:
 
 def _of_informers(read: Sequence[InformerStats]) -> Iterator[Metric]:
     age = GaugeMetricFamily(
-        "tf_dist_informer_age_seconds", "Seconds since the last answer or event of the API server, by kind.", labels=["resource"]
+        "tf_dist_informer_age_seconds",
+        "Seconds since the last answer or event of the API server, by kind.",
+        labels=["resource"],
     )
-    lists = CounterMetricFamily(
-        "tf_dist_informer_lists", "Complete lists of a kind.", labels=["resource"]
-    )
+    lists = CounterMetricFamily("tf_dist_informer_lists", "Complete lists of a kind.", labels=["resource"])
     for resource in sorted({one.resource for one in read}):
         found = [one for one in read if one.resource == resource]
         age.add_metric([resource], max(one.age for one in found))
@@ -112,9 +108,7 @@ class PrometheusRecorder(MetricsRecorder):
         self._works = self._histogram(
             "tf_dist_workqueue_work_duration_seconds", "Seconds that a worker was busy with a job."
         )
-        self._failures = self._counter(
-            "tf_dist_reconcile_errors", "Reconciles that failed, by reason.", "reason"
-        )
+        self._failures = self._counter("tf_dist_reconcile_errors", "Reconciles that failed, by reason.", "reason")
         self._held: set[str] = set()
         leading = Gauge(
             "tf_dist_leading", "1 while this process leads the cluster or a namespace, else 0.", registry=own

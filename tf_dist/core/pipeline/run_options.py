@@ -347,8 +347,8 @@ value_option = partial(option, parameter=True)
 
 _RESOURCES: Final = '{"cpu": "2", "nvidia.com/gpu": 1}'
 _DISRUPTIONS: Final = (
-    "``restart`` (as the job says), ``requeue`` (it gives its nodes back and waits again with its old age), ``fail``, "
-    "``fallback`` (the next one comes first)."
+    "``restart`` (the job's own policies), ``requeue`` (it gives up its admission and waits again, with its age), "
+    "``fail``, ``fallback`` (like ``requeue``; the next fallback is tried first)."
 )
 
 
@@ -357,12 +357,12 @@ class RunOptions:
     """The options of one run of a job, read."""
 
     name: str = task_option(
-        NAME, "The job's name, instead of the document's; a few characters are added to it.", "mnist", ""
+        NAME, "The job's name, instead of the document's. A few characters are appended.", "mnist", ""
     )
     namespace: str = option(
         NAME,
-        "Where the job goes; else where its document, the connection or the context says. A job in another "
-        "namespace than its workflow has no owner.",
+        "The job's namespace. By default that of its document, of the connection, or of the context. A job in "
+        "another namespace than its workflow has no owner.",
         "team-a",
         "",
         step="job_namespace",
@@ -370,78 +370,80 @@ class RunOptions:
     image: str = value_option(
         WORD, "The image of the containers that train.", "registry/trainer:1", "", step="job_image"
     )
-    command: Sequence[str] | None = task_option(WORDS, "What they run, word by word.", '["python", "train.py"]')
-    args: Sequence[str] | None = task_option(WORDS, "The arguments of that.", '["--steps=1000"]')
+    command: Sequence[str] | None = task_option(WORDS, "Their command, as a list of words.", '["python", "train.py"]')
+    args: Sequence[str] | None = task_option(WORDS, "The arguments of the command.", '["--steps=1000"]')
     code: str = option(
         TEXT,
-        "A folder that goes along with the job and is the working directory of the containers that train: on this "
-        "machine the folder itself, on a cluster a copy, of at most 8 MiB, without what ``.gitignore`` and "
-        "``.tfdistignore`` name.",
+        "A folder that is sent with the job, and is the working directory of the containers that train. On this "
+        "machine it is the folder itself, on a cluster a copy of at most 8 MiB, without the files that "
+        "``.gitignore`` and ``.tfdistignore`` name.",
         "src",
         "",
         launcher=False,
     )
-    workers: int | None = value_option(COUNT, "How many workers.", "4")
-    ps: int | None = value_option(COUNT, "How many parameter servers.", "4")
+    workers: int | None = value_option(COUNT, "The number of workers.", "4")
+    ps: int | None = value_option(COUNT, "The number of parameter servers.", "4")
     env_vars: Mapping[str, str | Mapping[str, Any]] | None = task_option(
         ENVIRONMENT,
-        "Variables of every container, which keeps those of its own; a mapping instead of a text is a "
+        "Variables of every container. They do not replace variables of the document. A mapping is a "
         '``valueFrom``: ``{"secretKeyRef": {…}}``.',
         '{"RATE": "0.1"}',
     )
     resources: Mapping[str, Any] | None = task_option(
-        QUANTITIES, "Of each replica, where the arguments make the job; else of its workers.", _RESOURCES
+        QUANTITIES, "Requests of each replica, if the arguments make the job; otherwise of its workers.", _RESOURCES
     )
     queue_name: str = value_option(WORD, "The gang's queue, instead of the document's.", "research", "")
     priority_class: str = value_option(WORD, "The priority class of the gang.", "high", "")
-    labels: Mapping[str, str] | None = task_option(LABELS, "For the job, on top of its own.", '{"team": "research"}')
+    labels: Mapping[str, str] | None = task_option(
+        LABELS, "Labels of the job, in addition to those of the document.", '{"team": "research"}'
+    )
     annotations: Mapping[str, str] | None = task_option(
-        ANNOTATIONS, "For the job, on top of its own.", '{"note": "weekly"}'
+        ANNOTATIONS, "Annotations of the job, in addition to those of the document.", '{"note": "weekly"}'
     )
     overrides: Mapping[str, Any] | None = option(
         FIELDS,
-        'Values for paths of the document: ``{"spec.runPolicy.backoffLimit": 3}``.',
+        'Values of any fields, by path: ``{"spec.runPolicy.backoffLimit": 3}``.',
         '{"spec.runPolicy.backoffLimit": 3}',
     )
     fallback: Sequence[Mapping[str, Any]] | None = option(
         POLICIES,
-        'What the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have '
+        'Alternatives, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have '
         "``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``, "
         "``resources``. The gang queues once, with all of them.",
         '[{"workers": 4}]',
     )
-    on_eviction: str | None = option(POLICY, f"What follows when pods are taken away: {_DISRUPTIONS}")
-    on_preemption: str | None = option(POLICY, f"What follows when the gang is preempted: {_DISRUPTIONS}")
+    on_eviction: str | None = option(POLICY, f"What follows an eviction: {_DISRUPTIONS}")
+    on_preemption: str | None = option(POLICY, f"What follows a preemption: {_DISRUPTIONS}")
     admission_timeout: float | None = value_option(
         SECONDS,
-        "Seconds, or ``10m``, after which a gang that is not admitted is given up; with ``fallback``, after "
-        "which those are tried, too, for as long again. A retry takes the job up, with its age.",
+        "Seconds, or ``10m``, to wait for admission. With ``fallback``, the alternatives are then tried for as long "
+        "again. A retry continues the wait, with the job's age.",
         "10m",
         templated=False,
     )
     startup_timeout: float | None = value_option(
         SECONDS,
-        "Seconds, or ``10m``, from its admission until it runs. A job that does not run by then, as one whose "
-        "image cannot be pulled, is given up; None (on the command line 0) never is.",
+        "Seconds, or ``10m``, from admission until the job runs. A job that does not run by then, for example "
+        "because an image cannot be pulled, fails. None (0 on the command line): no limit.",
         "10m",
         600.0,
         operator="startup_timeout_seconds",
         templated=False,
     )
     run_timeout: float | None = value_option(
-        SECONDS, "A job that is not done by then is given up.", "2h", operator=False
+        SECONDS, "Time after which the job is deleted and the step fails.", "2h", operator=False
     )
     driver: DriverChoice = fixed_option(
         CHOICE,
-        "``auto``: a controller in the cluster reconciles the job where one lives, else ``inline``: the process "
-        "that waits for it (worker, triggerer, step, command); ``controller``: one in the cluster in any case.",
+        "Who runs the job. ``auto``: the controller that leads its namespace. If none leads, the waiting process "
+        "(worker, triggerer, step, command) leads meanwhile. ``controller``: never the waiting process.",
         "",
         DriverChoice.AUTO,
         choices={one.value: one for one in DriverChoice},
     )
     reattach: bool = fixed_option(
         SWITCH,
-        "A retry takes up the job of the try before, or its result; without, it begins anew.",
+        "Whether a retry continues the job of the previous try, or uses its result. False: it makes another job.",
         "",
         True,
         operator="durable",
