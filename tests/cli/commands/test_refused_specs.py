@@ -66,7 +66,7 @@ def test_an_explanation_has_every_problem(tf_dist: Program, config: str, world: 
         world.settle()
     told = tf_dist("explain", "mnist", "--kubeconfig", config).stdout
     assert PROBLEM in told
-    assert "mend it" in told
+    assert "correct it" in told
     assert ("generation 1 stays in force" in told) == (runs and seen)
     found = json.loads(tf_dist("explain", "mnist", "-o", "json", "--kubeconfig", config).stdout)
     assert found["findings"][0]["category"] == "invalid-spec"

@@ -150,7 +150,7 @@ def test_categories_are_a_contract() -> None:
         ("ImagePullBackOff", Category.IMAGE, "name and tag"),
         ("ErrImageEntrypoint", Category.IMAGE, "--entrypoint"),
         ("CreateContainerConfigError", Category.CONFIGURATION, "config maps"),
-        ("CrashLoopBackOff", Category.FAILURE, "run before"),
+        ("CrashLoopBackOff", Category.FAILURE, "previous attempt"),
     ],
 )
 def test_what_a_container_waits_for(reason: str, category: Category, advice: str) -> None:
@@ -181,15 +181,15 @@ def test_waiting_for_admission_and_never_fitting() -> None:
     ("reason", "level", "category", "advice"),
     [
         ("QuotaExceeded", Level.INFO, Category.QUOTA, "tf-dist queues"),
-        ("PriorityClassRefused", Level.ERROR, Category.QUEUE, "priority class that the queue takes"),
+        ("PriorityClassRefused", Level.ERROR, Category.QUEUE, "priority class that the queue accepts"),
         ("NamespaceMismatch", Level.ERROR, Category.QUEUE, "open to this namespace"),
         ("QueueNotFound", Level.ERROR, Category.QUEUE, "tf-dist queues"),
-        ("Reserved", Level.INFO, Category.RESERVED, "waited longer"),
-        ("Backoff", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduler said"),
+        ("Reserved", Level.INFO, Category.RESERVED, "a short job may start"),
+        ("Backoff", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduler reports"),
         ("ScheduleTimeout", Level.WARNING, Category.SCHEDULE_TIMEOUT, "scheduleTimeoutSeconds"),
         ("Preempted", Level.WARNING, Category.PREEMPTED, "priority class"),
-        ("Preempting", Level.INFO, Category.ADMISSION, "make room"),
-        ("WaitingInQueue", Level.INFO, Category.ADMISSION, "room for its gang"),
+        ("Preempting", Level.INFO, Category.ADMISSION, "preempted jobs are deleted"),
+        ("WaitingInQueue", Level.INFO, Category.ADMISSION, "the whole gang is free"),
         ("Unreadable", Level.ERROR, Category.INVALID, "nodeSelector"),
     ],
 )

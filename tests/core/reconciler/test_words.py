@@ -152,4 +152,4 @@ def test_a_success_that_is_restarted_is_not_looked_for_in_a_log() -> None:
     status["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
     world.settle()
     first = explain(world)[0]
-    assert first.resolution == "nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest"
+    assert first.resolution == "nothing failed; use restartPolicy OnFailure or Never"

@@ -64,19 +64,19 @@ class Category(StrEnum):
 class OutcomeKind(StrEnum):
     """How a job ended, or why a client stopped waiting for it. A contract of every face: added to, never renamed."""
 
-    SUCCEEDED = "succeeded"  # it did what its policies ask of a success
-    FAILED = "failed"  # by itself, or by a policy for a failure
-    EVICTED = "evicted"  # its pods were taken away, and a policy or the bound on disruptions ended it
-    PREEMPTED = "preempted"  # it lost its admission to a job of a higher priority, and a policy ended it
-    DEADLINE_EXCEEDED = "deadline_exceeded"  # its own deadline, or the time of the task, step or command
+    SUCCEEDED = "succeeded"  # its success policy is met
+    FAILED = "failed"  # a replica failed, or a policy ended the job after a failure
+    EVICTED = "evicted"  # its pods were disrupted, and a policy or the bound of disruptions ended it
+    PREEMPTED = "preempted"  # a job of higher priority preempted it, and a policy ended it
+    DEADLINE_EXCEEDED = "deadline_exceeded"  # it exceeded its own deadline, or the limit of the task, step or command
     BACKOFF_LIMIT_EXCEEDED = "backoff_limit_exceeded"  # no restart was left
-    ADMISSION_TIMEOUT = "admission_timeout"  # it was not admitted in the time that the task or step gave it
-    START_TIMEOUT = "start_timeout"  # it was admitted and did not run in time
-    IMAGE_PULL_FAILED = "image_pull_failed"  # an image cannot be had, so it never ran
-    INVALID = "invalid"  # its spec cannot be read, and never could
-    SUSPENDED = "suspended"  # a user stopped it, and may resume it
+    ADMISSION_TIMEOUT = "admission_timeout"  # it was not admitted within the limit of the task or step
+    START_TIMEOUT = "start_timeout"  # it was admitted and did not run within its startup timeout
+    IMAGE_PULL_FAILED = "image_pull_failed"  # an image cannot be pulled, so it never ran
+    INVALID = "invalid"  # its spec was never valid
+    SUSPENDED = "suspended"  # a user suspended it
     DELETED = "deleted"  # a user deleted it
-    UNKNOWN = "unknown"  # the client had to stop waiting; the job may go on
+    UNKNOWN = "unknown"  # the client stopped waiting; the job may continue
 
 
 DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})
@@ -152,123 +152,116 @@ class Reason(StrEnum):
 
     # Why a job waits for its admission.
     WAITING_FOR_CAPACITY = _waits("WaitingForCapacity", _INFO, Category.ADMISSION,
-        meaning="the cluster does not have room for the whole gang at present",
-        advice="it starts as soon as there is room for its gang")
+        meaning="the cluster has no free capacity for the whole gang at present",
+        advice="it starts when capacity for the whole gang is free")
     WAITING_IN_QUEUE = _waits("WaitingInQueue", _INFO, Category.ADMISSION,
-        meaning="gangs before it in its queue are admitted first",
-        advice="it starts as soon as there is room for its gang")
+        meaning="other gangs of its queue are admitted first",
+        advice="it starts when capacity for the whole gang is free")
     RESERVED = _waits("Reserved", _INFO, Category.RESERVED,
-        meaning="there is room, which is reserved for a gang that has waited longer",
-        advice="the room is kept for a gang that has waited longer; a shorter job may pass if it says how long it runs")
+        meaning="the free capacity is reserved for a gang that has waited longer",
+        advice="wait, or set tf-dist.dev/expected-duration: a short job may start before that gang")
     PREEMPTING = _waits("Preempting", _INFO, Category.ADMISSION,
-        meaning="jobs of lower priority are stopped to make room for it",
-        advice="it starts when the pods that make room for it are gone")
+        meaning="jobs of lower priority are preempted for it",
+        advice="it starts when the pods of the preempted jobs are deleted")
     QUOTA_EXCEEDED = _waits("QuotaExceeded", _INFO, Category.QUOTA,
-        meaning="its queue's quota, with what it may borrow, is in use",
-        advice="it starts when jobs of its queue end; tf-dist queues shows who uses what, and its owner may raise the"
-        " quota")
+        meaning="the quota of its queue, and what the queue may borrow, is in use",
+        advice="it starts when jobs of its queue end; tf-dist queues shows the use of each queue, and an administrator"
+        " may raise the quota")
     RESOURCE_QUOTA_EXCEEDED = _waits("ResourceQuotaExceeded", _INFO, Category.QUOTA,
-        meaning="a ResourceQuota of its namespace does not have enough left for all of its pods",
+        meaning="a ResourceQuota of its namespace has not enough left for all of its pods",
         advice="it starts when pods of its namespace end or the quota is raised (kubectl describe resourcequota)")
     NEVER_FITS = _waits("NeverFits", _ERROR, Category.NEVER_FITS, outcome=OutcomeKind.INVALID, unreachable=True,
-        meaning="the cluster, or its queue, could not hold the gang even if it were empty",
+        meaning="the gang does not fit into the cluster or its queue, even if nothing else runs",
         advice="ask for less or for fewer replicas, or add nodes")
     UNREADABLE = _waits("Unreadable", _ERROR, Category.INVALID, unreachable=True,
-        meaning="requests or constraints of its pods cannot be read",
-        advice="write nodeSelector, affinity and tolerations as Kubernetes has them (kubectl explain"
-        " pod.spec.affinity)")
+        meaning="requests or scheduling constraints of its pods are malformed",
+        advice="correct nodeSelector, affinity and tolerations (kubectl explain pod.spec.affinity)")
     NODES_REFUSED = _waits("NodesRefused", _WARNING, Category.UNSCHEDULABLE,
-        meaning="the only nodes that are large enough are those that the scheduler has refused to its pods",
-        advice="see why the cluster's scheduler refuses these nodes (anti-affinity, ports, volumes, taints); it tries"
-        " again")
+        meaning="the scheduler has refused its pods all nodes that are large enough",
+        advice="find out why the scheduler refuses these nodes: anti-affinity, ports, volumes, taints. They are tried"
+        " again later")
     NODES_UNAVAILABLE = _waits("NodesUnavailable", _WARNING, Category.UNSCHEDULABLE,
-        meaning="it would fit with nodes that are cordoned or not ready",
-        advice="see kubectl get nodes: it starts when they are ready and uncordoned (kubectl uncordon NODE), or others"
-        " come")
+        meaning="it would fit on nodes that are cordoned or not ready",
+        advice="check kubectl get nodes: it starts when these nodes are ready and uncordoned (kubectl uncordon NODE),"
+        " or when others are added")
     QUEUE_NOT_FOUND = _waits("QueueNotFound", _ERROR, Category.QUEUE,
         meaning="it names a queue that does not exist",
-        advice="name a queue that tf-dist queues lists, or have this one made; the job starts as soon as it is there")
+        advice="name a queue that tf-dist queues lists, or ask an administrator to create it; the job starts then")
     NAMESPACE_MISMATCH = _waits("NamespaceMismatch", _ERROR, Category.QUEUE,
         meaning="its queue is not open to its namespace",
-        advice="name a queue that is open to this namespace (tf-dist queues -o wide), or ask the cluster's"
-        " administrator to label the namespace or to change the queue; the job starts as soon as they match")
+        advice="name a queue that is open to this namespace (tf-dist queues -o wide), or ask an administrator to label"
+        " the namespace or to change the queue; the job starts then")
     PRIORITY_CLASS_REFUSED = _waits("PriorityClassRefused", _ERROR, Category.QUEUE,
-        meaning="it names a priority class that its queue does not take, or one that starts with `system-`",
-        advice="name a priority class that the queue takes (kubectl get queues -o yaml), or none; it starts as soon as"
-        " it may")
+        meaning="it names a priority class that its queue does not accept, or that starts with `system-`",
+        advice="name a priority class that the queue accepts (kubectl get queues -o yaml), or none")
     GANG_SCHEDULER_MISSING = _waits("GangSchedulerMissing", _ERROR, Category.SCHEDULER_MISSING,
-        meaning="the gang scheduler that it names is not installed, or tf-dist may not use it",
-        advice="install it, and grant tf-dist its objects (value gangSchedulers of the Helm chart); or name another"
-        " one")
+        meaning="its gang scheduler is not installed, or tf-dist lacks rights to its objects",
+        advice="install the scheduler and grant the rights (value gangSchedulers of the Helm chart), or name another"
+        " scheduler")
     QUEUE_REFUSED = _waits("QueueRefused", _ERROR, Category.QUEUE,
-        meaning="the gang scheduler that it names does not serve its queue",
-        advice="name a queue that the gang scheduler serves, or have this one made; the job starts as soon as it is"
-        " there")
+        meaning="its gang scheduler does not serve its queue",
+        advice="name a queue of the gang scheduler, or ask an administrator to create this one; the job starts then")
     DEACTIVATED = _waits("Deactivated", _WARNING, Category.ADMISSION,
-        meaning="it is switched off in the gang scheduler that it names",
-        advice="who switched it off can switch it on again; until then it waits outside its queue")
+        meaning="it is deactivated in its gang scheduler",
+        advice="activate it there; until then it waits outside its queue")
     BACKOFF = _waits("Backoff", _WARNING, Category.SCHEDULE_TIMEOUT,
-        meaning="it lost its admission, and pauses before it asks for another",
-        advice="it gave its place back the last time: see why, and what the cluster's scheduler said (kubectl get"
-        " events)")
+        meaning="it lost its admission and pauses before it asks for another",
+        advice="find out why it lost its admission, and what the scheduler reports: kubectl get events")
     SCHEDULE_TIMEOUT = _waits("ScheduleTimeout", _WARNING, Category.SCHEDULE_TIMEOUT,
-        meaning="not all of its pods found their nodes in time, so its admission was taken back",
-        advice="see what the cluster's scheduler said; a longer scheduleTimeoutSeconds waits for nodes that come late")
+        meaning="not all of its pods got nodes in time, so it lost its admission",
+        advice="read what the scheduler reports; a longer scheduleTimeoutSeconds waits for late nodes")
     PODS_REJECTED = _waits("PodsRejected", _ERROR, Category.REFUSED, cuts_pods_short=True,
         meaning="the API server refuses its pods, or finds another of its objects invalid",
-        advice="mend the job, which then starts without a pause, or have the cluster allow it: it is tried again by"
-        " itself",
-        advice_at_end="mend what the message names, and submit the job anew")
+        advice="correct the job, which then starts at once, or change the cluster's rule; it is tried again by itself",
+        advice_at_end="correct what the message names, and submit the job again")
     NAME_CONFLICT = _waits("NameConflict", _ERROR, Category.REFUSED,
-        meaning="an object that does not belong to the job has the name of one of its pods or Services",
-        advice="submit the job under another name, or ask the owner of that object to remove it: the job is then tried"
-        " again")
+        meaning="an object of another owner has the name of one of its pods or Services",
+        advice="submit the job under another name, or delete that object; the job is then tried again")
     PREEMPTED = _waits("Preempted", _WARNING, Category.PREEMPTED, outcome=OutcomeKind.PREEMPTED, charged=False,
-        meaning="a job of higher priority was admitted in its place",
-        advice="it starts again when there is room; a higher priority class protects it, checkpoints save its work",
-        advice_at_end="its policy for PodEvicted ended it: RestartJob would have it wait for another place")
+        meaning="a job of higher priority preempted it",
+        advice="it starts again when capacity is free; a higher priority class protects it, checkpoints save its work",
+        advice_at_end="its policy for PodEvicted ended it; with RestartJob it would wait for another admission")
     RECOVERY_TIMEOUT = _waits("RecoveryTimeout", _WARNING, Category.NODE_LOST, charged=False,
-        meaning="it lacked lost nodes for too long, so its admission was taken back",
-        advice="it starts again, with the age it has, when there is room for all of it; fewer workers may do with"
-        " tf-dist.dev/min-workers, and tf-dist.dev/recovery-timeout says how long it waits for lost nodes")
+        meaning="it lacked lost nodes for too long, so it lost its admission",
+        advice="it keeps its age and starts again when capacity for the whole gang is free; with"
+        " tf-dist.dev/min-workers it could continue with fewer workers, and tf-dist.dev/recovery-timeout sets the time")
     EVICTED = _waits("Evicted", _WARNING, Category.EVICTION,
-        meaning="pods were taken away, and its ``on-eviction`` policy has it wait for another admission",
-        advice="it starts again when there is room, as its on-eviction policy says; checkpoints save its work")
+        meaning="pods were evicted, and by its ``on-eviction`` policy it waits for another admission",
+        advice="it starts again when capacity is free; checkpoints save its work")
     WAITING_FOR_LOST_NODE = _waits("WaitingForLostNode", _ERROR, Category.NODE_LOST,
-        meaning="a pod on a node that was lost may still run, so the next attempt cannot start yet",
-        advice=f"kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}, once it is surely down; a"
-        " finalizer is removed by its owner; the job starts elsewhere as soon as the pod is gone")
+        meaning="a pod on a lost node may still run, so the next attempt cannot start yet",
+        advice=f"if the node is down for sure: kubectl delete node NODE, or kubectl taint nodes NODE {OUT_OF_SERVICE}."
+        " If the pod has a finalizer, its owner must remove it. The job starts elsewhere when the pod is deleted")
 
     # On its way.
-    JOB_CREATED = _state("JobCreated", is_event=False, meaning="the job was accepted, and nothing is decided yet")
+    JOB_CREATED = _state("JobCreated", is_event=False, meaning="the controller accepted the job; nothing is decided yet")
     ADMITTED = _state("Admitted", meaning="the gang is admitted; its pods are created")
     PODS_PENDING = _state("PodsPending", is_event=False, meaning="its pods are created and do not run yet")
     JOB_RUNNING = _state("JobRunning", is_event=False, meaning="it runs; the message says how many replicas do")
     UNSCHEDULABLE = _state("Unschedulable", _WARNING, Category.UNSCHEDULABLE,
-        meaning="it is admitted, and the cluster's scheduler has no node for so many pods that the gang lacks its"
-        " minimum",
-        advice="it has its quota, and no place yet: free or add nodes, or let it begin with fewer pods (minAvailable);"
-        " after scheduleTimeoutSeconds it gives its quota back and tries again")
+        meaning="it is admitted, and the scheduler has no nodes for the minimum of its gang",
+        advice="free or add nodes, or let it start with fewer pods (minAvailable); after scheduleTimeoutSeconds it"
+        " gives its quota back and tries again")
     UNPINNED = _state("Unpinned",
-        meaning="the scheduler refused nodes that admission had chosen; the pods may go to any")
+        meaning="the scheduler refused the assigned nodes, so the pods may go to any node")
     RESIZED = _state("Resized", charged=False, meaning="its number of workers was changed")
     SUSPENDED = _state("Suspended", _INFO, Category.SUSPENDED, outcome=OutcomeKind.SUSPENDED,
-        meaning="its user has stopped it",
+        meaning="a user suspended it",
         advice="tf-dist resume starts it again")
-    RESUMED = _state("Resumed", meaning="its user has resumed it, and it waits for its admission")
-    COMMAND_ISSUED = _state("CommandIssued", is_event=False, meaning="a Command of Volcano was carried out")
-    ADOPTED = _state("Adopted", meaning="another operator had ended or stopped it before tf-dist came")
+    RESUMED = _state("Resumed", meaning="a user resumed it, and it waits for admission")
+    COMMAND_ISSUED = _state("CommandIssued", is_event=False, meaning="a Command of Volcano was executed")
+    ADOPTED = _state("Adopted", meaning="another operator had ended or stopped it before tf-dist was installed")
     INVALID_SPEC = _state("InvalidSpec", _WARNING, Category.INVALID, outcome=OutcomeKind.INVALID,
         meaning="its present spec cannot be read",
-        advice="mend it (kubectl edit, or apply a file that tf-dist validate accepts): that takes effect at once")
+        advice="correct it with kubectl edit, or apply a file that tf-dist validate accepts; that takes effect at once")
     RECONCILE_FAILED = _state("ReconcileFailed", _ERROR, Category.REFUSED,
-        meaning="passes over the job fail, several in a row; the message is the error",
-        advice="mend what is refused; it is tried again at least every 30 s, and goes on as soon as that works")
+        meaning="several reconciles in a row failed; the message is the error",
+        advice="remove the cause; tf-dist tries again at least every 30 s")
 
     # What keeps a container from running: Kubernetes' words.
     CRASH_LOOP_BACK_OFF = _container("CrashLoopBackOff", _WARNING, Category.FAILURE,
         meaning="a container ends again and again, and the kubelet pauses before it starts it again",
-        advice="the log of the run before says why")
+        advice="read the log of the previous attempt: tf-dist logs JOB --previous")
     CREATE_CONTAINER_CONFIG_ERROR = _container("CreateContainerConfigError", _WARNING, Category.CONFIGURATION,
         permanent=True,
         meaning="a ConfigMap, a Secret or a key of one that a container needs is missing",
@@ -289,63 +282,61 @@ class Reason(StrEnum):
         meaning="the container runtime cannot read an image",
         advice="check the image's name and tag, and the pull secret")
     ERR_IMAGE_NEVER_PULL = _container("ErrImageNeverPull", _WARNING, Category.IMAGE, permanent=True,
-        meaning="an image is not on the node, and ``imagePullPolicy: Never`` forbids to pull it",
+        meaning="an image is not on the node, and ``imagePullPolicy: Never`` forbids pulling it",
         advice="check the image's name and tag, and the pull secret")
     ERR_IMAGE_ENTRYPOINT = _container("ErrImageEntrypoint", _WARNING, Category.IMAGE, permanent=True,
-        meaning="a container has no command, and its image has none to run (a local node has no images)",
+        meaning="neither the container nor its image has a command (a local node has no images)",
         advice="set command in the container, or tf-dist run --entrypoint IMAGE='…'")
 
     # How a job ended, or why replicas start again.
     JOB_SUCCEEDED = _ends("JobSucceeded", outcome=OutcomeKind.SUCCEEDED,
-        meaning="the replicas that decide about its success have succeeded")
+        meaning="the replicas that decide about success have succeeded")
     MIN_SUCCESS = _ends("MinSuccess", outcome=OutcomeKind.SUCCEEDED,
-        meaning="as many replicas have succeeded as its ``minSuccess`` asks for")
+        meaning="``minSuccess`` replicas have succeeded")
     POD_FAILED = _ends("PodFailed", _ERROR, meaning="a replica failed")
     POD_EVICTED = _ends("PodEvicted", _WARNING, Category.EVICTION, outcome=OutcomeKind.EVICTED,
-        meaning="a pod was taken away",
+        meaning="a pod was disrupted: evicted, preempted, deleted, or lost with its node",
         advice="give the job a higher priority, or a policy that restarts it")
     POD_PENDING = _ends("PodPending", _WARNING, outcome=OutcomeKind.START_TIMEOUT,
-        meaning="a pod did not start in the time that a policy of the job gives it")
+        meaning="a pod did not start within the time of a policy")
     NODE_LOST = _ends("NodeLost", _WARNING, Category.EVICTION, outcome=OutcomeKind.EVICTED,
         meaning="a node was lost",
-        advice="look at the node; a policy for PodEvicted would restart the job")
-    TASK_COMPLETED = _ends("TaskCompleted", meaning="a task was completed, which a policy answers")
+        advice="check the node; a policy for PodEvicted would restart the job")
+    TASK_COMPLETED = _ends("TaskCompleted", meaning="a task was completed, and a policy reacted")
     TASK_FAILED = _ends("TaskFailed", _ERROR, outcome=OutcomeKind.BACKOFF_LIMIT_EXCEEDED,
         meaning="a task has spent its ``maxRetry``")
     UNKNOWN = _ends("Unknown", _WARNING,
-        meaning="a part of the gang runs that is less than its minimum, and no node is found for another")
+        meaning="fewer pods than the minimum run, and the scheduler finds no nodes for others")
     BACKOFF_LIMIT_EXCEEDED = _ends("BackoffLimitExceeded", _ERROR, Category.BUDGET,
         outcome=OutcomeKind.BACKOFF_LIMIT_EXCEEDED, cuts_pods_short=True,
         meaning="no restart is left",
-        advice="look at the log of the replica that kept failing, or raise the limit")
+        advice="read the log of the replica that failed, or raise the limit")
     DEADLINE_EXCEEDED = _ends("DeadlineExceeded", _ERROR, Category.DEADLINE,
         outcome=OutcomeKind.DEADLINE_EXCEEDED, cuts_pods_short=True,
         meaning="it was active for longer than ``activeDeadlineSeconds``",
-        advice="raise activeDeadlineSeconds, or find out what takes so long")
+        advice="raise activeDeadlineSeconds, or find out what takes this long")
     MAX_DISRUPTIONS_EXCEEDED = _ends("MaxDisruptionsExceeded", _ERROR, Category.EVICTION,
         outcome=OutcomeKind.EVICTED, cuts_pods_short=True,
-        meaning="its pods were taken away more often than it bears",
-        advice=f"see who drains, preempts or deletes its pods; {MAX_DISRUPTIONS} allows more, a higher priority"
-        " protects it")
+        meaning="its pods were disrupted more often than allowed",
+        advice=f"find out what drains, preempts or deletes its pods; {MAX_DISRUPTIONS} allows more disruptions, and a"
+        " higher priority protects it")
     START_TIMEOUT = _ends("StartTimeout", _ERROR, Category.DEADLINE,
         outcome=OutcomeKind.START_TIMEOUT, cuts_pods_short=True,
         meaning="it was admitted and did not run within its ``tf-dist.dev/startup-timeout``",
-        advice=f"see what the message names (an image, a volume, a Secret); {STARTUP_TIMEOUT} says how long it may"
-        " take")
+        advice=f"check what the message names: an image, a volume, a Secret; {STARTUP_TIMEOUT} sets the time")
     REPLICA_SUCCEEDED = _ends("ReplicaSucceeded",
-        meaning="the last failure of a job that ended, because its restart policy starts replicas again that have"
-        " succeeded",
-        advice="nothing failed: restartPolicy OnFailure or Never lets a replica that has succeeded rest")
+        meaning="its restart policy restarts replicas that have succeeded, until no restart is left",
+        advice="nothing failed; use restartPolicy OnFailure or Never")
 
     # Of Events only.
-    TFJOB_SUSPENDED = _event("TFJobSuspended", meaning="a TFJob ``v1`` is suspended (in the training operator's words)")
-    TFJOB_RESUMED = _event("TFJobResumed", meaning="it is resumed")
-    TFJOB_RESTARTING = _event("TFJobRestarting", _WARNING, meaning="replicas of it failed and start again")
-    TFJOB_SUCCEEDED = _event("TFJobSucceeded", meaning="it has succeeded")
-    TFJOB_FAILED = _event("TFJobFailed", _ERROR, meaning="it has failed")
+    TFJOB_SUSPENDED = _event("TFJobSuspended", meaning="a TFJob ``v1`` is suspended")
+    TFJOB_RESUMED = _event("TFJobResumed", meaning="a TFJob ``v1`` is resumed")
+    TFJOB_RESTARTING = _event("TFJobRestarting", _WARNING, meaning="replicas of a TFJob ``v1`` failed and start again")
+    TFJOB_SUCCEEDED = _event("TFJobSucceeded", meaning="a TFJob ``v1`` has succeeded")
+    TFJOB_FAILED = _event("TFJobFailed", _ERROR, meaning="a TFJob ``v1`` has failed")
     EXITED_WITH_CODE = _event("ExitedWithCode", meaning="a pod has ended, with this exit code")
     CONTAINER_RESTARTED = _event("ContainerRestarted", _WARNING,
-        meaning="the kubelet has restarted a container in its pod, which changes no state of the job")
+        meaning="the kubelet restarted a container in its pod; the state of the job does not change")
     SUCCESSFUL_CREATE_POD = _event("SuccessfulCreatePod", meaning="a pod was created")
     SUCCESSFUL_DELETE_POD = _event("SuccessfulDeletePod", meaning="a pod was deleted")
     SUCCESSFUL_CREATE_SERVICE = _event("SuccessfulCreateService", meaning="a service was created")
@@ -356,19 +347,19 @@ class Reason(StrEnum):
     FAILED_CREATE_SERVICE = _event("FailedCreateService", _WARNING, meaning="a service could not be created")
     FAILED_DELETE_SERVICE = _event("FailedDeleteService", _WARNING, meaning="a service could not be deleted")
     SET_POD_TEMPLATE_RESTART_POLICY = _event("SetPodTemplateRestartPolicy", _WARNING,
-        meaning="a pod template has a restart policy, which that of the replica overrides")
+        meaning="a pod template has a restart policy, which the replica's policy overrides")
     SET_POD_TEMPLATE_SCHEDULER_NAME = _event("SetPodTemplateSchedulerName", _WARNING,
-        meaning="a pod template names another scheduler than the gang scheduler, and keeps it")
-    SPEC_ACCEPTED = _event("SpecAccepted", meaning="a spec that could not be read is mended and in force")
+        meaning="a pod template names another scheduler than the gang scheduler; it is kept")
+    SPEC_ACCEPTED = _event("SpecAccepted", meaning="a corrected spec is in force")
     UNKNOWN_FIELDS = _event("UnknownFields", _WARNING, meaning="the spec has fields that nothing reads")
     NODES_REASSIGNED = _event("NodesReassigned",
-        meaning="nodes that were assigned to the job do not take pods any more; its new pods go to others")
+        meaning="assigned nodes accept no more pods, so new pods go to other nodes")
     ANNOTATIONS_NOT_USED = _event("AnnotationsNotUsed", _WARNING,
-        meaning="a Volcano Job has annotations that are not used here")
+        meaning="a Volcano Job has annotations that tf-dist does not use")
     SCHEDULER_NAME_NOT_USED = _event("SchedulerNameNotUsed",
-        meaning="a Volcano Job names Volcano's scheduler; the default one places its pods")
+        meaning="a Volcano Job names Volcano's scheduler; the default scheduler binds its pods")
     NEWER_STATUS_FORMAT = _event("NewerStatusFormat", _ERROR, Category.NEWER_FORMAT,
-        meaning="a newer release wrote the job's status; this one leaves the job as it is")
+        meaning="a newer release wrote the job's status, so this release leaves the job alone")
 
     # fmt: on
 
@@ -392,14 +383,14 @@ def stable_reason(reason: str) -> str:
 
 
 CONDITIONS: Final[Mapping[str, str]] = {
-    "SpecAccepted": "whether the present spec is in force; False: it cannot be read, and the last accepted one stays",
-    "Admitted": "whether the gang is admitted; its reason says why it waits",
-    "Stalled": "present while the job cannot go on, with the error that keeps it from that",
+    "SpecAccepted": "whether the current spec is in force; False: it is invalid, and the last accepted one stays",
+    "Admitted": "whether the gang is admitted; the reason says why it waits",
+    "Stalled": "present while reconciles of the job fail, with the error",
     "Created": "the controller has accepted the job",
-    "Running": "all replicas that have to run do so",
+    "Running": "all required replicas run",
     "Restarting": "replicas failed and start again",
     "Suspended": "the job is stopped and may be resumed",
-    "Succeeded": "the job is over and has succeeded",
-    "Failed": "the job is over and has not succeeded",
+    "Succeeded": "the job has ended and succeeded",
+    "Failed": "the job has ended and failed",
 }
 """The conditions of a TFJob, for the reference."""
