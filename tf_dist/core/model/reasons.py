@@ -234,7 +234,7 @@ class Reason(StrEnum):
         " If the pod has a finalizer, its owner must remove it. The job starts elsewhere when the pod is deleted")
 
     # On its way.
-    JOB_CREATED = _state("JobCreated", is_event=False, meaning="the controller accepted the job; nothing is decided yet")
+    JOB_CREATED = _state("JobCreated", is_event=False, meaning="the job was accepted; nothing is decided yet")
     ADMITTED = _state("Admitted", meaning="the gang is admitted; its pods are created")
     PODS_PENDING = _state("PodsPending", is_event=False, meaning="its pods are created and do not run yet")
     JOB_RUNNING = _state("JobRunning", is_event=False, meaning="it runs; the message says how many replicas do")
