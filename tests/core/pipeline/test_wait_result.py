@@ -92,7 +92,7 @@ def test_an_end_says_why_and_what_to_do() -> None:
     assert found == WaitResult(
         kind=OutcomeKind.DEADLINE_EXCEEDED,
         message="it said so",
-        hint="raise activeDeadlineSeconds, or find out what takes so long",
+        hint="raise activeDeadlineSeconds, or find out what takes this long",
     )
 
 
