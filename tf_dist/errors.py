@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TFDistError(Exception):
-    """The root: catch it to catch everything that tf-dist raises on purpose."""
+    """The base class of all errors that tf-dist raises on purpose."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Problem:
 
 
 class InvalidJob(TFDistError):
-    """A document cannot become a job; ``problems`` holds every reason, not only the first."""
+    """A document is not a valid job; ``problems`` lists every problem."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -40,29 +40,29 @@ class InvalidJob(TFDistError):
 
 
 class InvalidQueue(InvalidJob):
-    """A document cannot become a queue; ``problems`` holds every reason."""
+    """A document is not a valid queue; ``problems`` lists every problem."""
 
 
 class ClusterError(TFDistError):
-    """The cluster refused, or could not be asked. ``code`` is the HTTP status (0: no answer)."""
+    """The cluster refused a request or did not answer. ``code`` is the HTTP status (0: no answer)."""
 
     code = 0
 
 
 class NotFound(ClusterError):
-    """No such object (404)."""
+    """The object does not exist (404)."""
 
     code = 404
 
 
 class AlreadyExists(ClusterError):
-    """An object of that name is there (409 on create)."""
+    """An object of that name exists (409 on create)."""
 
     code = 409
 
 
 class Conflict(ClusterError):
-    """The object changed since it was read, or is another one by now (409)."""
+    """The object changed after it was read, or was replaced (409)."""
 
     code = 409
 
@@ -74,19 +74,19 @@ class Gone(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """Not allowed (401, 403); the message names the verb and resource to grant."""
+    """A right is missing (401, 403); the message names the verb and the resource."""
 
     code = 403
 
 
 class Rejected(ClusterError):
-    """The request itself is wrong and will stay wrong (400, 405, 415, 422)."""
+    """The request is invalid; repeating it does not help (400, 405, 415, 422)."""
 
     code = 422
 
 
 class Throttled(ClusterError):
-    """The server asks to slow down (429); ``after`` is its wish in seconds, if it said one."""
+    """The server asks to slow down (429); ``after`` is the pause in seconds, if the server names one."""
 
     code = 429
 
@@ -96,13 +96,13 @@ class Throttled(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """No answer, or a server error (5xx): the same request may work later."""
+    """No answer, or a server error (5xx). The same request may work later."""
 
     code = 503
 
 
 class JobOutcomeError(TFDistError):
-    """Base of the errors about how a job, or the wait for it, ended.
+    """The base class of errors about the end of a job, or of a wait for it.
 
     ``outcome``: all that is known of that (``core.diagnostics.outcome.Outcome``), None where nothing is. Its type is
     not named here, because this module imports nothing.
@@ -114,20 +114,20 @@ class JobOutcomeError(TFDistError):
 
 
 class JobFailed(JobOutcomeError):
-    """The job ended and did not succeed."""
+    """The job ended without success."""
 
 
 class JobEvicted(JobFailed):
-    """The job ended because the cluster took its place away: worth another try."""
+    """The job ended because it lost its admission. A retry may help."""
 
 
 class ImagePullFailed(JobFailed):
-    """The image of a container cannot be had, so the job never began."""
+    """An image cannot be pulled, so the job never ran."""
 
 
 class JobTimeout(JobOutcomeError):
-    """The job was not done in the time the caller gave it."""
+    """The job did not end within the caller's limit."""
 
 
 class AdmissionTimeout(JobTimeout):
-    """The gang was not admitted in the time the caller gave it."""
+    """The gang was not admitted within the caller's limit."""

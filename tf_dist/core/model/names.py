@@ -127,47 +127,47 @@ MIN_WORKERS: Final = "tf-dist.dev/min-workers"
 MAX_WORKERS: Final = "tf-dist.dev/max-workers"
 """Annotation you may set on a job: the most workers it may have, in formats that have no field for that."""
 WORKDIR: Final = "tf-dist.dev/workdir"
-"""Annotation you may set on a job: the folder in which containers without ``workingDir`` run, on a local node."""
+"""Annotation you may set on a job: the working directory of containers without ``workingDir``, on a local node."""
 CODE: Final = "tf-dist.dev/code"
-"""Annotation you may set on a job: a folder, from the one of the file, that replicas have as their working directory.
+"""Annotation you may set on a job: a folder, relative to the file, that is the working directory of its replicas.
 ``tf-dist``, Airflow and Argo read it when they submit the job; the cluster does not."""
 TOPOLOGY: Final = "tf-dist.dev/topology"
-"""Annotation you may set on a job: a label of nodes (a rack, a zone); all pods go to nodes with one value of it, if
-there is room."""
+"""Annotation you may set on a job: a node label, such as a rack or a zone. All pods go to nodes with the same value
+of it, if capacity is free there."""
 TOPOLOGY_REQUIRED: Final = "tf-dist.dev/topology-required"
-"""Annotation you may set on a job: ``"true"``: where no value of ``tf-dist.dev/topology`` has room, the job waits."""
+"""Annotation you may set on a job: ``"true"``: it waits until one value of ``tf-dist.dev/topology`` has capacity."""
 QUEUE: Final = "tf-dist.dev/queue"
-"""Label you may set on a job: the queue it is in. tf-dist sets it on the pods that it admits: a pod that outlives its
-job counts in that queue."""
+"""Label you may set on a job: its queue. tf-dist sets it on admitted pods, too: a pod that outlives its job counts in
+that queue."""
 GANG_SCHEDULER: Final = "tf-dist.dev/gang-scheduler"
 """Annotation you may set on a job: the gang scheduler that decides when it starts, ``volcano``, ``coscheduling``,
 ``kueue`` or ``workload``."""
 EXPECTED_DURATION: Final = "tf-dist.dev/expected-duration"
-"""Annotation you may set on a job: how long it will run (seconds, or ``1h30m``); a job that is known to be short may
-pass one for which room is reserved."""
+"""Annotation you may set on a job: its expected run time (seconds, or ``1h30m``). A short job may start before a gang
+that has a reservation."""
 RECOVERY_TIMEOUT: Final = "tf-dist.dev/recovery-timeout"
-"""Annotation you may set on a job: how long it may lack lost nodes (seconds, or ``5m``) before it goes on with fewer
-workers or waits for another place."""
+"""Annotation you may set on a job: how long it may lack lost nodes (seconds, or ``5m``) before it continues with fewer
+workers or waits for another admission."""
 FALLBACK: Final = "tf-dist.dev/fallback"
-"""Annotation you may set on a job: what it may be instead of waiting, as a JSON list of changes."""
+"""Annotation you may set on a job: its alternatives, as a JSON list of changes."""
 ADMISSION_TIMEOUT: Final = "tf-dist.dev/admission-timeout"
-"""Annotation you may set on a job: after how long without a place its fallbacks are tried (seconds, or ``10m``)."""
+"""Annotation you may set on a job: the wait after which its fallbacks are tried (seconds, or ``10m``)."""
 ON_EVICTION: Final = "tf-dist.dev/on-eviction"
-"""Annotation you may set on a job: what follows when its pods are taken away, ``restart``, ``requeue``, ``fail`` or
-``fallback``."""
+"""Annotation you may set on a job: what follows an eviction: ``restart``, ``requeue``, ``fail`` or ``fallback``."""
 ON_PREEMPTION: Final = "tf-dist.dev/on-preemption"
-"""Annotation you may set on a job: the same, when it is preempted."""
+"""Annotation you may set on a job: what follows a preemption: ``restart``, ``requeue``, ``fail`` or
+``fallback``."""
 STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"
-"""Annotation you may set on a job: how long it may hold its place and not run (seconds, or ``10m``) before it fails."""
+"""Annotation you may set on a job: the time from admission until it must run (seconds, or ``10m``); then it fails."""
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"
-"""Annotation you may set on a job: how often its pods may be taken away before it fails."""
+"""Annotation you may set on a job: the number of disruptions after which it fails."""
 EVALUATOR_IN_CLUSTER: Final = "tf-dist.dev/evaluator-in-cluster"
 """Annotation you may set on a job: ``"true"`` names evaluators in the TF_CONFIG of every replica, as the original
 operators do."""
 
 SERVICES: Final = "tf-dist.dev/services"
-"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` gets one headless service instead of one per replica;
-``headless``: the services of a TFJob's replicas are headless, so that undeclared ports are reached by name, too."""
+"""Annotation you may set on a job: ``per-job``: a TFJob ``v1`` has one headless Service instead of one per replica.
+``headless``: the Services of a TFJob's replicas are headless, so that names also lead to undeclared ports."""
 
 KEPT_NAME: Final = 40
 """So many characters of a v1alpha1 job's name are in the names of its pods and services."""
