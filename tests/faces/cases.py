@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tf_dist.cluster.api import PODS, Cluster, Object
+from tf_dist.cluster.api import PODS, TFJOBS, Cluster, Object
 from tf_dist.core.model import names
 
 CASE: Final = "case"
@@ -69,6 +69,11 @@ def changed(document: Object, path: Sequence[str | int], value: Any) -> Object:
         parent = parent[name]
     parent[path[-1]] = value
     return document
+
+
+def delete(cluster: Cluster, job: Object) -> None:
+    """Delete the job."""
+    cluster.delete(TFJOBS, job["metadata"]["namespace"], job["metadata"]["name"])
 
 
 def evict(cluster: Cluster, job: Object) -> None:
@@ -197,6 +202,7 @@ CASES: Final[Mapping[str, Case]] = {
         document=tfjob(FOREVER, runPolicy={"activeDeadlineSeconds": 1}), ends={"kind": "deadline_exceeded"}
     ),
     # What others do
+    "deleted": Case(document=tfjob(FOREVER), meanwhile=delete, ends={"kind": "deleted"}),
     "evicted": Case(document=tfjob(FOREVER, {names.MAX_DISRUPTIONS: "0"}), meanwhile=evict, ends={"kind": "evicted"}),
     # Limits
     "never-admitted": Case(
