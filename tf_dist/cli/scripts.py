@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tf_dist.core.model.overrides import Override
 
 Program = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Arguments of a script.", show_default=False)
+    list[str] | None, typer.Argument(metavar="-- ARGS…", help="Arguments of a script.", show_default=False)
 ]
 Workers = Annotated[int | None, run_option("workers", "N", short="-w", min=0)]
 Ps = Annotated[int | None, run_option("ps", "N", min=0)]
