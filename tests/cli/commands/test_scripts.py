@@ -125,7 +125,7 @@ def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
         (["run", b"project/bad\xff.py"], "FILE: the name of project/bad\\udcff.py is not UTF-8", "rename"),
         (["plan", "project/My_train.py"], "My_train.py: is a Python program, and no job file", "tf-dist init project/"),
         (["run", "project/My_train.py", "--code", "other"], "--code: ", "has the script in it"),
-        (["run", "project/My_train.py", "--name", "A b"], "--name: 'A b' is no name", "a-z"),
+        (["run", "project/My_train.py", "--name", "A b"], "--name: 'A b' is not a name", "a-z"),
         (["run", "project/My_train.py", "--image", "a b"], "--image: 'a b' has a space", "one word"),
         (["run", "job.yaml", "--gpus", "1"], "--gpus: is for a script, and job.yaml is a job file", "--set"),
         (["run", "job.yaml", "--chief", "--", "x"], "-- ARGS: is for a script", "--set"),
