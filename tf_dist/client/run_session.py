@@ -40,7 +40,7 @@ from tf_dist.core.model.status import LIVE
 from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.core.pipeline.session import NEVER_FITS, EndCause, SessionEnd, run_policy
 from tf_dist.core.pipeline.workflow_stop import StopDecision
-from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, Problem
+from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, Problem, Unavailable
 
 if TYPE_CHECKING:
     from tf_dist.local.embedded import EmbeddedSettings
@@ -231,6 +231,11 @@ class _RunHost(SessionHost):
             period = f"pods get their grace period of {grace:.0f} s"
             self.view.say(f"{why}: {period}; once more to {again} them at once", "yellow")
             self.view.show(monitor.snapshot, [])
+
+    def report(self, end: SessionEnd, decision: StopDecision) -> None:
+        """See ``SessionHost``."""
+        if decision.problem:
+            raise Unavailable(decision.problem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,8 @@ class SessionPolicy:
     """A job that is suspended ends the session. Without, it is waited for until somebody resumes it."""
     grace: float | None = None
     """Seconds that are left to this process once it is asked to stop. None: as long as it takes."""
+    deletion_retries: float | None = None
+    """Seconds for which it then retries to delete the job. None: what ``grace`` leaves, or as long as it takes."""
     settle: float = 0.0
     """Seconds for the controller to clean up after a job that ended: this process may be the controller."""
     stopping: float | None = None
@@ -146,6 +148,7 @@ def run_policy(*, deadline: float | None, keep: bool = False, fixed_capacity: bo
         only_deadline=True,
         fixed_capacity=fixed_capacity,
         ends_suspended=True,
+        deletion_retries=5.0,
         stopping=10.0,
     )
 
@@ -408,9 +411,10 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
         case JobFate.DELETE:
             if end.cause in ENDED and policy.stopping is not None:
                 until = seen.now + policy.stopping
-            seen = yield Command(Do.DELETE, seconds=max(0.0, until - seen.now) if until and hurried else None)
+            left = max(0.0, until - seen.now) if until and hurried else None
+            seen = yield Command(Do.DELETE, seconds=policy.deletion_retries if asked and left is None else left)
             yield from _wait_until(lambda at: at.gone, seen, before, until)
-            if not hurried:
+            if not (hurried or seen.problem):
                 yield drain
         case JobFate.SUSPEND:
             seen = yield Command(Do.SUSPEND, by=LAUNCHER, seconds=max(0.0, until - seen.now) if until else None)
