@@ -365,7 +365,7 @@ class Client:
         return self._changed(found, lambda stored: scale_patch(stored.stored, workers))
 
     def suspend(self, job: JobReference) -> StoredJob:
-        """Stop its pods and give its place back; costs none of its restarts. InvalidJob if it is over."""
+        """Stop its pods and give up its admission; costs none of its restarts. InvalidJob if it is over."""
         return self._changed(self._found(job), lambda stored: suspend_patch(stored.stored, True))
 
     def resume(self, job: JobReference) -> StoredJob:

@@ -108,7 +108,7 @@ def restarting(world: World) -> None:
 
 
 def start_again(world: World) -> None:
-    """The scheduler finds a node for the worker that comes back; without one its gang would give its place back."""
+    """The scheduler finds a node for the worker that comes back; without one its gang would give up its admission."""
     if "due-worker-1" in world.pods():
         world.run_pods("due-worker-1")
 

@@ -235,7 +235,7 @@ def test_a_decision_that_fails_halfway_is_begun_anew_with_all_there_is() -> None
 
 
 def postpone(world: World, name: str, until: float) -> None:
-    """The job has given its place back, and tries again then."""
+    """The job has given up its admission, and tries again then."""
     memory = {"phase": "Pending", "reason": "ScheduleTimeout", "notBefore": format_time(until), "requeues": 1}
     world.memory.patch(TFJOBS, "default", name, {"status": {"tfDist": memory}}, subresource="status")
 

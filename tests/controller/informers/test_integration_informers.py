@@ -135,7 +135,7 @@ def test_kueue_admits_a_job_takes_its_place_and_gives_it_another() -> None:
     evicted = _condition("Evicted", True, "Preempted", "a workload of higher priority")
     tell(world.memory, WORKLOADS, conditions=[*(said | {"Evicted": evicted}).values()])
     world.settle()
-    assert world.status()["message"] == "gave its place up: Kueue evicted it: a workload of higher priority"
+    assert world.status()["message"] == "gave up its admission: Kueue evicted it: a workload of higher priority"
     world.bury()
     world.settle()
     freed = gang_object(world.memory, WORKLOADS)

@@ -295,7 +295,7 @@ def test_an_evicted_job_stops_first_and_gives_its_quota_back_then() -> None:
     made.tell(conditions=[*ADMITTED, evicted], admission=admission(ps=1, worker=2))
     made.settle()
     assert (made.status.reason, made.status.charged_restarts) == (Reason.PREEMPTED, 0)
-    assert made.status.message == "gave its place up: Kueue evicted it: a higher priority"
+    assert made.status.message == "gave up its admission: Kueue evicted it: a higher priority"
     assert made.gang()["status"]["admission"] is not None
     made.bury()
     made.settle()
@@ -343,7 +343,7 @@ def test_a_deleted_workload_stops_the_job_and_is_made_anew_when_it_has_stopped()
     made.settle()
     made.objects = {key: body for key, body in made.objects.items() if key[0] != WORKLOAD}
     made.settle()
-    assert (made.status.message, made.gangs()) == ("gave its place up: its Workload in Kueue was deleted", [])
+    assert (made.status.message, made.gangs()) == ("gave up its admission: its Workload in Kueue was deleted", [])
     made.bury()
     made.settle()
     assert len(made.gangs()) == 1

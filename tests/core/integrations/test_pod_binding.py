@@ -322,7 +322,7 @@ def test_a_group_that_is_preempted_waits_again_as_another_one() -> None:
     scene.tell(conditions=[{"type": "DisruptionTarget", "status": "True", "message": "preempted by a/b"}])
     scene.settle()
     assert (scene.status.phase, scene.place()) == (Phase.PENDING, None)
-    assert (scene.status.reason, scene.status.message) == (Reason.PREEMPTED, "gave its place up: preempted by a/b")
+    assert (scene.status.reason, scene.status.message) == (Reason.PREEMPTED, "gave up its admission: preempted by a/b")
     assert (scene.gangs(), scene.status.charged_restarts) == ([first], 0)
     scene.bury()
     scene.settle()

@@ -1,4 +1,4 @@
-"""A job gives its place back: to a gang that matters more, or because it could not use it."""
+"""A job gives up its admission: to a gang that matters more, or because it could not use it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_job_that_gives_way_waits_again_and_pays_nothing(job: Job) -> None:
     assert world.pods == {}
     memory = world.memory
     assert (memory.phase, memory.reason, memory.admission) == (Phase.PENDING, "Preempted", None)
-    assert memory.message == "gave its place to default/urgent: its priority is 1000, that of this job 0"
+    assert memory.message == "gave up its admission to default/urgent: its priority is 1000, that of this job 0"
     assert (dict(memory.restarts), memory.charged_restarts) == ({"Preempted": 1}, 0)
     assert (memory.start_time, display_phase(memory)) == (None, "Waiting")
     world.verdict = Admit()

@@ -94,7 +94,7 @@ def test_a_preempted_job_names_no_job_of_another_namespace(by: JobKey, queue: st
     world = started(v1_job())
     world.verdict = Preempt(by=by, queue=queue, message="its priority is higher (5 > 0)")
     found = dict(events(world))
-    said = f"gave its place to {who}: its priority is higher (5 > 0)"
+    said = f"gave up its admission to {who}: its priority is higher (5 > 0)"
     assert found["Preempted"] == said
     world.settle()
     assert world.memory.phase is Phase.PENDING

@@ -126,7 +126,7 @@ class TFJobHook(BaseHook):
         return self.client(namespace).wait(job, until, timeout=timeout)
 
     def suspend(self, job: JobReference, namespace: str | None = None) -> StoredJob:
-        """End its pods and give its place back; InvalidJob if it is over."""
+        """End its pods and give up its admission; InvalidJob if it is over."""
         return self.client(namespace).suspend(job)
 
     def resume(self, job: JobReference, namespace: str | None = None) -> StoredJob:

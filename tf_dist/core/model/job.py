@@ -127,7 +127,7 @@ class Role(StrEnum):
 class DisruptionPolicy(StrEnum):
     """What becomes of a job that loses pods through no fault of its own; a contract of every face.
 
-    ``RESTART``: as its format's own policies say. ``REQUEUE``: it gives its place back and waits again, with its old
+    ``RESTART``: as its format's own policies say. ``REQUEUE``: it gives up its admission and waits again, with its old
     age. ``FAIL``: it ends. ``FALLBACK``: it waits again, and the next of its fallbacks comes first.
     """
 

@@ -22,7 +22,7 @@ class AdoptionAction(StrEnum):
 
     CREATE = "create"
     ADOPT = "adopt"
-    REUSE_RESULT = "harvest"  # of a job that has ended
+    REUSE_RESULT = "reuse-result"  # of a job that has ended
     REPLACE = "replace"  # delete the job, and look again once it is gone
 
 

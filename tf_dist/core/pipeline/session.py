@@ -194,7 +194,7 @@ class Do(StrEnum):
     DISCARD = "discard"  # delete a surplus job of an earlier try
     CREATE = "create"
     ADOPT = "adopt"  # make the job this try's, and resume it if an earlier try suspended it
-    REUSE_RESULT = "harvest"  # the same; the job has ended
+    REUSE_RESULT = "reuse-result"  # the same; the job has ended
     REPLACE = "replace"  # delete the job, and wait until it and its pods are gone
     # Of ``follow`` and ``clean_up``; the answer is ``Seen``.
     WAIT = "wait"  # until something new is observed, for ``seconds`` at most (None: as long as it takes)

@@ -149,9 +149,9 @@ def recover_from_node_loss(s: ReconcileContext) -> Status | None:
 
 
 def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status:
-    message = f"{what}; the gang gave its place back and waits for another one"
+    message = f"{what}; the gang gave up its admission and waits for another one"
     if late := overdue_pods(s):
-        message = f"{what}; the gang gave its place back; it {_waits_text(s, late)}"
+        message = f"{what}; the gang gave up its admission; it {_waits_text(s, late)}"
     node = _node(s, lacking[0])
     failure = Failure(event=Reason.RECOVERY_TIMEOUT, replica=str(lacking[0]), message=message, at=s.now, node=node)
     status = replace(s.status, failure=failure)

@@ -103,7 +103,7 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
     verdict = s.verdict
     if s.status.admission is None or not isinstance(verdict, Preempt):
         return None
-    message = f"gave its place to {_preemptor(s.job, verdict)}" if verdict.by else "gave its place up"
+    message = f"gave up its admission to {_preemptor(s.job, verdict)}" if verdict.by else "gave up its admission"
     message += f": {verdict.message}" if verdict.message else ""
     status = replace(s.status, failure=Failure(event=Reason.PREEMPTED, message=message, at=s.now))
     evictions = (
@@ -131,12 +131,12 @@ def _preemptor(job: Job, verdict: Preempt) -> str:
 
 
 def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: bool = False) -> Status:
-    """Pods were taken away, and the job's policy for that is to give the whole place back and to wait again."""
+    """Pods were taken away, and the job's policy for that is to give up the whole admission and wait again."""
     status = restarts.charge_disruption(s, answered)
     if status.phase not in LIVE:
         return status
     what = describe_events(s.job, [occurrence for occurrence, _ in answered])
-    message = f"{what}; the gang gave its place back and waits for another one, with its old age"
+    message = f"{what}; the gang gave up its admission and waits for another one, with its old age"
     return requeue(s, status, Reason.EVICTED, message, fall_back=fall_back)
 
 
@@ -212,7 +212,7 @@ def _released(s: ReconcileContext, reason: Reason, why: str, when: str) -> Statu
     then = (
         f"falls back to {fallback_text(s.job, following)}" if following else f"tries again at {format_time(not_before)}"
     )
-    message = f"{why}{when}; the gang gave its place back and {then}"
+    message = f"{why}{when}; the gang gave up its admission and {then}"
     stuck = {*s.status.refused_nodes, *unschedulable_nodes(s)}
     status = replace(
         s.status,
