@@ -9,6 +9,7 @@ import subprocess
 import uuid
 from collections.abc import Callable
 
+from tests.child_processes import signals_heard
 from tests.cli.conftest import PROGRAM, Program
 from tests.cli.ready import Started
 
@@ -48,9 +49,11 @@ def on_terminal(
     """
     ours, theirs = pty.openpty()
     settings = {**tf_dist.env, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", **env}
-    process = subprocess.Popen(
-        [*PROGRAM, *arguments], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=tf_dist.folder, env=settings
-    )
+    command, nothing = [*PROGRAM, *arguments], subprocess.DEVNULL
+    with signals_heard():
+        process = subprocess.Popen(
+            command, stdin=nothing, stdout=theirs, stderr=theirs, cwd=tf_dist.folder, env=settings
+        )
     os.close(theirs)
     text = b""
     while True:

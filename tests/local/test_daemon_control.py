@@ -180,7 +180,7 @@ def test_a_folder_of_another_user_is_not_used_nor_believed(home: Path, tmp_path:
         os.lchown(home, 65534, 65534)
     assert daemon_status(home) is None
     assert not down(home)
-    with pytest.raises(Unavailable, match=r"another user|no folder") as refused:
+    with pytest.raises(Unavailable, match=r"another user|not a folder") as refused:
         _up(home)
     assert refused.value.hint
     assert sorted(tmp_path.iterdir()) == sorted({home, *([theirs] if what == "link" else [])})

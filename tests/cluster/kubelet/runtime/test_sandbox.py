@@ -173,7 +173,7 @@ def test_a_pod_sees_its_own_processes_only(isolated: Bench) -> None:
 def test_a_host_path_that_is_not_there_is_waited_for(isolated: Bench, tmp_path: Path) -> None:
     volumes = [{"name": "v", "hostPath": {"path": f"{tmp_path}/later", "type": "Directory"}}]
     isolated.create(sh("one", "true", volumes=volumes, container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}))
-    until(lambda: "no Directory" in str(isolated.container("one").get("state")))
+    until(lambda: "is not a Directory" in str(isolated.container("one").get("state")))
     (tmp_path / "later").mkdir()
     assert isolated.over("one")["phase"] == "Succeeded"
 
