@@ -12,9 +12,9 @@ from tests.controller.harness import tfjob
 from tests.waiting import until
 from tf_dist.client.log_follower import LogLines, log_opener
 from tf_dist.client.monitor import JobSnapshot
-from tf_dist.client.run_session import Result, RunOptions, RunSession
+from tf_dist.client.run_session import Result, run_session
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, LogOptions, Resource
+from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, Cluster, LogOptions, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.model import names
@@ -68,19 +68,28 @@ class Notes:
         pass
 
 
+def running_session(
+    cluster: Cluster, job: StoredJob, view: Notes, results: list[Result], timeout: float | None
+) -> threading.Thread:
+    """A session that runs in a thread of its own."""
+    logs = log_opener(cluster, LogOptions(follow=True))
+
+    def run() -> None:
+        results.append(run_session(cluster, job, view, Signals(), lambda _: logs, timeout=timeout, here=True))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
 @pytest.mark.parametrize("timeout", [SECONDS, None])
 def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(timeout: float | None) -> None:
     with MemoryCluster() as memory:
         memory.log_source = FixedLogs([b"here\n"]).logs
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
         behind, view, results = Behind(memory), Notes(), list[Result]()
-        job, run_options = (
-            StoredJob(TFJOBS, stored),
-            RunOptions(open_log=lambda _: log_opener(behind, LogOptions(follow=True))),
-        )  # type: ignore[arg-type]
-        session = RunSession(behind, job, view, Signals(), run_options, timeout=timeout)  # type: ignore[arg-type]
-        running = threading.Thread(target=lambda: results.append(session.run()))
-        running.start()
+        job = StoredJob(TFJOBS, stored)
+        running = running_session(behind, job, view, results, timeout)  # type: ignore[arg-type]
         try:
             until(behind.listed.is_set, SECONDS)
             memory.create(PODS, "default", owned_by(stored, worker(job)))
@@ -124,10 +133,7 @@ def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
         job, view, results = StoredJob(TFJOBS, stored), Notes(), list[Result]()
         memory.create(PODS, "default", owned_by(stored, worker(job)))
         set_state(memory, "Running", {"running": {}})
-        run_options = RunOptions(open_log=lambda _: log_opener(memory, LogOptions(follow=True)))
-        session = RunSession(memory, job, view, Signals(), run_options, timeout=SECONDS)
-        running = threading.Thread(target=lambda: results.append(session.run()))
-        running.start()
+        running = running_session(memory, job, view, results, SECONDS)
         try:
             until(lambda: source.followed == 2, SECONDS)
             set_state(memory, "Succeeded", {"terminated": {"exitCode": 0}})
@@ -142,23 +148,16 @@ def test_a_restart_of_the_kubelet_costs_neither_lines_nor_results() -> None:
 def test_a_run_that_has_succeeded_leaves_pods_their_time_to_end_in() -> None:
     with MemoryCluster() as memory:
         stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
-        job, left = StoredJob(TFJOBS, stored), list[int]()
+        job, results = StoredJob(TFJOBS, stored), list[Result]()
         memory.create(PODS, "default", owned_by(stored, worker(job)))
         memory.bind("default", "a-worker-0", "n1")
         memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
-        run_options = RunOptions(open_log=lambda _: log_opener(memory, LogOptions(follow=True)))
-        session = RunSession(memory, job, Notes(), Signals(), run_options, timeout=None)
-
-        def run() -> None:
-            session.run()
-            left.append(len(memory.list(PODS).items))
-
-        running = threading.Thread(target=run)
-        running.start()
+        running = running_session(memory, job, Notes(), results, None)
         until(lambda: "deletionTimestamp" in memory.get(PODS, "default", "a-worker-0")["metadata"], SECONDS)
+        assert results == []
         memory.delete(PODS, "default", "a-worker-0", grace_period=0)
         running.join(SECONDS)
-    assert left == [0]
+        assert (len(results), memory.list(PODS).items) == (1, [])
 
 
 def set_state(memory: MemoryCluster, phase: str, state: dict[str, Any]) -> None:

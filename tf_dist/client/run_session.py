@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -39,7 +40,7 @@ from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import LIVE
 from tf_dist.core.pipeline.adoption import DriverChoice
 from tf_dist.core.pipeline.session import NEVER_FITS, EndCause, SessionEnd, run_policy
-from tf_dist.core.pipeline.workflow_stop import StopDecision
+from tf_dist.core.pipeline.workflow_stop import JobFate, StopDecision
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob, Problem, Unavailable
 
 if TYPE_CHECKING:
@@ -193,39 +194,24 @@ class Result:
         return table_html(f"{self.name}: {self.state}", ("", ""), facts) + self.snapshot._repr_html_()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """How a session deals with the place where its job runs.
-
-    ``open_log``: how logs are read there. ``gives_up``: the place will never grow, so that a job too large for it is
-    given up. ``keep``: the job stays there when the session ends. ``kept_lines``: of each replica, for the result.
-    ``again``: what a second signal does, ``kill`` or ``leave``.
-    """
-
-    open_log: Callable[[WatchingJobInformer], LogOpener]
-    gives_up: bool = True
-    keep: bool = False
-    kept_lines: int = _KEPT_LINES
-    again: str = "kill"
-
-
 class _RunHost(SessionHost):
-    """Says what the session does."""
+    """Says on ``view`` what the session does."""
 
     view: JobView
-    options: RunOptions
+    again: str
+    """What a second signal does to the pods, ``kill`` or ``leave``."""
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
         """See ``SessionHost``."""
         if end.cause not in (EndCause.STOPPED, EndCause.NOT_ADMITTED, EndCause.OVERDUE) or _never_fits(end):
             return
         why = "stopping" if end.cause is EndCause.STOPPED else "the time is over: stopping"
-        monitor, again = self.monitor, self.options.again
+        monitor, again = self.monitor, self.again
         periods = (one.pod_spec.get("terminationGracePeriodSeconds") for one in monitor.snapshot.job.replica_specs)
         grace = max((_GRACE if one is None else float(one) for one in periods), default=_GRACE)
         ending = Ending(_end_text(end), time.monotonic() + grace, again)
         monitor.snapshot = replace(monitor.snapshot, ending=ending)
-        if self.options.keep:
+        if self.policy.fates[end.cause] is JobFate.LEAVE:
             self.view.say(f"{why} to look on; the job stays where it is", "yellow")
         else:
             period = f"pods get their grace period of {grace:.0f} s"
@@ -238,46 +224,38 @@ class _RunHost(SessionHost):
             raise Unavailable(decision.problem)
 
 
-@dataclass(frozen=True, slots=True)
-class RunSession:
-    """A job that is shown until it has ended, or was brought to an end.
+def run_session(
+    cluster: Cluster,
+    job: StoredJob,
+    view: JobView,
+    signals: Signals,
+    open_log: Callable[[WatchingJobInformer], LogOpener],
+    *,
+    timeout: float | None,
+    keep: bool = False,
+    here: bool = False,
+) -> Result:
+    """Show a job until it has ended, or was brought to an end.
 
-    ``timeout``: seconds after which the run is given up (None: never).
+    ``open_log``: how logs are read there. ``timeout``: seconds after which the run is given up (None: never).
+    ``keep``: the job stays there when the session ends. ``here``: the cluster is this process's own, which never grows.
     """
-
-    cluster: Cluster
-    job: StoredJob
-    view: JobView
-    signals: Signals
-    run_options: RunOptions
-    timeout: float | None
-
-    def run(self) -> Result:
-        """How it came out."""
-        options = self.run_options
-        deadline = None if self.timeout is None else now() + self.timeout
-        policy = run_policy(deadline=deadline, keep=options.keep, fixed_capacity=options.gives_up)
-        with monitoring(
-            self.cluster, self.job, self.view, self.signals, options.open_log, options.kept_lines
-        ) as monitor:
-            host = _RunHost(self.cluster, self.job, monitor, policy, self.view.tick)
-            host.view, host.options = self.view, options
-            end = host.run()
-            return Result(end, monitor.snapshot, host.seconds)
+    deadline = None if timeout is None else now() + timeout
+    policy = run_policy(deadline=deadline, keep=keep, fixed_capacity=here)
+    with monitoring(cluster, job, view, signals, open_log, _KEPT_LINES) as monitor:
+        host = _RunHost(cluster, job, monitor, policy, view.tick)
+        host.view, host.again = view, "kill" if here else "leave"
+        return Result(host.run(), monitor.snapshot, host.seconds)
 
 
 def follow_job(
     connection: Connection, job: StoredJob, view: Callable[[], JobView], signals: Signals, *, timeout: float | None
 ) -> Result:
     """Look on, without any part in it, until a job of a cluster has ended."""
-    run_options = RunOptions(
-        open_log=lambda _: log_opener(connection.cluster, _FOLLOW),
-        gives_up=False,
-        keep=True,
-        again="leave",
-    )
+    cluster = connection.cluster
     with closing(view()) as shown:
-        return RunSession(connection.cluster, job, shown, signals, run_options, timeout=timeout).run()
+        opener = log_opener(cluster, _FOLLOW)
+        return run_session(cluster, job, shown, signals, lambda _: opener, timeout=timeout, keep=True)
 
 
 def run_on(
@@ -296,12 +274,6 @@ def run_on(
     from tf_dist.client.controller_host import hosted_controller
 
     cluster, entry, namespace = connection.cluster, request.entry, request.namespace
-    run_options = RunOptions(
-        open_log=lambda _: log_opener(cluster, _FOLLOW),
-        gives_up=False,
-        keep=keep,
-        again="leave",
-    )
     archive = code_archive(cluster, entry)
     request.create_companions(cluster)
     key = JobKey(namespace, entry.job.key.name)
@@ -316,7 +288,8 @@ def run_on(
         for problem in leader_problems(cluster, [job]) if host is None else ():
             shown.say(f"{problem.summary} ({problem.resolution})", "yellow")
         try:
-            return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
+            opener = log_opener(cluster, _FOLLOW)
+            return run_session(cluster, job, shown, signals, lambda _: opener, timeout=request.timeout, keep=keep)
         except ClusterError as error:
             error.add_note(f"{job.shown} may still be in {connection.name}: tf-dist delete {job.shown} -n {namespace}")
             raise
@@ -338,13 +311,13 @@ def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[],
                 cluster.create(NAMESPACES, None, {"metadata": {"name": request.spaces.of(written)}})
         request.create_companions(cluster)
         logs = embedded.node.state_dir / (settings.keep_logs_dir or "")
-        run_options = RunOptions(open_log=lambda watch: _from_files(logs, watch))
         with closing(view()) as shown, show_warnings(shown):
             if embedded.network.no_way_out:
                 why = f"{embedded.network.no_way_out}, or run with --network shared"
                 shown.say(f"pods reach each other but nothing outside this machine: {why}", "yellow")
             job = create_job(cluster, entry, request.namespace, workdir="")
-            return RunSession(cluster, job, shown, signals, run_options, timeout=request.timeout).run()
+            opener = partial(_from_files, logs)
+            return run_session(cluster, job, shown, signals, opener, timeout=request.timeout, here=True)
 
 
 def _from_files(logs: Path, watch: WatchingJobInformer) -> LogOpener:
