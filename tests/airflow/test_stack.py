@@ -46,10 +46,20 @@ def test_a_deferred_task_shows_its_log_and_its_result(stack: Stack, tasks: dict[
     eventually(lambda: gone(task))
 
 
+def until_followed(task: Task) -> str:
+    """Wait until its trigger shows the log of its pod; the job's uid.
+
+    That the pod runs does not say that: the trigger of another task may lead the namespace.
+    """
+    uid = task.until_running()
+    eventually(lambda: "worker-0 | up" in task.log())
+    return uid
+
+
 def test_a_deferred_task_that_is_marked_failed(tasks: dict[str, Task]) -> None:
     task = tasks["marked"]
     task.until("deferred")
-    task.until_running()
+    until_followed(task)
     task.set_state("failed")
     eventually(lambda: gone(task))
 
@@ -57,7 +67,7 @@ def test_a_deferred_task_that_is_marked_failed(tasks: dict[str, Task]) -> None:
 def test_a_deferred_task_that_is_cleared(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["cleared"]
     task.until("deferred")
-    uid, number = task.until_running(), task.try_number
+    uid, number = until_followed(task), task.try_number
     task.clear()
     eventually(lambda: task.try_number == number + 1 and task.state == "deferred")
     eventually(lambda: "its job" in task.log(number))  # the first try's trigger was told, and has kept its hands off
@@ -134,7 +144,7 @@ def test_a_task_that_is_marked_failed_after_it_was_cleared(stack: Stack) -> None
     """No process works for it then: what was its trigger is still there to take notice."""
     task = stack.run("deferred", "cleared-and-marked")
     task.until("deferred")
-    task.until_running()
+    until_followed(task)
     with stack.scheduler_away():
         task.clear()
         task.set_state("failed")
