@@ -213,7 +213,8 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "fallback": Case(
         document=HUGE,
-        options={"admission_timeout": 1, "fallback": [{"resources": {"nvidia.com/gpu": 0}}]},
+        # The controller tries the fallback after this time, and has as long again for it, on a busy machine too.
+        options={"admission_timeout": 10, "fallback": [{"resources": {"nvidia.com/gpu": 0}}]},
         ends={**SUCCEEDED, "fallback": 1},
         faces=(COMMAND, WORKER, TRIGGERER, STEP),
     ),
