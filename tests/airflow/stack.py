@@ -222,18 +222,25 @@ class Stack:
         return self._ask("POST", path, body)
 
     def _ask(self, verb: str, path: str, body: Any = None) -> Any:
-        """What the API server answers; asked again after a 500, which SQLite's "database is locked" becomes."""
+        """What the API server answers; asked again after a 500, which SQLite's "database is locked" becomes.
+
+        What was asked may have been done all the same: that it exists then is an answer, None.
+        """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token()}"}
         request = urllib.request.Request(f"{self._url}/api/v2{path}", data, headers, method=verb)
-        found: list[Any] = []
+        found, failed = list[Any](), list[int]()
 
         def answered() -> bool:
             try:
                 with urllib.request.urlopen(request, timeout=120) as answer:
                     found.append(json.loads(answer.read() or b"null"))
             except urllib.error.HTTPError as error:
-                if error.code != http.HTTPStatus.INTERNAL_SERVER_ERROR or not self.database.startswith("sqlite"):
+                if error.code == http.HTTPStatus.CONFLICT and failed:
+                    found.append(None)
+                elif error.code == http.HTTPStatus.INTERNAL_SERVER_ERROR and self.database.startswith("sqlite"):
+                    failed.append(error.code)
+                else:
                     raise
             return bool(found)
 
