@@ -234,6 +234,16 @@ def test_a_deletion_that_fails_in_the_grace_period_is_reported() -> None:
     assert commands[-1].decision == decision
 
 
+@pytest.mark.parametrize("cause", [EndCause.SUCCEEDED, EndCause.FAILED, EndCause.STOPPED, EndCause.OVERDUE])
+def test_a_command_retries_a_deletion_for_seconds_and_reports_its_failure(cause: EndCause) -> None:
+    failed = seen(signals=int(cause is EndCause.STOPPED), problem="no answer")
+    policy = run_policy(deadline=None)
+    decision, commands = run(clean_up(policy, ended(cause), replace(failed, problem="")), failed)
+    (deletion,) = (command for command in commands if command.do is Do.DELETE)
+    assert (deletion.seconds, decision.problem) == (policy.deletion_retries, "no answer")
+    assert [command.do for command in commands][-2:] == [Do.DELETE, Do.REPORT]
+
+
 def test_a_workflow_that_cannot_be_read_has_stopped() -> None:
     policy, once = step(retried=True), seen(signals=1)
     decision, _ = run(

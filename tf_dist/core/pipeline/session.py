@@ -131,7 +131,7 @@ class SessionPolicy:
     grace: float | None = None
     """Seconds that are left to this process once it is asked to stop. None: as long as it takes."""
     deletion_retries: float | None = None
-    """Seconds for which it then retries to delete the job. None: what ``grace`` leaves, or as long as it takes."""
+    """Seconds for which deleting the job is retried. None: what ``grace`` leaves, or as long as it takes."""
     settle: float = 0.0
     """Seconds for the controller to clean up after a job that ended: this process may be the controller."""
     stopping: float | None = None
@@ -412,7 +412,7 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
             if end.cause in ENDED and policy.stopping is not None:
                 until = seen.now + policy.stopping
             left = max(0.0, until - seen.now) if until and hurried else None
-            seen = yield Command(Do.DELETE, seconds=policy.deletion_retries if asked and left is None else left)
+            seen = yield Command(Do.DELETE, seconds=policy.deletion_retries if left is None else left)
             yield from _wait_until(lambda at: at.gone, seen, before, until)
             if not (hurried or seen.problem):
                 yield drain
