@@ -75,7 +75,7 @@ test-faults: .venv/installed ## Run 360 generated fault schedules, and 100 from 
 CI_SEED ?= 1000
 
 test-packages: .venv/installed ## Build sdist and wheel, and try the wheel with extras in empty environments
-	folder=$$(mktemp -d); .ci/packages $$folder login argo; status=$$?; rm -rf $$folder; exit $$status
+	folder=$$(mktemp -d); .ci/packages $$folder local login argo; status=$$?; rm -rf $$folder; exit $$status
 
 test-clients: .venv/installed ## Run what depends on the official client with other lines of it
 	.ci/clients 35 37

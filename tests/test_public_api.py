@@ -10,9 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import tf_dist
 
+_NOWHERE = """
+apiVersion: v1
+kind: Config
+current-context: nowhere
+clusters: [{name: nowhere, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: me, user: {}}]
+contexts: [{name: nowhere, context: {cluster: nowhere, user: me}}]
+"""
 _IMPORTED = """
 import sys
 before = set(sys.modules)
@@ -32,6 +41,46 @@ def test_importing_it_imports_nothing_else() -> None:
     assert set(package.split()) <= {"tf_dist", "importlib", "warnings"}
     assert of_a_job == ""
     assert of_a_client == ""
+
+
+_WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from tf_dist.cli.main import run
+sys.exit(run(sys.argv[2:]))
+"""
+_OF_EXTRAS = {"controller": "numpy,cryptography,prometheus_client", "local": "jsonpatch"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [
+        ("local", ["run", "job.yaml"], "local"),
+        ("controller", ["controller", "--kubeconfig", "kubeconfig"], "controller"),
+        ("controller", ["run", "job.yaml"], "controller"),
+        ("controller", ["run", "job.yaml", "--kubeconfig", "kubeconfig"], "controller"),
+        ("controller", ["simulate", "--jobs", "3"], "controller"),
+    ],
+)
+def test_says_which_extra_is_missing(missing: str, command: list[str], extra: str, tmp_path: Path) -> None:
+    tmp_path.joinpath("job.yaml").write_text(yaml.safe_dump(tf_dist.TFJob("a", image="b").to_dict()))
+    tmp_path.joinpath("kubeconfig").write_text(_NOWHERE)
+    found = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, _OF_EXTRAS[missing], *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert f"tf-dist[{extra}]" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert found.returncode == 1
+
+
+def test_job_is_checked_without_extras(tmp_path: Path) -> None:
+    tmp_path.joinpath("job.yaml").write_text(yaml.safe_dump(tf_dist.TFJob("a", image="b").to_dict()))
+    every = ",".join(_OF_EXTRAS.values())
+    subprocess.run([sys.executable, "-c", _WITHOUT, every, "validate", "job.yaml"], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("name", sorted(set(tf_dist.__all__) - {"__version__"}))

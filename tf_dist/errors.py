@@ -18,6 +18,10 @@ class TFDistError(Exception):
         self.hint = hint
 
 
+class MissingPackage(TFDistError, ModuleNotFoundError):
+    """A package is not installed; an extra of tf-dist brings it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong in a document: where (dotted path), what, and how to mend it."""

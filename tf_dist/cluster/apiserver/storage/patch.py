@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jsonpatch
-
 from tf_dist.cluster.api import Object, PatchType
 from tf_dist.cluster.api_errors import BadRequest, RequestEntityTooLarge
-from tf_dist.errors import Rejected
+from tf_dist.errors import MissingPackage, Rejected
+
+try:
+    import jsonpatch
+except ModuleNotFoundError as error:
+    raise MissingPackage(
+        "The embedded cluster needs the package jsonpatch",
+        hint="pip install 'tf-dist[local]', in a checkout '.[local]'",
+    ) from error
 
 # The lists of the core kinds that merge by a key; every other list is replaced as a whole (tolerations and args too).
 _MERGE_KEYS: Mapping[str, tuple[str, ...]] = {

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
-import numpy as np
+from tf_dist.errors import MissingPackage
+
+try:
+    import numpy as np
+except ModuleNotFoundError as error:  # whatever admits gangs imports this module before the others that need it
+    raise MissingPackage(
+        "Admitting and running jobs needs the package numpy",
+        hint="pip install 'tf-dist[controller]', in a checkout '.[controller]'",
+    ) from error
 
 from tf_dist.core.gang.placement.node_table import (
     ALL_NODES,
