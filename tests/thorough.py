@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import pytest
 from hypothesis import settings
 
 ALL: Final = os.environ.get("TF_DIST_TEST_EXAMPLES") == "all"
-_FEWEST: Final = 10
-
-Test = TypeVar("Test", bound=Callable[..., None])
+_FEWEST: Final = 5
 
 
 def examples(count: int) -> int:
-    """So many, or the part of them that is drawn here."""
-    return count if ALL else max(count // 4, min(count, _FEWEST))
+    """The number of examples that this run draws where ``make test-slow`` draws ``count``."""
+    return count if ALL else max(count // 8, min(count, _FEWEST))
 
 
-def thorough(count: int, **options: Any) -> Callable[[Test], Test]:
-    """Give a property so many examples, and the marker that makes ``make test-slow`` run it again with all of them."""
-
-    def apply(test: Test) -> Test:
-        return pytest.mark.thorough(settings(max_examples=examples(count), **options)(test))
-
-    return apply
+def thorough(count: int, **options: Any) -> settings:
+    """The settings of a property for which ``make test-slow`` draws ``count`` examples."""
+    return settings(max_examples=examples(count), **options)

@@ -27,6 +27,9 @@ from tf_dist.core.model import names
 from tf_dist.errors import NotFound
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings
 
+# The other modules of this folder tell the same of the core; this shows that the embedded cluster does it, too.
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 SERVER = [sys.executable, "-S", replica.__file__]
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Program, tf_dist
-from tests.examples.test_digits import trains
+from tests.examples.test_digits import trains_long
 from tf_dist.core.diagnostics.log_rules import LOG_RULES
 
 __all__ = ["tf_dist"]
@@ -45,7 +45,7 @@ def run(reader: Program, words: list[str]) -> tuple[str, dict[str, str]]:
 
 
 class TestTraining:
-    pytestmark = trains
+    pytestmark = trains_long
 
     def test_loop_trains_and_continues_from_its_checkpoint(self, reader: Program) -> None:
         first, second = commands("loop.py")
@@ -65,7 +65,6 @@ class TestTraining:
         assert (facts["epoch"], facts["step"]) == ("3", step)
         assert float(facts["loss"]) < 1
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("script", ["fit.py", "mirrored.py"])
     def test_failure_with_keras_3_is_known(self, reader: Program, script: str) -> None:
         (words,) = commands(script)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.examples.test_digits import trains
+from tests.examples.test_digits import trains_long
 
-pytestmark = trains
+pytestmark = trains_long
 
 PROGRAM = """\
 import os
