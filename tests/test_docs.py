@@ -102,29 +102,3 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert sorted(navigation) == sorted(pages)
-
-
-EXPLAIN = ("architecture.md", "benchmarks.md", "differences.md", "differences-volcano.md", "testing.md")
-GUIDES = [p for p in sorted(DOCS.rglob("*.md")) if p.name not in EXPLAIN and p.parent.name != "decisions"]
-
-
-@pytest.mark.parametrize("page", GUIDES, ids=_shown)
-def test_every_guide_begins_with_what_its_reader_wants_and_has_a_command_or_code(page: Path) -> None:
-    text = page.read_text()
-    first = text.split("\n\n")[1]
-    assert re.search(r"\b(?:[Yy]ou|[Yy]our)\b", first), first
-    assert re.search(r"^```(?:console|python|yaml)|^\$ ", text, flags=re.MULTILINE)
-
-
-def test_the_documents_say_of_every_security_field_what_becomes_of_it() -> None:
-    """What the node reads of a pod's security is in the table, and the other way round."""
-    code = (ROOT / "tf_dist/cluster/kubelet/pod/security_context.py").read_text()
-    table = (ROOT / "docs/node.md").read_text().partition("## Security and limits")[2].partition("\n## ")[0]
-    told = set(re.findall(r"`([a-zA-Z]+)[`.:]", table))
-    fields = {"runAsUser", "runAsGroup", "runAsNonRoot", "supplementalGroups", "fsGroup", "readOnlyRootFilesystem"}
-    fields |= {"privileged", "allowPrivilegeEscalation", "seccompProfile", "appArmorProfile", "seLinuxOptions"}
-    fields |= {"windowsOptions", "sysctls", "hostNetwork", "hostPID", "hostIPC", "hostUsers", "capabilities", "limits"}
-    assert fields <= told
-    assert all(f'"{field}"' in code for field in fields)
-    read = set(re.findall(r'"((?:runAs|host|se|windows|supplemental|fs|readOnly|allow|app)[A-Z]\w+)"', code))
-    assert read <= fields

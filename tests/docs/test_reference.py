@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from docs.generator import source
 from docs.generator.blocks import BLOCKS, filled, pages
-from docs.generator.markdown import argument_table
-from docs.generator.source import Argument, Undocumented
 from tf_dist.core.model.reasons import CONDITIONS, Reason
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted((ROOT / "tf_dist").rglob("*.py"))
-LAYERS = ("Data flows one way", "Folders of the core have an order")
 
 
 def test_reference_pages_are_as_code_has_it() -> None:
@@ -46,28 +41,6 @@ def test_the_page_of_reasons_has_every_row_of_the_registry() -> None:
     assert sorted(words) == sorted([*CONDITIONS, *Reason])
 
 
-def test_the_conditions_are_those_that_the_code_writes() -> None:
-    written = (ROOT / "tf_dist/core/reconciler/status_writer.py").read_text()
-    assert [one for one in CONDITIONS if f'"{one}"' not in written] == []
-
-
-def test_an_argument_without_a_description_is_an_error_that_names_it() -> None:
-    given = [Argument("job", "str", None), Argument("workers", "int", "1")]
-    with pytest.raises(Undocumented, match=r"Operator: .* says nothing about workers"):
-        argument_table("Operator", given, {"job": "what to run"})
-    with pytest.raises(Undocumented, match=r"Operator: .* describes wrokers"):
-        argument_table("Operator", given, {"job": "what", "workers": "how many", "wrokers": "how many"})
-
-
-def test_descriptions_are_read_in_both_forms() -> None:
-    assert source.described("What.\n\n:param a: one\n    two\n:param b_c: three") == {"a": "one two", "b_c": "three"}
-    assert source.described("What.\n\n``a``, ``b``: both. ``c``: the\nthird (``a``).") == {
-        "a": "both.",
-        "b": "both.",
-        "c": "the third (``a``).",
-    }
-
-
 def test_every_argument_of_the_operators_is_there() -> None:
     pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
     from tf_dist import airflow
@@ -92,13 +65,3 @@ def test_every_argument_of_a_step_is_there() -> None:
     table = BLOCKS["argo"]().partition("## TFJobStep\n")[2].partition("\n## ")[0]
     own = [name for name in TFJobStep.__dataclass_fields__ if name in vars(TFJobStep)["__annotations__"]]
     assert sorted(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == sorted(own)
-
-
-def test_the_drawing_of_the_house_has_every_layer() -> None:
-    """``python -m docs.generator.pictures house`` draws it anew."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [one["layers"] for one in contracts if one["name"] in LAYERS]
-    assert len(layers) == len(LAYERS)
-    drawn = (ROOT / "docs/pictures/house.svg").read_text()
-    names = [name for floors in layers for floor in floors for name in floor.split(" | ")]
-    assert [name for name in names if not re.search(rf"\b{name}\b", drawn)] == []
