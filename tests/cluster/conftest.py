@@ -41,7 +41,8 @@ def rest(server: ApiServer) -> Iterator[RestCluster]:
         yield cluster
 
 
-EMBEDDED = ("memory", "durable", "http")
+DURABLE = pytest.param("durable", marks=pytest.mark.slow)  # test_sqlite shows what differs
+EMBEDDED = ("memory", DURABLE, "http")
 REAL = pytest.param("real", marks=pytest.mark.cluster)
 
 

@@ -79,13 +79,6 @@ def test_past_backoff_limit(policy: str, restarts: int, limit: int | None, fails
     assert ("Failed" in true_conditions(made)) is fails
 
 
-@pytest.mark.parametrize(("deadline", "past"), [(0, True), (2, False)])
-def test_past_active_deadline(deadline: int, past: bool) -> None:
-    """TestPastActiveDeadline."""
-    made = world(document(worker=1), activeDeadlineSeconds=deadline)
-    assert ("Failed" in true_conditions(made)) is past
-
-
 def test_update_job_replica_statuses() -> None:
     """common/status_test.go: 2 have failed, 3 succeeded, 1 is active, 1 is being deleted while it runs.
 

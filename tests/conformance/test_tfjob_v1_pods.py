@@ -139,33 +139,6 @@ def test_active_deadline(deadline: int | None, left: int) -> None:
     assert (len(made.pods), len(made.objects)) == (left, left)
 
 
-@pytest.mark.parametrize(
-    ("restarts", "limit", "fails"),
-    # The original's case is 4 restarts at a limit of 4, which fails there: here the limit is what may be spent.
-    [(4, 4, False), (5, 4, True), (0, 0, False), (1, 0, True)],
-)
-def test_backoff_limit_counts_restarts_of_containers(restarts: int, limit: int, fails: bool) -> None:
-    """job_test.go, "Test Backoff For On Failure"."""
-    made = world(document("OnFailure", worker=5, ps=2), cleanPodPolicy="All", backoffLimit=limit)
-    for index in range(restarts):
-        made.restart_container(made.pod(f"worker-{index}") or {}, 1)
-    made.settle()
-    assert ("Failed" in true_conditions(made)) is fails
-    assert len(made.pods) == (0 if fails else 7)
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_ttl(code: int) -> None:
-    """job_test.go, "Test TTL Seconds After Finished"."""
-    made = world(document(worker=1), ttlSecondsAfterFinished=3)
-    end(made, worker_0=code)
-    made.settle()
-    assert not made.job_gone
-    made.now += 3
-    made.settle()
-    assert made.job_gone
-
-
 def test_labels_and_annotations_of_the_template_are_those_of_the_pods() -> None:
     """job_test.go, "Test Copy Labels and Annotation"."""
     content = document(worker=1)

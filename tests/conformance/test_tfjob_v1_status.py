@@ -300,25 +300,6 @@ def test_the_warning_about_another_scheduler(gang: str, names: tuple[str | None,
     assert found == ([("Warning", words)] if warned else [])
 
 
-@pytest.mark.parametrize(
-    ("counts", "codes", "expected"),
-    [
-        # pod_test.go, TestIsWorker0Completed. Its jobs with only a chief or a master ask nothing of a worker.
-        ({"worker": 1, "ps": 1}, {}, "Running"),
-        ({"worker": 1}, {"worker_0": 0}, "Succeeded"),
-        ({"master": 1}, {"master_0": 0}, "Succeeded"),
-        ({"chief": 1}, {"chief_0": 0}, "Succeeded"),
-        ({"worker": 2}, {"worker_0": 0, "worker_1": 1}, "Succeeded"),
-        ({"worker": 2}, {"worker_0": 1}, "Failed"),
-    ],
-)
-def test_is_worker_0_completed(counts: Any, codes: Any, expected: str) -> None:
-    made = world(document(**counts))
-    end(made, **codes)
-    made.settle()
-    assert true_conditions(made) - {"Created"} == {expected}
-
-
 R, S = "Running", "Succeeded"
 NORMAL_PATH: list[tuple[dict[str, int], dict[str, list[str]], dict[str, dict[str, int]], str]] = [
     # tfjob_controller_test.go, "Test Normal Path": the replicas, those that do something, their counts, the condition.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tf_dist.cluster.api import PODS, LogOptions, Object
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NETWORK_POLICIES, PODS, SECRETS, SERVICES, LogOptions, Object
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.apiserver.storage.object_admission import set_pod_defaults
 from tf_dist.cluster.apiserver.storage.store import Key
@@ -114,6 +114,13 @@ class Bench:
 
     def delete(self, name: str, **options: Any) -> None:
         self.cluster.delete(PODS, "default", name, **options)
+
+    def clear(self) -> None:
+        """Delete whatever a test has left, and wait for the end of its pods."""
+        for resource in (PODS, CONFIG_MAPS, SECRETS, SERVICES, NETWORK_POLICIES, EVENTS):
+            for one in self.cluster.list(resource).items:
+                self.cluster.delete(resource, "default", one["metadata"]["name"], grace_period=0)
+        until(lambda: not self.kubelet._supervisor.uids(), "no pod is left")
 
     def gone(self, name: str) -> None:
         until(lambda: self._missing(name), f"{name} is gone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,45 @@ from tf_dist.cluster.kubelet.kubelet import Kubelet
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
 
 
+def _make(stack: ExitStack, folder: Path, **changes: Any) -> Bench:
+    if changes.get("network") == NetworkMode.ISOLATED and why_not_isolated():
+        pytest.skip(why_not_isolated())
+    cluster = stack.enter_context(MemoryCluster())
+    kubelet = Kubelet(cluster, settings=settings(folder, **changes))
+    stack.callback(kubelet.stop)
+    kubelet.start()
+    return Bench(cluster, kubelet)
+
+
 @pytest.fixture
 def benches(tmp_path: Path) -> Iterator[MakeBench]:
-    """Makes benches that end with the test, and looks that nothing of them is left."""
+    """Makes benches that end with the test: for tests that change a node, or need one of their own."""
+    with ExitStack() as stack:
+        yield lambda **changes: _make(stack, tmp_path, **changes)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[NetworkMode], Bench]]:
+    """A node of each network mode for the tests of a module."""
+    made: dict[NetworkMode, Bench] = {}
     with ExitStack() as stack:
 
-        def make(**changes: Any) -> Bench:
-            if changes.get("network") == NetworkMode.ISOLATED and why_not_isolated():
-                pytest.skip(why_not_isolated())
-            cluster = stack.enter_context(MemoryCluster())
-            kubelet = Kubelet(cluster, settings=settings(tmp_path, **changes))
-            stack.callback(kubelet.stop)
-            kubelet.start()
-            return Bench(cluster, kubelet)
+        def node(mode: NetworkMode) -> Bench:
+            if mode not in made:
+                made[mode] = _make(stack, tmp_path_factory.mktemp("node"), network=mode)
+            return made[mode]
 
-        yield make
+        yield node
+
+
+def _emptied(bench: Bench) -> Iterator[Bench]:
+    yield bench
+    bench.clear()
 
 
 @pytest.fixture(params=list(NetworkMode)[1:], ids=str)
-def bench(request: pytest.FixtureRequest, benches: MakeBench) -> Bench:
-    return benches(network=request.param)
+def bench(request: pytest.FixtureRequest, nodes: Callable[[NetworkMode], Bench]) -> Iterator[Bench]:
+    yield from _emptied(nodes(request.param))
 
 
 @pytest.fixture
@@ -47,10 +66,10 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def isolated(benches: MakeBench) -> Bench:
-    return benches(network=NetworkMode.ISOLATED)
+def isolated(nodes: Callable[[NetworkMode], Bench]) -> Iterator[Bench]:
+    yield from _emptied(nodes(NetworkMode.ISOLATED))
 
 
 @pytest.fixture
-def shared(benches: MakeBench) -> Bench:
-    return benches(network=NetworkMode.SHARED)
+def shared(nodes: Callable[[NetworkMode], Bench]) -> Iterator[Bench]:
+    yield from _emptied(nodes(NetworkMode.SHARED))

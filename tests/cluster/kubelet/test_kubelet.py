@@ -155,13 +155,14 @@ def test_a_file_that_cannot_be_executed(bench: Bench) -> None:
 
 
 def test_the_working_directory(bench: Bench, tmp_path: Path) -> None:
+    default = bench.kubelet._settings.workdir
     bench.run(sh("default", "pwd"))
     bench.run(sh("own", "pwd", container={"workingDir": "/usr"}))
     (tmp_path / "here").mkdir()
     note = {"annotations": {"tf-dist.dev/workdir": str(tmp_path / "here")}}
     bench.run(sh("noted", "pwd", metadata=note, container={"workingDir": "/in-the-image"}))
     assert [bench.log(name).strip() for name in ("default", "own", "noted")] == [
-        str(tmp_path),
+        str(default),
         "/usr",
         str(tmp_path / "here"),
     ]

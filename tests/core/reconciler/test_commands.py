@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tests.core.builders import volcano_job, written_status
 from tests.core.reconciler.scenarios import started
-from tf_dist.core.model.context import Delete, EmitEvent
+from tf_dist.core.model.context import Delete
 from tf_dist.core.model.status import Phase
 from tf_dist.core.reconciler.commands import COMMAND
 
@@ -17,26 +15,6 @@ from tf_dist.core.reconciler.commands import COMMAND
 def command(action: str, **metadata: Any) -> dict[tuple[str, str], dict[str, Any]]:
     name = action.lower()
     return {(COMMAND, name): {"metadata": {"name": name, "uid": f"uid-{name}", **metadata}, "action": action}}
-
-
-@pytest.mark.parametrize(
-    ("action", "phase", "said"),
-    [
-        ("AbortJob", Phase.ABORTING, ("Normal", "Start to execute command AbortJob")),
-        ("TerminateJob", Phase.TERMINATING, ("Normal", "Start to execute command TerminateJob")),
-        ("CompleteJob", Phase.COMPLETING, ("Normal", "Start to execute command CompleteJob")),
-        ("RestartJob", Phase.RESTARTING, ("Normal", "Start to execute command RestartJob")),
-        ("ResumeJob", Phase.RUNNING, ("Warning", "command ResumeJob does nothing to a job that is Running")),
-        ("RestartPod", Phase.RUNNING, ("Warning", "command RestartPod does nothing to a job that is Running")),
-    ],
-)
-def test_what_it_does_to_a_job_that_runs(action: str, phase: Phase, said: tuple[str, str]) -> None:
-    world = started(volcano_job())
-    world.objects |= command(action)
-    plan = world.look()
-    assert plan.status.phase is phase
-    events = [one for one in plan.actions if isinstance(one, EmitEvent) and "command" in one.message]
-    assert [(one.type, one.message.startswith(said[1])) for one in events] == [(said[0], True)]
 
 
 def test_of_a_job_that_is_over_all_are_deleted_but_for_those_that_are_going() -> None:

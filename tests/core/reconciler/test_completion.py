@@ -6,7 +6,6 @@ import pytest
 
 from tests.core.builders import (
     observed,
-    replicas,
     v1_job,
     v1alpha1_job,
 )
@@ -41,40 +40,6 @@ def test_the_status_is_written_before_everything_that_depends_on_it() -> None:
     assert kinds == [WriteStatus] + [Create] * 6
     bodies = [action.body["kind"] for action in plan.actions if isinstance(action, Create)]
     assert bodies == ["Service"] * 3 + ["Pod"] * 3
-
-
-def test_worker_0_ends_the_job_and_what_still_runs_is_stopped() -> None:
-    world = started(v1_job())
-    assert world.memory.phase is Phase.RUNNING
-    end(world, "worker-0")
-    assert ended(world) == (Phase.COMPLETED, "JobSucceeded")
-    assert set(world.pods) == {"mnist-worker-0"}
-    assert world.objects == {}
-
-
-def test_with_all_workers_to_succeed_one_is_not_enough() -> None:
-    world = started(v1_job(success=(SuccessRule(type="worker"),)))
-    end(world, "worker-0")
-    assert world.memory.phase is Phase.RUNNING
-    end(world, "worker-1")
-    assert ended(world) == (Phase.COMPLETED, "JobSucceeded")
-
-
-def test_a_chief_alone_decides_and_a_worker_that_is_done_does_not() -> None:
-    world = started(v1_job(replicas("Chief", 1), replicas("Worker", 1)))
-    end(world, "worker-0")
-    assert world.memory.phase is Phase.RUNNING
-    end(world, "chief-0")
-    assert world.memory.phase is Phase.COMPLETED
-
-
-def test_a_chief_that_is_done_wins_over_a_worker_that_fails_at_the_same_moment() -> None:
-    world = started(v1_job(replicas("Chief", 1), replicas("Worker", 1)))
-    world.end(world.pods["mnist-worker-0"], 1)
-    end(world, "chief-0")
-    types = {c["type"]: c["status"] for c in world.status["conditions"]}
-    assert types["Succeeded"] == "True"
-    assert "Failed" not in types
 
 
 def test_a_failed_worker_fails_a_v1_job_and_the_status_says_who_and_why() -> None:
@@ -130,18 +95,6 @@ def test_what_is_left_of_a_finished_job_is_its_clean_up_policys_choice(policy: C
         assert set(world.pods) == left
         # The service of a finished pod leads nowhere: it must not hold an address of the cluster's.
         assert {name for _, name in world.objects} == (left if asked else left - {"mnist-worker-0"})
-
-
-def test_a_v1alpha1_chief_is_judged_by_the_exit_before_its_container_was_restarted() -> None:
-    done, failed, retried = started(v1alpha1_job()), started(v1alpha1_job()), started(v1alpha1_job())
-    for world, code in ((done, 0), (failed, 1), (retried, 137)):
-        pod = world.pod("master-0")
-        assert pod is not None
-        world.restart_container(pod, code)
-        world.settle()
-    assert ended(done) == (Phase.COMPLETED, "JobSucceeded")
-    assert ended(failed) == (Phase.FAILED, "PodFailed")
-    assert retried.memory.phase is Phase.RUNNING
 
 
 def test_the_failure_of_a_v1alpha1_worker_does_not_fail_the_job() -> None:

@@ -47,36 +47,11 @@ def action(job: Job, event: Event, exit_: Exit | None = None, **fields: object) 
 R, F, N = Action.RESTART_POD, Action.FAIL_JOB, Action.IGNORE
 
 
-@pytest.mark.parametrize("role", ["Worker", "PS", "Chief", "Master", "Evaluator"])
-@pytest.mark.parametrize(
-    ("rules", "expected"),
-    [
-        (NEVER, {"1": F, "127": F, "128": F, "137": F, "255": F, "-9": F, "oom": F, "oom-1": F, "unknown": F}),
-        (ON_FAILURE, {"1": R, "127": R, "128": R, "137": R, "255": R, "-9": R, "oom": R, "oom-1": R, "unknown": R}),
-        (EXIT_CODE, {"1": F, "127": F, "128": R, "137": R, "255": R, "-9": R, "oom": R, "oom-1": F, "unknown": R}),
-    ],
-    ids=["Never", "OnFailure/Always", "ExitCode"],
-)
-@pytest.mark.parametrize("exit_", EXITS)
-def test_v1_failures(role: str, rules: tuple[Rule, ...], expected: dict[str, Action], exit_: str) -> None:
-    assert action(v1_job(replicas(role, 1, rules=rules)), Event.POD_FAILED, EXITS[exit_]) is expected[exit_]
-
-
 @pytest.mark.parametrize("rules", [NEVER, ON_FAILURE, EXIT_CODE], ids=["Never", "OnFailure/Always", "ExitCode"])
 @pytest.mark.parametrize("event", [Event.POD_EVICTED, Event.NODE_LOST])
 def test_v1_pods_that_were_taken_away_come_back(rules: tuple[Rule, ...], event: Event) -> None:
     job = v1_job(replicas("Worker", 1, rules=rules))
     assert decide_action(job, happened(event, job.replica_specs[0]), START) == PolicyDecision(action=R)
-
-
-@pytest.mark.parametrize(
-    ("exit_", "expected"),
-    [("1", F), ("127", F), ("128", R), ("255", R), ("-9", R), ("oom", F), ("oom-1", F), ("unknown", R)],
-)
-def test_a_v1alpha1_chief_is_judged_by_its_exit_code_and_out_of_memory_is_permanent(
-    exit_: str, expected: Action
-) -> None:
-    assert action(v1alpha1_job(), Event.POD_FAILED, EXITS[exit_]) is expected
 
 
 @pytest.mark.parametrize("exit_", EXITS)

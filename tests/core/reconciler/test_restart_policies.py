@@ -58,18 +58,6 @@ def test_failures_and_disruptions_have_a_bound_each(limit: int, how: str, reason
     assert spent == ((limit, 0) if how == "exit" else (0, limit))
 
 
-def test_restarts_by_the_kubelet_count_against_the_budget() -> None:
-    job = v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=2))
-    world = started(job)
-    for _ in range(2):
-        world.restart_container(world.pods["mnist-worker-0"], 1)
-        world.settle()
-    assert world.memory.phase is Phase.RUNNING
-    world.restart_container(world.pods["mnist-worker-0"], 1)
-    world.settle()
-    assert ended(world) == (Phase.FAILED, "BackoffLimitExceeded")
-
-
 def test_restarts_by_the_kubelet_are_not_forgotten_with_their_pod() -> None:
     job = v1_job(replicas("Worker", 1, rules=ON_FAILURE), policy=RunPolicy(max_restarts=2))
     world = started(job)

@@ -84,15 +84,6 @@ def test_a_new_message_of_a_condition_of_our_own_is_an_update_and_no_transition(
     assert changed["lastUpdateTime"] == "2027-01-15T08:00:01Z"
 
 
-def test_the_sentences_are_the_operators() -> None:
-    texts = {c["type"]: c["message"] for c in after(RUN, (Phase.ABORTED, "m"), (Phase.PENDING, "m"), RUN, DONE)}
-    assert texts["Created"] == "TFJob mnist is created."
-    assert texts["Suspended"] == "TFJob mnist is resumed."
-    assert texts["Succeeded"] == "TFJob default/mnist successfully completed."
-    assert after(RUN)[-1]["message"] == "TFJob default/mnist is running."
-    assert after((Phase.ABORTED, "m"))[-1]["message"] == "TFJob mnist is suspended."
-
-
 def test_what_others_wrote_among_the_conditions_stays_and_breaks_nothing() -> None:
     foreign = [{"type": "Running", "status": "True"}, {"type": "Mine", "status": "True"}, {"status": "True"}]
     assert [c.get("type") for c in after(DONE, stored=foreign)] == [

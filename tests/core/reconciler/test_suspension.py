@@ -14,7 +14,7 @@ from tests.core.builders import (
     volcano_job,
 )
 from tests.core.reconciler.scenarios import again, end, ended, started
-from tests.core.world import WAIT, World
+from tests.core.world import WAIT
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.job import (
     Action,
@@ -38,16 +38,6 @@ def test_suspension_is_free_however_often(make: Any) -> None:
         again(world)
         assert world.memory.phase is Phase.RUNNING
     assert world.memory.total_restarts == 0
-
-
-def test_a_job_that_is_suspended_from_the_start_waits_without_pods() -> None:
-    world = World(v1_job())
-    world.suspend(True)
-    world.settle()
-    assert (world.memory.phase, world.pods) == (Phase.ABORTED, {})
-    world.suspend(False)
-    world.settle()
-    assert len(world.pods) == 3
 
 
 def test_the_deadline_starts_anew_with_a_resume() -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.core.builders import (
-    FAILED,
     replicas,
     volcano_job,
 )
-from tests.core.reconciler.scenarios import again, end, ended, lose, started
+from tests.core.reconciler.scenarios import end, ended, lose, started
 from tests.core.world import World
 from tf_dist.core.model.job import (
     Action,
     CompletionByCounts,
     Dependency,
     Rule,
-    RunPolicy,
 )
 from tf_dist.core.model.status import Phase
 
@@ -68,28 +66,6 @@ def test_min_success_completes_at_once_and_fails_when_out_of_reach() -> None:
         short.end(short.pods[f"tf-dist-mnist-worker-{index}"], code)
     short.settle()
     assert ended(short) == (Phase.FAILED, "PodFailed")
-
-
-@pytest.mark.parametrize("max_restarts", [0, 1, 2])
-def test_max_retry_n_is_n_minus_1_restarts(max_restarts: int) -> None:
-    rule = Rule(events=FAILED, action=Action.RESTART_JOB)
-    policy = RunPolicy(max_restarts=max_restarts, container_restarts_count=False)
-    world = started(volcano_job(rules=(rule,), run_policy=policy))
-    for _ in range(max_restarts):
-        end(world, "worker-0", 1)
-        again(world)
-        assert world.memory.phase is Phase.RUNNING
-    end(world, "worker-0", 1)
-    assert ended(world) == (Phase.FAILED, "BackoffLimitExceeded")
-    assert world.status["retryCount"] == max_restarts + 1, "the refused one is counted"
-
-
-def test_task_completed_completes_the_job_only_when_every_replica_has_succeeded() -> None:
-    world = started(volcano_job())
-    end(world, "worker-0")
-    assert world.memory.phase is Phase.RUNNING
-    end(world, "worker-1")
-    assert ended(world) == (Phase.COMPLETED, "TaskCompleted")
 
 
 @pytest.mark.parametrize(("any_", "pods"), [(False, 1), (True, 2)])

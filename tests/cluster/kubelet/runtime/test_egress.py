@@ -123,10 +123,11 @@ def name_server(outside: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def opened(isolated: Bench) -> Bench:
+def opened(benches: MakeBench) -> Bench:
     """A node whose pods have a way out."""
     if why_no_way_out():
         pytest.skip(why_no_way_out())
+    isolated = benches(network=NetworkMode.ISOLATED)
     assert not any("nothing outside" in limit for limit in isolated.kubelet.network.limits)
     return isolated
 
