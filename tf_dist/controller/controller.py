@@ -222,6 +222,7 @@ class Controller:
     # The loop
 
     def _run(self) -> None:
+        logged = ""  # an error that lasts is logged once
         while not self._stopped.is_set():
             self.liveness.beat()
             self._woken.clear()
@@ -230,11 +231,13 @@ class Controller:
             except Exception as error:
                 # A loop that ended here would leave every job without a controller, and nothing would say so.
                 defect = None if isinstance(error, ClusterError) else error
-                _LOG.warning(
-                    "control loop failed, trying again: seconds=%g error=%s", _ERROR_WAIT, error, exc_info=defect
-                )
+                level = logging.DEBUG if str(error) == logged else logging.WARNING
+                hint = f" ({error.hint})" if isinstance(error, ClusterError) and error.hint else ""
+                _LOG.log(level, "control loop failed, trying again: %s%s", error, hint, exc_info=defect)
+                logged = str(error)
                 self._stopped.wait(_ERROR_WAIT)
             else:
+                logged = ""
                 self._woken.wait(pause)
 
     def _round(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -161,11 +162,13 @@ class Rights:
     def __init__(self, world: World) -> None:
         self.refused: set[Resource] = set()
         self.broken: set[Resource] = set()
+        self.attempts: Counter[Resource] = Counter()
         self.cluster = disturbed(world.memory, self._check)
 
     def _check(self, verb: str, resource: Any, *args: Any, **how: Any) -> None:
         if verb not in ("list", "watch"):
             return
+        self.attempts[resource] += 1
         if resource in self.broken:
             raise Unavailable(f"{verb} {resource.plural}: no answer")
         if resource in self.refused and not (any(args) or how.get("namespace")):
@@ -227,3 +230,18 @@ def test_a_controller_of_the_cluster_admits_nothing_before_it_knows_the_rules(
         assert world.pods() == {}
     finally:
         driver.stop()
+
+
+def test_a_controller_of_the_cluster_names_the_right_without_which_it_cannot_begin(
+    world: World, rights: Rights, caplog: pytest.LogCaptureFixture
+) -> None:
+    rights.refused = {NODES}
+    world.submit(tfjob())
+    with Manager(rights.cluster, settings()) as controller:
+        until(lambda: "may not list nodes" in ask(controller, "/readyz")[1], SECONDS)
+        until(lambda: rights.attempts[NODES] > 2, SECONDS)
+        assert [record.levelname for record in caplog.records if "may not list nodes" in record.getMessage()] == [
+            "WARNING"
+        ]
+        rights.refused = set()
+        until(lambda: len(world.pods()) == 3, SECONDS)

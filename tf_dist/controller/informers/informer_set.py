@@ -138,6 +138,7 @@ class InformerSet:
         self.schedulers = IntegrationInformers(context, on_change=lambda ref: on_owned(ref, 0))
         self.followed = False
         self.sees_nodes = False  # whether all nodes and all pods can be seen: else free capacity is unknown
+        self._unprepared: ClusterError | None = None  # why it is not known how far the rights reach
         self._informers: Mapping[Resource, Informer] = {}  # none before it is known how far the rights reach
         # Pods by uid and nodes by name that have changed since admission asked last (None: gone); None: it never has.
         self._noted: tuple[dict[str, Object | None], dict[str, Object | None]] | None = None
@@ -149,9 +150,15 @@ class InformerSet:
 
     def prepare(self) -> None:
         """Find out how far the rights reach, once; ClusterError when that cannot be."""
-        if not self._informers:
+        if self._informers:
+            return
+        try:
             self.sees_nodes = self._may_see_nodes()
-            self._informers = self._made()
+        except ClusterError as error:
+            self._unprepared = error
+            raise
+        self._unprepared = None
+        self._informers = self._made()
 
     def _may_see_nodes(self) -> bool:
         """Forbidden is an answer in a namespace. A controller of the cluster must see nodes: it would overfill them."""
@@ -312,7 +319,8 @@ class InformerSet:
 
     def problems(self) -> list[str]:
         """What keeps the caches from following the cluster."""
-        return [f"{one.resource.label}: {one.problem}" for one in self._all() if one.problem is not None]
+        found = [f"{one.resource.label}: {one.problem}" for one in self._all() if one.problem is not None]
+        return [str(self._unprepared), *found] if self._unprepared is not None else found
 
     def readings(self) -> Iterator[InformerStats]:
         """How each informer stands, while they follow the cluster."""
@@ -327,7 +335,7 @@ class InformerSet:
 
     def refused(self) -> Forbidden | None:
         """The right without which they will never hold all that is decided on."""
-        found = (informer.problem for informer in self._informers.values())
+        found = (self._unprepared, *(informer.problem for informer in self._informers.values()))
         return next((problem for problem in found if isinstance(problem, Forbidden)), None)
 
     # What they hold
