@@ -48,7 +48,7 @@ class WorkQueueStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """The gangs of a queue: those that wait for their place, and those that have it."""
+    """The gangs of a queue: those that wait for admission, and those that are admitted."""
 
     pending: int = 0
     admitted: int = 0
@@ -87,43 +87,59 @@ def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> 
 
 
 class MetricsRecorder:
-    """Counts nothing. Subclass it to count."""
+    """What happens, as metrics (``prometheus_metrics.METRICS``). Counts nothing: override ``record`` to count."""
+
+    def record(self, metric: str, value: float, *labels: str) -> None:
+        """Add to a counter, observe a value, or set a gauge."""
 
     def attach(self, source: Callable[[], ControllerStats]) -> None:
         """A controller says how it stands whenever it is asked."""
 
     def worked(self, waited: float, seconds: float) -> None:
         """A worker has dealt with a key of the work queue, which had waited for it, in so many seconds."""
+        self.record("workqueue_queue_duration_seconds", waited)
+        self.record("workqueue_work_duration_seconds", seconds)
 
     def reconcile_failed(self, reason: str) -> None:
         """Reconciling a job failed: ``Conflict``, ``Unavailable``, …, or a ``defect`` of ours."""
+        self.record("reconcile_errors", 1, reason)
 
     def reconciled(self, seconds: float) -> None:
         """One job was looked at, decided on and acted for, which took ``seconds``."""
+        self.record("reconcile_seconds", seconds)
 
     def acted(self, kind: str, result: str) -> None:
         """An action was taken: its kind (``Create``, ``WriteStatus``, …) and how it went (``ok``, or the error)."""
+        self.record("actions", 1, kind, result)
 
     def admitted(self, waited: float) -> None:
-        """A gang got its place after ``waited`` seconds."""
+        """A gang was admitted after ``waited`` seconds."""
+        self.record("admission_wait_seconds", waited)
 
     def undecidable(self, gangs: int) -> None:
         """Of so many gangs more it turned out that they cannot be counted or decided about."""
+        self.record("undecidable_gangs", gangs)
 
     def restarted(self, cause: str) -> None:
         """A job, task or replica was restarted because of ``cause`` (``PodFailed``, ``Preempted``, …)."""
+        self.record("restarts", 1, cause)
 
     def disrupted(self, reason: str) -> None:
         """A pod was taken away, for a ``reason`` (``EvictionByEvictionAPI``, …)."""
+        self.record("disruptions", 1, reason)
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """The API server was asked: Kubernetes' verb, the plural, the HTTP status (0: no answer), and how long."""
+        self.record("api_calls", 1, verb, resource, str(code))
+        self.record("api_call_seconds", seconds, verb)
 
     def watch_restarted(self, resource: str, cause: str) -> None:
         """A watch had to begin anew: ``ended``, ``gone``, ``broken``, ``stalled``, …"""
+        self.record("watch_restarts", 1, resource, cause)
 
     def heartbeat(self, ok: bool) -> None:
         """A Lease was renewed, or could not be."""
+        self.record("heartbeats", 1, "ok" if ok else "failed")
 
     def leading(self, lease: str, leads: bool) -> None:
         """This process leads by a Lease (``namespace/name``) from now on, or no longer."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -93,6 +93,46 @@ _REQUEST_BUCKETS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _ADMISSION_WAIT_BUCKETS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 
 
+class Instrument(NamedTuple):
+    """A metric that counts what happens."""
+
+    text: str
+    """Its meaning for users."""
+    labels: tuple[str, ...] = ()
+    """The names of its labels."""
+    buckets: tuple[float, ...] = ()
+    """A histogram has some, a counter none."""
+
+
+METRICS: Final = {
+    "workqueue_queue_duration_seconds": Instrument(
+        "Seconds that jobs waited in the work queue.", buckets=_REQUEST_BUCKETS
+    ),
+    "workqueue_work_duration_seconds": Instrument(
+        "Seconds that a worker was busy with a job.", buckets=_REQUEST_BUCKETS
+    ),
+    "reconcile_errors": Instrument("Reconciles that failed, by reason.", ("reason",)),
+    "reconcile_seconds": Instrument("Seconds of a reconcile, including its requests.", buckets=_RECONCILE_BUCKETS),
+    "actions": Instrument("Actions taken for jobs, by kind and result.", ("kind", "result")),
+    "admission_wait_seconds": Instrument(
+        "Seconds that gangs waited for admission. The count is the number of admissions.",
+        buckets=_ADMISSION_WAIT_BUCKETS,
+    ),
+    "undecidable_gangs": Instrument("Gangs that admission left out because they could not be evaluated."),
+    "restarts": Instrument("Restarts of replicas, tasks and jobs, by cause.", ("cause",)),
+    "disruptions": Instrument("Pods that were disrupted, by reason.", ("reason",)),
+    "api_calls": Instrument(
+        "Requests to the API server, by verb, resource and HTTP status (0: no answer).", ("verb", "resource", "code")
+    ),
+    "api_call_seconds": Instrument(
+        "Seconds until the API server answered a request, by verb.", ("verb",), _REQUEST_BUCKETS
+    ),
+    "watch_restarts": Instrument("Watches that ended early, by resource and cause.", ("resource", "cause")),
+    "heartbeats": Instrument("Renewals of the Lease, by result (ok, failed).", ("result",)),
+}
+"""By name, without the prefix ``tf_dist_``."""
+
+
 class PrometheusRecorder(MetricsRecorder):
     """Counts into a registry of its own, so that several may live in one process. ``clock``: epoch seconds."""
 
@@ -101,62 +141,22 @@ class PrometheusRecorder(MetricsRecorder):
         own = self.registry = CollectorRegistry()
         self._sampled = StatsCollector()
         own.register(self._sampled)
-        self._waits = self._histogram(
-            "tf_dist_workqueue_queue_duration_seconds",
-            "Seconds that jobs waited in the work queue.",
-        )
-        self._works = self._histogram(
-            "tf_dist_workqueue_work_duration_seconds", "Seconds that a worker was busy with a job."
-        )
-        self._failures = self._counter("tf_dist_reconcile_errors", "Reconciles that failed, by reason.", "reason")
         self._held: set[str] = set()
-        leading = Gauge(
-            "tf_dist_leading", "1 while this process leads the cluster or a namespace, else 0.", registry=own
-        )
-        leading.set_function(lambda: bool(self._held))
-        self._reconciles = self._histogram(
-            "tf_dist_reconcile_seconds", "Seconds of a reconcile, including its requests.", buckets=_RECONCILE_BUCKETS
-        )
-        self._actions = self._counter(
-            "tf_dist_actions", "Actions taken for jobs, by kind and result.", "kind", "result"
-        )
-        self._admissions = self._histogram(
-            "tf_dist_admission_wait_seconds",
-            "Seconds that gangs waited for admission. The count is the number of admissions.",
-            buckets=_ADMISSION_WAIT_BUCKETS,
-        )
-        self._undecidable = self._counter(
-            "tf_dist_undecidable_gangs", "Gangs that admission left out because they could not be evaluated."
-        )
-        self._restarts = self._counter("tf_dist_restarts", "Restarts of replicas, tasks and jobs, by cause.", "cause")
-        self._disruptions = self._counter("tf_dist_disruptions", "Pods that were disrupted, by reason.", "reason")
-        self._calls = self._counter(
-            "tf_dist_api_calls",
-            "Requests to the API server, by verb, resource and HTTP status (0: no answer).",
-            *("verb", "resource", "code"),
-        )
-        self._call_seconds = self._histogram(
-            "tf_dist_api_call_seconds", "Seconds until the API server answered a request, by verb.", "verb"
-        )
-        self._watches = self._counter(
-            "tf_dist_watch_restarts",
-            "Watches that ended early, by resource and cause.",
-            *("resource", "cause"),
-        )
-        self._heartbeats = self._counter(
-            "tf_dist_heartbeats", "Renewals of the Lease, by result (ok, failed).", "result"
-        )
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for key, (text, labels, buckets) in METRICS.items():
+            name = f"tf_dist_{key}"
+            if buckets:
+                self._histograms[key] = Histogram(name, text, labels, buckets=buckets, registry=own)
+            else:
+                self._counters[key] = Counter(name, text, labels, registry=own)
+        leading = "1 while this process leads the cluster or a namespace, else 0."
+        Gauge("tf_dist_leading", leading, registry=own).set_function(lambda: bool(self._held))
         self._last_heartbeat = Gauge(
             "tf_dist_last_heartbeat_timestamp_seconds", "Time of the last renewal of the Lease.", registry=own
         )
         Info("tf_dist_build", "The running version.", registry=own).info({"version": __version__})
         ProcessCollector(registry=own)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = _REQUEST_BUCKETS) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def exposition(self) -> bytes:
         """Everything counted so far, in Prometheus' text format (``CONTENT_TYPE``)."""
@@ -166,51 +166,18 @@ class PrometheusRecorder(MetricsRecorder):
         """Ask a controller how it stands whenever this is read."""
         self._sampled.sources.append(source)
 
-    def worked(self, waited: float, seconds: float) -> None:
-        """Count what a worker did."""
-        self._waits.observe(waited)
-        self._works.observe(seconds)
-
-    def reconcile_failed(self, reason: str) -> None:
-        """Count a failure."""
-        self._failures.labels(reason).inc()
-
-    def reconciled(self, seconds: float) -> None:
-        """Count a pass."""
-        self._reconciles.observe(seconds)
-
-    def acted(self, kind: str, result: str) -> None:
-        """Count an action."""
-        self._actions.labels(kind, result).inc()
-
-    def admitted(self, waited: float) -> None:
-        """Count an admission."""
-        self._admissions.observe(waited)
-
-    def undecidable(self, gangs: int) -> None:
-        """Count gangs that cannot be decided about."""
-        self._undecidable.inc(gangs)
-
-    def restarted(self, cause: str) -> None:
-        """Count a restart."""
-        self._restarts.labels(cause).inc()
-
-    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """Count a request."""
-        self._calls.labels(verb, resource, code).inc()
-        self._call_seconds.labels(verb).observe(seconds)
-
-    def disrupted(self, reason: str) -> None:
-        """Count a disruption."""
-        self._disruptions.labels(reason).inc()
-
-    def watch_restarted(self, resource: str, cause: str) -> None:
-        """Count a restart of a watch."""
-        self._watches.labels(resource, cause).inc()
+    def record(self, metric: str, value: float, *labels: str) -> None:
+        """Count into the registry."""
+        if metric in self._counters:
+            counter = self._counters[metric]
+            (counter.labels(*labels) if labels else counter).inc(value)
+        else:
+            histogram = self._histograms[metric]
+            (histogram.labels(*labels) if labels else histogram).observe(value)
 
     def heartbeat(self, ok: bool) -> None:
-        """Count a renewal."""
-        self._heartbeats.labels("ok" if ok else "failed").inc()
+        """Count a renewal, and remember the time of one that succeeded."""
+        super().heartbeat(ok)
         if ok:
             self._last_heartbeat.set(self._clock())
 
