@@ -52,7 +52,7 @@ def test_a_fallback_keeps_its_age_and_an_eviction_begins_the_list_anew(
     submit(admin, namespace, "younger", 1)
     until(lambda: memory("younger").get("reason") == "WaitingForCapacity", 60)
     ahead += 601
-    until(lambda: "fallback 1 waits, too" in memory("older").get("message", ""), 60)
+    until(lambda: "fallback 1 also waits" in memory("older").get("message", ""), 60)
 
     admin.delete(PODS, namespace, f"held-{nodes[0]}", grace_period=0)
     until(lambda: memory("older").get("fallback") == 1, 60)

@@ -60,7 +60,7 @@ class GangAdmission:
     # When it is asked
 
     def want(self) -> bool:
-        """There may be more room, or other jobs, than at the last decision; whether that is new."""
+        """Capacity or jobs may differ from the last decision; whether that is new."""
         before, self.wanted = self.wanted, True
         return not before
 

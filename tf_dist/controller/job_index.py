@@ -61,7 +61,7 @@ class JobEntry:
 
     @property
     def waits(self) -> bool:
-        """Whether it has no place yet, and is to get one from tf-dist. A job that is being deleted gets none."""
+        """Whether it waits for admission by tf-dist. A job that is being deleted does not."""
         waits = not self.status.finished and self.status.admission is None
         return waits and not self.deleting and self.job is not None and not self._another_decides(self.job)
 
@@ -100,11 +100,11 @@ class JobEntry:
         if job is None or self.deleting:
             return None  # pods of a job that is being deleted count as pods without a job do
         if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
-            return None  # until its status says that it stops, pods may be on their way into its place
+            return None  # until its status says that it stops, its pods may still be created
         if self._another_decides(job):
-            return None  # its pods take room as any others
+            return None  # its pods use capacity as any others
         if self.status.unconfirmed and self.status.admission is None:
-            return None  # it could not use a place
+            return None  # it could not create pods
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
         # The API server's clock may be ahead of ours: a job was there when a controller first saw it.
         created = min(created, self.status.created or created)

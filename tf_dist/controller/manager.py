@@ -73,7 +73,7 @@ def limit_shutdown_time(
     """Before ``Manager.stop``: see to it that a server which does not answer cannot hold up the end of the process.
 
     What is in the middle of a request has a moment to finish it, and the Lease is given back after that, through a
-    client of its own. The manifest's ``terminationGracePeriodSeconds`` leaves room for all of it.
+    client of its own. The manifest's ``terminationGracePeriodSeconds`` allows for all of it.
     """
 
     def exit_now() -> None:

@@ -78,18 +78,18 @@ def test_why_a_job_ended(reason: str, category: Category) -> None:
     assert first(Status(phase=Phase.FAILED, reason=reason, message="over")).category is category
 
 
-def test_replicas_that_wait_for_room_beside_those_that_run() -> None:
+def test_replicas_that_wait_for_capacity_beside_those_that_run() -> None:
     job = volcano_job(replicas("worker", 4, rules=(), min_available=4), min_available=2)
     status = Status(phase=Phase.RUNNING, admission=Admission(START, started={"worker": 2}))
     pods = [pod(job, f"worker-{index}", running()) for index in range(2)]
     found = diagnose(job, status, views(*pods), START)[0]
-    assert found.summary == "2 of 4 replicas are running; 2 more wait for room"
-    assert "as room appears" in found.resolution
+    assert found.summary == "2 of 4 replicas are running; 2 more wait for capacity"
+    assert "as capacity becomes free" in found.resolution
     scaled = replace(job, replica_specs=(replicas("worker", 6, rules=(), min_available=6),))
     status = replace(status, admission=Admission(START, sizes={"worker": 2}))
     found = diagnose(scaled, status, views(*pods), START)[0]
-    assert found.summary == "2 of 2 replicas are running; 2 worker instead of 6 until there is room for more"
-    assert "as room appears" in found.resolution
+    assert found.summary == "2 of 2 replicas are running; 2 worker instead of 6 until there is capacity for more"
+    assert "as capacity becomes free" in found.resolution
     whole = diagnose(job, live(), views(*(pod(job, f"worker-{i}", running()) for i in range(4))), START)[0]
     assert (whole.summary, whole.resolution) == ("4 of 4 replicas are running", "")
 
@@ -115,7 +115,7 @@ def test_categories_are_a_contract() -> None:
         "quota-exceeded",
         "queue-not-found",
         "gang-scheduler-missing",
-        "room-is-reserved",
+        "capacity-is-reserved",
         "preempted",
         "not-scheduled-in-time",
         "unschedulable",

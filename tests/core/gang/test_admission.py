@@ -54,15 +54,14 @@ def test_a_gang_that_fits_is_admitted_with_all_it_wants_and_told_where() -> None
 def test_all_of_a_gang_or_nothing() -> None:
     found = judged([gang("a", member("worker", 3, cpu=2))], node("n", cpu=4), node("m", cpu=4, used={"cpu": 3}))
     assert reason(found["a"]) == "WaitingForCapacity"
-    assert message(found["a"]) == (
-        "needs 3 × (cpu 2) for worker, 1 more than have room; free: cpu 5 on 2 nodes; position 1"
-    )
+    assert message(found["a"]) == ("needs 3 × (cpu 2) for worker, 1 more than fit; free: cpu 5 on 2 nodes; position 1")
 
 
 def test_members_that_only_together_have_no_room_say_so() -> None:
     found = judged([gang("a", member("ps", 1, cpu=3), member("worker", 1, cpu=2))], node("n", cpu=9, used={"cpu": 5}))
     assert message(found["a"]) == (
-        "needs 1 × (cpu 3) for ps and 1 × (cpu 2) for worker, and there is no room for all of them at once; position 1"
+        "needs 1 × (cpu 3) for ps and 1 × (cpu 2) for worker, and there is no free capacity for all of them at once; "
+        "position 1"
     )
 
 
@@ -82,7 +81,7 @@ def test_in_a_strict_queue_nobody_passes() -> None:
     found = judged(gangs, node("n", gpu=4, used={"gpu": 1}), queues=(strict,))
     assert [reason(found[name]) for name in ("large", "late")] == ["WaitingForCapacity", "WaitingInQueue"]
     assert message(found["late"]) == (
-        "there is room for it, but its queue is served strictly in order; position 2, behind ml/large"
+        "it would fit, but its queue is served strictly in order; position 2, behind ml/large"
     )
 
 
@@ -210,7 +209,7 @@ def test_a_gang_that_must_be_within_one_zone_says_so() -> None:
     within = gang("a", workers(3), locality=TopologyRequest(label="zone", required=True))
     assert message(judged([within], *nodes)["a"]) == (
         "needs 3 × (nvidia.com/gpu 1) for worker, "
-        "and even the empty cluster has no room for all of them within one zone"
+        "and even the empty cluster has no capacity for all of them within one zone"
     )
     anywhere = gang("b", workers(3), locality=TopologyRequest(label="zone"))
     assert reason(judged([anywhere], *nodes)["b"]) == "Admit"

@@ -61,7 +61,7 @@ def test_then_room_is_kept_for_it() -> None:
     small = found.scheduler.explain("small")
     assert reason(small) == "Reserved"
     assert message(small) == (
-        "there is room for it, but that is reserved for those who have waited longer; position 2, behind ml/large"
+        "it would fit, but the capacity is reserved for gangs that have waited longer; position 2, behind ml/large"
     )
     found.remove("a")
     assert starts(found, 161) == ["large"]

@@ -57,7 +57,7 @@ def test_it_grows_when_nobody_has_waited_for_a_while_and_only_where_it_is() -> N
         "a": Resize(
             sizes={"worker": 4},
             placement={"worker": {"n0": 4}},
-            message="goes from 2 to 4 worker: no other gang waits for the room",
+            message="goes from 2 to 4 worker: no other gang waits for capacity",
         )
     }
     assert found.settle(1000) == []
@@ -225,7 +225,7 @@ def test_the_overgrown_give_back_to_who_has_waited_a_little() -> None:
     assert reason(found.decide(29)["b"]) == "WaitingForCapacity"
     said = found.decide(30)
     assert said["a"] == Resize(
-        sizes={"worker": 4}, placement={"worker": {"n0": 4}}, message="goes from 6 to 4 worker: ml/b waits for the room"
+        sizes={"worker": 4}, placement={"worker": {"n0": 4}}, message="goes from 6 to 4 worker: ml/b waits for capacity"
     )
     assert reason(said["b"]) == "Preempting"
     assert found.decide(30)["b"] == Admit(placement={"worker": {"n1": 4}}, sizes={"worker": 4})
@@ -310,7 +310,7 @@ def test_the_room_of_those_who_leave_is_free_when_they_have_left() -> None:
     found.put(bound(running("a", {"n0": 4}, least=2, at=0)), gang("b", workers(2), at=0))
     found.settle(200)
     assert sizes(found) == {"a": 2}
-    assert message(found.scheduler.explain("b")).endswith("starts when ml/a has given up the room")
+    assert message(found.scheduler.explain("b")).endswith("starts when ml/a has released its capacity")
     found.put_node(node("n0", gpu=4, used={"gpu": 2}))
     found.put(replace(found.gangs["a"], bound={"worker": {"n0": 2}}))
     found.settle(201)

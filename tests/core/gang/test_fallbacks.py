@@ -151,7 +151,7 @@ def test_room_is_reserved_for_the_first_way_that_there_can_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"), [(0, "fallback 1 is tried from 00:10 UTC on"), (700, "fallback 1 waits, too")]
+    ("now", "said"), [(0, "fallback 1 is tried from 00:10 UTC on"), (700, "fallback 1 also waits")]
 )
 def test_why_it_waits_names_its_fallbacks(now: float, said: str) -> None:
     world = World([node("n", gpu=100)], TWO_QUEUES)

@@ -73,7 +73,7 @@ def test_the_rest_starts_as_room_appears_and_without_a_pause() -> None:
     assert isinstance(verdict, Resize)
     assert verdict.sizes == {"worker": 4}
     assert verdict.placement == {"worker": {"n0": 4}}
-    assert message(verdict) == "there is room for 2 more worker"
+    assert message(verdict) == "there is capacity for 2 more worker"
     assert found.settle(9000) == []
 
 

@@ -24,13 +24,13 @@ IN_A, IN_B = {"labels": {"zone": "a"}}, {"labels": {"zone": "b"}}
         (
             {"cpu": 1, "selector": {"zone": "b"}},
             {"n": {"cpu": 4, **IN_A}, "m": {"cpu": 2, "used": {"cpu": 1}, **IN_B}},
-            "needs 2 × (cpu 1) for w, 1 more than have room; free: cpu 1 on 1 node; position 1",
+            "needs 2 × (cpu 1) for w, 1 more than fit; free: cpu 1 on 1 node; position 1",
         ),
         # A node that has less than nothing does not hide the room of another.
         (
             {"cpu": 2},
             {"n": {"cpu": 4, "used": {"cpu": 9}}, "m": {"cpu": 2}},
-            "needs 2 × (cpu 2) for w, 1 more than have room; free: cpu 2 on 2 nodes; position 1",
+            "needs 2 × (cpu 2) for w, 1 more than fit; free: cpu 2 on 2 nodes; position 1",
         ),
     ],
 )

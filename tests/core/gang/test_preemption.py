@@ -33,7 +33,7 @@ def test_a_gang_of_lower_priority_gives_its_place_up_and_the_higher_one_gets_it(
     assert said["low"] == Preempt(by=JobKey("ml", "high"), message="its priority is higher (5 > 0)")
     waits = said["high"]
     assert reason(waits) == "Preempting"
-    assert message(waits).endswith("; position 1; starts when ml/low has given up the room")
+    assert message(waits).endswith("; position 1; starts when ml/low has released its capacity")
     assert {uid: reason(verdict) for uid, verdict in found.decide(1).items()} == {
         "high": "Admit",
         "low": "WaitingForCapacity",
@@ -65,7 +65,7 @@ def test_no_more_is_preempted_while_pods_are_on_their_way_out() -> None:
     assert victims(found) == []
     explained = found.scheduler.explain("high")
     assert reason(explained) == "Preempting"
-    assert message(explained).endswith(f"starts when ml/{victim} has given up the room")
+    assert message(explained).endswith(f"starts when ml/{victim} has released its capacity")
     # No gang takes the room away, however small and early.
     found.put(gang("small", workers(1), at=-5))
     name = "n0" if victim == "low" else "n1"
@@ -173,7 +173,7 @@ def test_elastic_gangs_become_smaller_before_anybody_must_go() -> None:
     assert said["elastic"] == Resize(
         sizes={"worker": 2},
         placement={"worker": {"n1": 2}},
-        message="goes from 6 to 2 worker: ml/high waits for the room",
+        message="goes from 6 to 2 worker: ml/high waits for capacity",
     ) or isinstance(said["elastic"], Resize)
     assert "whole" not in said
     assert reason(found.decide(100)["high"]) == "Admit"

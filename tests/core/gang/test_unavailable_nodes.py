@@ -16,7 +16,7 @@ from tf_dist.core.model.status import Status
 CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
 OTHERS = {"key": "team", "value": "vision", "effect": "NoSchedule"}
-NOT_EVEN = "no node takes pods now, nor would there be room with n (cordoned)"
+NOT_EVEN = "no node takes pods now; n (cordoned) would not help"
 CLAIM = AdmissionRequest(job(), Status(), 0.0)  # three pods of one cpu; a node has eight
 
 
@@ -50,7 +50,7 @@ def verdict(*nodes: dict[str, Any]) -> Verdict:
         (
             [away("m", cpu="1"), away("n", CORDONED, unschedulable=True, cpu="1")],
             "NeverFits",
-            "no room for all of them at once, nor would there be room with n (cordoned)",
+            "no capacity for all of them at once; n (cordoned) would not help",
         ),
         ([], "NeverFits", "the cluster has no node"),
     ],

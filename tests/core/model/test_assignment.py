@@ -37,7 +37,7 @@ from tf_dist.core.model.pods import PodPhase, PodView
 from tf_dist.core.model.status import Admission, Counts, Phase, Status
 from tf_dist.core.podbuilder.tf_config import build_tf_config, cluster_hosts
 from tf_dist.core.reconciler.assigned_nodes import assign_nodes, waiting_for_leaving_pods
-from tf_dist.core.reconciler.status_messages import waiting_for_room
+from tf_dist.core.reconciler.status_messages import waiting_replicas
 from tf_dist.core.reconciler.status_writer import ready_text
 
 
@@ -238,7 +238,7 @@ def test_a_minimum_is_no_size() -> None:
     assert numbers(job, status) == [4]
     assert current_job(job, status).counting == CompletionByCounts(min_available=1)
     assert startable_replicas(job, status) == {ReplicaId("worker", 0), ReplicaId("worker", 1)}
-    assert waiting_for_room(job, status) == 2
+    assert waiting_replicas(job, status) == 2
     assert current_job(job, Status(), Admit(sizes={"worker": 2})).replicas == job.replicas
 
 

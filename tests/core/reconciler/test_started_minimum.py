@@ -52,11 +52,11 @@ def more(world: World, count: int, **placement: int) -> None:
 def test_it_says_who_waits() -> None:
     world = started(of_four())
     assert len(world.pods) == 2
-    assert world.memory.message.startswith("2 of 4 replicas are admitted; 2 more wait for room")
+    assert world.memory.message.startswith("2 of 4 replicas are admitted; 2 more wait for capacity")
     run(world)
     assert (world.memory.phase, world.memory.message) == (
         Phase.RUNNING,
-        "2 of 4 replicas are running; 2 more wait for room",
+        "2 of 4 replicas are running; 2 more wait for capacity",
     )
     assert world.status["minAvailable"] == 1
     views = tuple(view for pod in world.pods.values() if (view := pod_view(pod, "tensorflow")))
@@ -64,7 +64,7 @@ def test_it_says_who_waits() -> None:
     assert states == ["Running", "Running", "Waiting", "Waiting"]
     more(world, 3)
     run(world)
-    assert world.memory.message == "3 of 4 replicas are running; 1 more waits for room"
+    assert world.memory.message == "3 of 4 replicas are running; 1 more waits for capacity"
     more(world, 4)
     run(world)
     assert world.memory.message == "4 of 4 replicas are running"

@@ -27,7 +27,7 @@ from tf_dist.core.model.wording import share_text, times_text
 from tf_dist.core.reconciler.job_context import read_context
 from tf_dist.core.reconciler.missing_objects import backoff_until, creatable_replicas
 from tf_dist.core.reconciler.node_loss import overdue_pods
-from tf_dist.core.reconciler.status_messages import exit_text, room_text, signal_name
+from tf_dist.core.reconciler.status_messages import exit_text, signal_name, waiting_text
 from tf_dist.errors import InvalidJob
 
 
@@ -52,9 +52,9 @@ _AMOUNT: Final = re.compile(r"([\w./-]+) ([\w.]+)(?=,| on \d)")
 
 
 def _larger_node(job: Job, message: str) -> str:
-    """The option that has this machine pretend to have what a job needs and its message says that it has not."""
+    """The option with which this machine pretends to have what the job lacks by its message."""
     _, too_small, said = message.partition(_WHOLE_CLUSTER)
-    there = dict(_AMOUNT.findall(said))  # empty where each pod has room, and all of them have none
+    there = dict(_AMOUNT.findall(said))  # empty where each pod fits alone, and not all of them together
     needed = add_resources(
         {name: value * spec.replicas for name, value in pod_requests(spec.pod_spec).items()}
         for spec in job.replica_specs
@@ -72,7 +72,7 @@ def _larger_node(job: Job, message: str) -> str:
 
 
 def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
-    """Why a job waits for admission: first what holds now, then what took its place away."""
+    """Why a job waits for admission: first what holds now, then why it lost its admission."""
     waits = reason_row(status.reason)
     waits = waits if waits.group is Group.WAITING else Reason.WAITING_FOR_CAPACITY.row
     found = _reason_diagnosis(waits, status.message or "waits for admission")
@@ -82,7 +82,7 @@ def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
             advice = "ask for less or for fewer replicas, or have the ResourceQuota raised"
         found = replace(found, resolution=advice)
     yield found
-    # Why it lost its place is soon overwritten in the status by what it waits for now.
+    # In the status, what it waits for now soon overwrites why it lost its admission.
     failure = status.failure
     lost = reason_row(failure.event) if failure is not None and failure.event != status.reason else None
     if failure is not None and lost is not None and lost.group is Group.WAITING:
@@ -159,15 +159,15 @@ def diagnose_newer_format(stored: Document) -> tuple[Diagnosis, ...]:
     return ()
 
 
-_REST_WAITS: Final = "it has more as room appears; gangs that have waited longer go first"
+_REST_WAITS: Final = "more replicas start as capacity becomes free; gangs that have waited longer go first"
 
 
 def _all_well(s: ReconcileContext) -> Diagnosis:
     job, status = s.job, s.status
     if status.phase is Phase.RUNNING:
-        waiting = room_text(job, status)
+        waiting = waiting_text(job, status)
         if len(job.replicas) < len(s.requested_job.replicas):
-            waiting += f"; {replica_difference_text(s.requested_job, job)} until there is room for more"
+            waiting += f"; {replica_difference_text(s.requested_job, job)} until there is capacity for more"
         text = f"{share_text(s.facts.total().running, len(job.replicas))} running{waiting}"
         return Diagnosis(Level.INFO, Category.RUNNING, text, resolution=_REST_WAITS if waiting else "")
     return Diagnosis(Level.INFO, Category.STARTING, status.message or "the job has just been accepted")

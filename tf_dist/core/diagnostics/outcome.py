@@ -34,8 +34,8 @@ class Outcome:
     """How a job ended, or why a client stopped waiting for it, with all that a next task may want to know.
 
     ``reason``: in one word, as the job's status has it; ``replica``, ``exit_code``: of the failure that ended it;
-    ``disruptions``: pods that were taken away; ``preemptions``: how often it, or a pod of it, made room for a job of a
-    higher priority; ``waited_seconds``: from its creation to its (last) place; ``ran_seconds``: from there to the end.
+    ``disruptions``: pods that were disrupted; ``preemptions``: how often it, or a pod of it, was preempted by a job of
+    a higher priority; ``waited_seconds``: from its creation to its last admission; ``ran_seconds``: until its end.
     ``fallback``: which of its fallbacks it ran as (1, 2, …; 0: as its document says, or it never ran). ``log``: the
     end of the log of ``replica``.
     """

@@ -19,7 +19,7 @@ from tf_dist.core.gang.queue import PendingQueues
 from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy, Resources, UnavailableNode
 from tf_dist.core.gang.workload import EquivalentGangs, Workload
 from tf_dist.core.model import timestamps
-from tf_dist.core.model.assignment import Sizes, Wait
+from tf_dist.core.model.assignment import Sizes, Wait, replica_change_text
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.quantity import format_quantity
 from tf_dist.core.model.reasons import Reason
@@ -60,22 +60,22 @@ def never_fits_text(
         text = f"{needs}, but no node matches its node selector, affinity and tolerations"
     elif want.shape is not None and nodes.most_ever(want.shape) >= count:
         needed = _all(request, request.least)
-        text = f"needs {needed}, and even the empty cluster has no room for all of them{_where(request)}"
+        text = f"needs {needed}, and even the empty cluster has no capacity for all of them{_where(request)}"
     else:
         text = f"{needs}, and even the empty cluster has only {_there(nodes, want, whole=True)}"
-    nor = f", nor would there be room with {_listed(unavailable)}" if unavailable else ""
+    nor = f"; {_listed(unavailable)} would not help" if unavailable else ""
     return f"{text}{nor}{_refused_text(request)}"
 
 
 def shortage_text(nodes: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
     """What is missing now. ``short``: the member that alone does not fit; None: only all of them together do not."""
     if short is None:
-        missing = f"needs {_all(request, counts)}, and there is no room for all of them{_where(request)}"
+        missing = f"needs {_all(request, counts)}, and there is no free capacity for all of them{_where(request)}"
         return missing + _refused_text(request)
     want, count = request.wants[short], counts[short]
     more = count - (nodes.most(want.shape) if want.shape else 0)
     free = _there(nodes, want, whole=False)
-    return f"needs {pods_text(want, count)}, {more} more than have room; free: {free}{_refused_text(request)}"
+    return f"needs {pods_text(want, count)}, {more} more than fit; free: {free}{_refused_text(request)}"
 
 
 def _listed(nodes: Mapping[str, UnavailableNode]) -> str:
@@ -150,8 +150,8 @@ def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[
     """When a gang that has a reservation starts; ``after`` another one has ended ("": none has to)."""
     gone = sorted(leaving)
     if not after:
-        have = "have" if len(gone) > 1 else "has"
-        return f"; starts when {join_names(gone)} {have} given up the room" if gone else ""
+        release = are(len(gone), "has released its", "have released their")
+        return f"; starts when {join_names(gone)} {release} capacity" if gone else ""
     when = f" (about {time_of_day(start, now)})" if start < inf else ""
     return f"; starts when {after} ends{when} or is stopped"
 
@@ -161,18 +161,18 @@ def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[
 
 def shrink_text(before: Sizes, sizes: Sizes, other: str) -> str:
     """The message of a gang that shrinks for another one."""
-    return f"goes from {_change(before, sizes)}: {other} waits for the room"
+    return f"{replica_change_text(before, sizes)}: {other} waits for capacity"
 
 
 def grow_text(before: Sizes, sizes: Sizes) -> str:
     """The message of a gang that grows."""
-    return f"goes from {_change(before, sizes)}: no other gang waits for the room"
+    return f"{replica_change_text(before, sizes)}: no other gang waits for capacity"
 
 
 def rest_text(before: Sizes, sizes: Sizes) -> str:
     """The message of a gang of which more replicas start, after its minimum has."""
     more = (f"{sizes[t] - before.get(t, 0)} more {t}" for t in sizes if sizes[t] != before.get(t))
-    return f"there is room for {' and '.join(more)}"
+    return f"there is capacity for {' and '.join(more)}"
 
 
 def leaves_nodes_text(left: Mapping[str, Mapping[str, int]], found: Sequence[Mapping[str, int]] | None) -> str:
@@ -183,10 +183,6 @@ def leaves_nodes_text(left: Mapping[str, Mapping[str, int]], found: Sequence[Map
     if found is None:
         return f"{text}no other node has capacity that admission knows of, and the cluster's scheduler may choose any"
     return f"{text}assigned instead: {join_names(sorted({node for nodes in found for node in nodes}))}"
-
-
-def _change(before: Sizes, sizes: Sizes) -> str:
-    return ", ".join(f"{before[t]} to {sizes[t]} {t}" for t in sizes if sizes[t] != before.get(t))
 
 
 def preempted_text(victim: Gang, gang: Gang) -> str:
@@ -213,7 +209,7 @@ def explain_wait(
         if pending.in_backoff(one.uid):
             said = f"is tried from {time_of_day(one.gang.wakes_at, now)} on"
         else:
-            said = f"waits, too: {_explain_wait(cache, pending, policy, one, now, known).message}"
+            said = f"also waits: {_explain_wait(cache, pending, policy, one, now, known).message}"
         which = f"fallback {one.gang.fallback}" if one.gang.fallback else "the job as its document has it"
         wait = replace(wait, message=f"{wait.message}; {which} {said}")
         if wait.reason.row.unreachable and one.request is not None and unsatisfiable(cache, one, one.request) is None:
@@ -291,7 +287,7 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
         return None
     unavailable = assumed_pods.unavailable
     if assumed_pods.fits_with_unavailable(request):
-        text = f"there would be room with nodes that take no pods now: {_listed(unavailable)}"
+        text = f"it would fit with nodes that take no pods now: {_listed(unavailable)}"
         return Wait(reason=Reason.NODES_UNAVAILABLE, message=text)
     reason = Reason.NODES_REFUSED if _refused_nodes(request) else Reason.NEVER_FITS
     return Wait(reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, unavailable))
@@ -308,5 +304,5 @@ def _blocked(cache: SchedulerCache, entry: Workload, request: GangRequest, count
             request.said[counts] = assumed_pods.version, said
             return Reason.WAITING_FOR_CAPACITY, said
     if cache.queues[entry.queue].order is QueueingStrategy.STRICT_FIFO:
-        return Reason.WAITING_IN_QUEUE, "there is room for it, but its queue is served strictly in order"
-    return Reason.RESERVED, "there is room for it, but that is reserved for those who have waited longer"
+        return Reason.WAITING_IN_QUEUE, "it would fit, but its queue is served strictly in order"
+    return Reason.RESERVED, "it would fit, but the capacity is reserved for gangs that have waited longer"

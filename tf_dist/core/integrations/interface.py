@@ -125,7 +125,7 @@ def resize_verdict(s: ReconcileContext) -> Resize | None:
     before, after = replica_counts(s.job), replica_counts(s.requested_job)
     if before == after:
         return None
-    message = f"{replica_change_text(s.requested_job, before, after)}, as the job asks for now"
+    message = f"{replica_change_text(before, after)}, as the job asks for now"
     return Resize(sizes=after, placement={}, message=message)
 
 

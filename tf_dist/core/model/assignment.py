@@ -270,14 +270,10 @@ class Preempt:
 Verdict = Admit | Wait | Resize | Preempt
 
 
-def replica_change_text(job: Job, before: Sizes, after: Sizes) -> str:
+def replica_change_text(before: Sizes, after: Sizes) -> str:
     """``goes from 2 to 4 worker``, for every type of which the number changes."""
-    parts = [
-        f"from {before.get(spec.type, 0)} to {after[spec.type]} {spec.type}"
-        for spec in job.replica_specs
-        if before.get(spec.type, 0) != after[spec.type]
-    ]
-    return f"goes {' and '.join(parts)}"
+    pairs = ((before.get(type_, 0), count, type_) for type_, count in after.items())
+    return f"goes {' and '.join(f'from {old} to {new} {type_}' for old, new, type_ in pairs if old != new)}"
 
 
 def replica_difference_text(asked: Job, sized: Job) -> str:

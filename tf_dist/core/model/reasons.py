@@ -33,7 +33,7 @@ class Category(StrEnum):
     QUOTA = "quota-exceeded"
     QUEUE = "queue-not-found"
     SCHEDULER_MISSING = "gang-scheduler-missing"
-    RESERVED = "room-is-reserved"
+    RESERVED = "capacity-is-reserved"
     PREEMPTED = "preempted"
     SCHEDULE_TIMEOUT = "not-scheduled-in-time"
     UNSCHEDULABLE = "unschedulable"

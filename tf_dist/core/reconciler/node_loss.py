@@ -187,7 +187,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
     placement = {type_: dict(counts) for type_, counts in nodes.items()}
     where = placement_within(s.job, placement, after) if admission.placement else admission.placement
     smaller = replace(admitted_with(admission, s.job, after), placement=where, resized=s.now, incomplete=None)
-    return with_size(s, smaller, before, f"{what}; {replica_change_text(s.job, before, after)}, which it may run with")
+    return with_size(s, smaller, before, f"{what}; {replica_change_text(before, after)}, which it may run with")
 
 
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:

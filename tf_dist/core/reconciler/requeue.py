@@ -58,9 +58,9 @@ def resize(s: ReconcileContext) -> Status | None:
         return None
     before = {**replica_counts(s.job), **admission.sizes}
     after = bounded_counts(job, new.sizes)
-    room = bounded_counts(job, new.admitted_sizes)
-    placement = placement_within(job, new.placement, room)
-    new = updated(new, sizes=after, started=room if room != after else {}, placement=placement)
+    started = bounded_counts(job, new.admitted_sizes)
+    placement = placement_within(job, new.placement, started)
+    new = updated(new, sizes=after, started=started if started != after else {}, placement=placement)
     changed = any(before.get(type_) != count for type_, count in after.items())
     if changed or new.admitted_sizes != admission.admitted_sizes:
         new = replace(new, resized=s.now)
@@ -69,7 +69,7 @@ def resize(s: ReconcileContext) -> Status | None:
     if not changed:
         status = replace(s.status, admission=new)
         return replace(status, message=admitted_text(job, status)) if status.reason == Reason.ADMITTED else status
-    return with_size(s, new, before, why or f"{replica_change_text(job, before, after)}, as the job asks for now")
+    return with_size(s, new, before, why or f"{replica_change_text(before, after)}, as the job asks for now")
 
 
 def with_size(s: ReconcileContext, admission: Admission, before: Sizes, message: str) -> Status:
@@ -136,7 +136,7 @@ def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: 
     if status.phase not in LIVE:
         return status
     what = describe_events(s.job, [occurrence for occurrence, _ in answered])
-    message = f"{what}; the gang gave up its admission and waits for another one, with its old age"
+    message = f"{what}; the gang gave up its admission and waits for another one, at its former position"
     return requeue(s, status, Reason.EVICTED, message, fall_back=fall_back)
 
 
@@ -252,7 +252,7 @@ def requeue_backoff(uid: str, count: int) -> float:
 def schedule_timeout(job: Job) -> float:
     """Seconds that pods of an admitted gang may be without a node, until it has been complete.
 
-    One that can fall back waits no longer for nodes than for its place.
+    One that can fall back waits no longer for nodes than for its admission.
     """
     timeout = job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
     limit = job.scheduling.admission_timeout if job.fallbacks else None

@@ -102,7 +102,7 @@ def restart_by_command(s: ReconcileContext) -> Status:
 
 
 def next_run(s: ReconcileContext) -> Status:
-    """The next attempt of a job that was stopped: it waits for its place again, and no restart is charged.
+    """The next attempt of a job that was stopped: it waits for admission again, and no restart is charged.
 
     Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
     Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
@@ -111,7 +111,7 @@ def next_run(s: ReconcileContext) -> Status:
     fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
     if not s.job.run_policy.resume_keeps_succeeded:
         fresh = replace(fresh, succeeded=frozenset())
-    return fresh.with_phase(Phase.PENDING, s.now, Reason.RESUMED, "resumed; waits for its place")
+    return fresh.with_phase(Phase.PENDING, s.now, Reason.RESUMED, "resumed; waits for admission")
 
 
 def fail_by_container_restarts(s: ReconcileContext) -> Status:
@@ -230,7 +230,7 @@ def _unaffordable(s: ReconcileContext, answered: DecidedEvents, costs: Collectio
 
 
 def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], what: str) -> Status | None:
-    """Failed, where the bound on disruptions does not have room for these."""
+    """Failed, where these exceed the bound on disruptions."""
     status, most = s.status, pods.disruption_limit(s.job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:
         return None

@@ -1,7 +1,8 @@
 """Rules that follow the pods of a job: whether it is pending, restarts or runs; policy timeouts; the start limit.
 
 While something keeps a pod from running its reason is the job's, too, so that a list shows it. A gang of which the
-cluster's scheduler refuses pods has no place yet, even if some of it runs: it is pending until all have their nodes.
+cluster's scheduler refuses pods is not completely admitted yet, even if some of it runs: it is pending until all have
+their nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tf_dist.core.reconciler import restarts
 from tf_dist.core.reconciler.lifecycle_policy import decide_action, policy_timeouts
 from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, event_key, eviction_key, held_pods
 from tf_dist.core.reconciler.requeue import refused_pods
-from tf_dist.core.reconciler.status_messages import describe_events, held_text, room_text
+from tf_dist.core.reconciler.status_messages import describe_events, held_text, waiting_text
 
 
 def follow_pod_phases(s: ReconcileContext) -> Status | None:
@@ -86,7 +87,7 @@ def _running_text(s: ReconcileContext) -> str:
     """How many run; what keeps one that has started before from running again, and which may run no more."""
     held = held_pods(s.facts)
     down = sum(pod.phase is PodPhase.RUNNING for pod in held)
-    text = f"{share_text(s.facts.total().running - down, len(s.job.replicas))} running{room_text(s.job, s.status)}"
+    text = f"{share_text(s.facts.total().running - down, len(s.job.replicas))} running{waiting_text(s.job, s.status)}"
     silent = sorted((pod for pod in s.facts.current.values() if pod.node_silent), key=lambda pod: pod.replica)
     if silent:
         nodes = sorted({pod.node for pod in silent})
@@ -122,7 +123,7 @@ def exceed_start_limit(s: ReconcileContext) -> Status | None:
         return None
     held = held_pods(s.facts)
     first, said = (held[0], f": {held_text(held)}") if held else (None, "")
-    message = f"had its place, and did not run within {s.job.run_policy.startup_timeout:g} s{said}"
+    message = f"was admitted, and did not run within {s.job.run_policy.startup_timeout:g} s{said}"
     failure = Failure(
         event=Reason.START_TIMEOUT,
         replica=str(first.replica) if first else "",

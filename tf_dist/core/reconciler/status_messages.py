@@ -29,15 +29,15 @@ def fallback_text(job: Job, number: int) -> str:
     return f"fallback {number} of {len(job.fallbacks)} ({', '.join(filter(None, parts))})"
 
 
-def waiting_for_room(job: Job, status: Status) -> int:
-    """How many replicas of an admitted job wait for room, after the others have started."""
+def waiting_replicas(job: Job, status: Status) -> int:
+    """How many replicas of an admitted job wait for capacity, after the others have started."""
     return len(job.replicas) - len(startable_replicas(job, status))
 
 
-def room_text(job: Job, status: Status) -> str:
-    """``; 2 more wait for room``, if any replicas do. ``job`` has its admitted size."""
-    waiting = waiting_for_room(job, status)
-    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for room" if waiting else ""
+def waiting_text(job: Job, status: Status) -> str:
+    """``; 2 more wait for capacity``, if any replicas do. ``job`` has its admitted size."""
+    waiting = waiting_replicas(job, status)
+    return f"; {waiting} more {are(waiting, 'waits', 'wait')} for capacity" if waiting else ""
 
 
 BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods back"
@@ -56,13 +56,13 @@ def _admitted_unseen(admission: Admission | None) -> bool:
 def _places_text(job: Job, status: Status) -> str:
     sized = current_job(job, status)
     smaller = replica_difference_text(job, sized)
-    waiting = waiting_for_room(sized, status)
+    waiting = waiting_replicas(sized, status)
     if not waiting:
         count = len(sized.replicas)
         whole = "the replica is admitted" if count == 1 else f"all {count} replicas are admitted"
         return f"begins with {smaller}" if smaller else whole
     text = f"{share_text(len(sized.replicas) - waiting, len(sized.replicas))} admitted"
-    return text + room_text(sized, status) + (f"; begins with {smaller}" if smaller else "")
+    return text + waiting_text(sized, status) + (f"; begins with {smaller}" if smaller else "")
 
 
 _SIGNAL_BASE: Final = 128

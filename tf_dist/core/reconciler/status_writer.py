@@ -73,7 +73,7 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
 
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the job ran, and waits for another place: that has no condition of its own, and is no more Running."""
+    """Whether the job ran, and waits to be admitted again: that has no condition of its own, and is not Running."""
     waits = status.phase is Phase.PENDING and not status.has_place
     return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
 
@@ -126,7 +126,7 @@ def _own(before: Condition | None, type_: str, value: bool, reason: str, message
 
 
 def _admitted(status: Status, before: Condition | None, now: float) -> Condition:
-    """Whether the gang has a place; a job that is over keeps the last condition."""
+    """Whether the gang is admitted with nodes for its minimum; a job that has ended keeps the last condition."""
     if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
         return before
     value = status.has_place

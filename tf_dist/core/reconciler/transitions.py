@@ -294,7 +294,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
         return None
     other = s.integration
     if other is None and runs_under_other_controller(s.observed.stored_status):
-        # Its own pods have the room that it would wait for.
+        # Its own pods use the capacity that it would wait for.
         begun = parse_time(s.observed.stored_status.get("startTime"))
         admitted = replace(s.status, admission=Admission(s.now), start_time=s.now if begun is None else begun)
         return replace(admitted, reason=Reason.ADMITTED, message="its pods ran already when tf-dist took the job over")
