@@ -8,12 +8,12 @@ from typing import Any, Final
 from hypothesis import settings
 
 ALL: Final = os.environ.get("TF_DIST_TEST_EXAMPLES") == "all"
-_FEWEST: Final = 5
+_FEWEST: Final = 10
 
 
 def examples(count: int) -> int:
     """The number of examples that this run draws where ``make test-slow`` draws ``count``."""
-    return count if ALL else max(count // 8, min(count, _FEWEST))
+    return count if ALL else max(count // 4, min(count, _FEWEST))
 
 
 def thorough(count: int, **options: Any) -> settings:

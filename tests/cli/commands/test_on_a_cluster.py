@@ -104,22 +104,6 @@ def leaderless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
         shutil.rmtree(used, ignore_errors=True)
 
 
-def test_a_job_from_submit_to_delete(elsewhere: Elsewhere) -> None:
-    job = elsewhere.job(f"pwd; {FOREVER}")
-    found = elsewhere("submit", f"{job}.yaml")
-    assert (found.returncode, found.stdout, found.stderr) == (0, f"tfjob/{job} submitted\n", "")
-    assert elsewhere("wait", job, "--for", "running", "--timeout", "180s").returncode == 0
-    assert elsewhere("get", job, "-o", "name").stdout == f"tfjob/{job}\n"
-    assert "worker-0" in elsewhere("describe", job).stdout
-    assert elsewhere("explain", job).stdout.startswith(f"tfjob/{job} is Running")
-    assert eventually(lambda: f"worker-0 | {elsewhere.program.folder}\n" in elsewhere("logs", job).stdout)
-    assert elsewhere("suspend", job).stdout == f"tfjob/{job} suspended\n"
-    assert elsewhere("wait", job, "--for", "suspended", "--timeout", "180s").returncode == 0
-    assert elsewhere("resume", job).stdout == f"tfjob/{job} resumed\n"
-    assert elsewhere("delete", job, "--wait", "--timeout", "180s").stdout == f"tfjob/{job} deleted\n"
-    assert elsewhere.stored(job) is None
-
-
 def test_submit_and_explain_name_a_dns_cache_that_delays_the_start(elsewhere: Elsewhere) -> None:
     corefile = ".:53 {\n kubernetes cluster.local {\n ttl 30\n }\n cache 30\n}\n"
     elsewhere.cluster.create(

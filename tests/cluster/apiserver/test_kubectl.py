@@ -157,13 +157,6 @@ def test_pods_have_their_columns(kubectl: Kubectl, memory: MemoryCluster) -> Non
     assert kubectl("get", "pods", "-A", "--no-headers").split()[:2] == ["default", "a"]
 
 
-def test_selectors(kubectl: Kubectl, memory: MemoryCluster) -> None:
-    for name, value in (("a", "x"), ("b", "y")):
-        memory.create(PODS, "default", {**pod(name), "metadata": {"name": name, "labels": {"app": value}}})
-    assert kubectl("get", "po", "-l", "app in (x)", "-o", "name") == "pod/a\n"
-    assert kubectl("get", "po", "--field-selector", "metadata.name=b", "-o", "name") == "pod/b\n"
-
-
 def test_describe_shows_why_a_pod_waits(kubectl: Kubectl, memory: MemoryCluster) -> None:
     memory.create(NODES, None, node("n1", cpu="1"))
     body = pod("big")
@@ -183,37 +176,6 @@ def test_logs(kubectl: Kubectl, memory: MemoryCluster) -> None:
     assert kubectl("logs", "a") == "one\ntwo\n"
     assert kubectl("logs", "-f", "--tail=5", "--timestamps", "--since=1h", "-c", "main", "a") == "one\ntwo\n"
     assert "not valid" in kubectl("logs", "a", "-c", "none", fails=True)
-
-
-def test_wait(kubectl: Kubectl, memory: MemoryCluster) -> None:
-    memory.create(TFJOBS, "default", job("a"))
-    status = {"conditions": [{"type": "Succeeded", "status": "True"}], "phase": "Done"}
-    memory.patch(TFJOBS, "default", "a", {"status": status}, subresource="status")
-    assert "condition met" in kubectl("wait", "tfjob/a", "--for=condition=Succeeded", "--timeout=20s")
-    assert "condition met" in kubectl("wait", "tfjob/a", "--for=jsonpath={.status.phase}=Done", "--timeout=20s")
-
-
-def test_patch_label_and_delete(kubectl: Kubectl, memory: MemoryCluster) -> None:
-    memory.create(TFJOBS, "default", job("a"))
-    memory.create(PODS, "default", pod("p"))
-    kubectl("patch", "tfjob", "a", "--type=merge", "-p", '{"spec":{"x":1}}')
-    kubectl("patch", "tfjob", "a", "--type=json", "-p", '[{"op":"add","path":"/spec/y","value":2}]')
-    kubectl("patch", "pod", "p", "-p", '{"spec":{"containers":[{"name":"main","image":"example.com/other"}]}}')
-    kubectl("label", "pod", "p", "colour=red")
-    assert memory.get(TFJOBS, "default", "a")["spec"] == {"tfReplicaSpecs": {}, "x": 1, "y": 2}
-    assert memory.get(PODS, "default", "p")["metadata"]["labels"] == {"colour": "red"}
-    kubectl("delete", "tfjob/a", "pod/p")
-    assert memory.list(PODS).items == memory.list(TFJOBS).items == []
-    assert '(NotFound): pods "p" not found' in kubectl("delete", "pod", "p", fails=True)
-
-
-def test_lists_and_drain(kubectl: Kubectl, memory: MemoryCluster) -> None:
-    items = [manifest(node("n1"), "Node"), manifest(pod("p", nodeName="n1"), "Pod")]
-    kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "List", "items": items})
-    memory.patch(PODS, "default", "p", {"status": {"phase": "Succeeded"}}, subresource="status")
-    assert "drained" in kubectl("drain", "n1", "--force", "--timeout=20s")
-    assert rows(kubectl("get", "nodes"))[1][1] == "Ready,SchedulingDisabled"
-    assert memory.list(PODS).items == []
 
 
 def test_a_drained_pod_says_so_before_it_goes(kubectl: Kubectl, memory: MemoryCluster) -> None:
@@ -245,13 +207,6 @@ def test_typed_commands_speak_protobuf(kubectl: Kubectl, memory: MemoryCluster) 
     kubectl("create", "priorityclass", "low", "--value=-7", "--global-default", "--description=d")
     low = memory.get(PRIORITY_CLASSES, None, "low")
     assert (low["value"], low["globalDefault"], low["description"]) == (-7, True, "d")
-
-
-def test_discovery(kubectl: Kubectl) -> None:
-    assert "tfjobs" in kubectl("api-resources", "--api-group=kubeflow.org", "-o", "name")
-    assert "kubeflow.org/v1alpha1" in kubectl("api-versions").split()
-    assert "Server Version" in kubectl("version")
-    assert kubectl("get", "--raw", "/readyz") == "ok"
 
 
 def test_without_the_token_nothing_is_said(kubectl: Kubectl, server: ApiServer) -> None:
