@@ -12,8 +12,9 @@ from decimal import Decimal
 from benchmarks.measure import Measured, Row, Target, benchmark
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.scheduling import Scheduler
-from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet, Queue, Quota, Resources
+from tf_dist.core.gang.types import AssignedPods, Gang, Node, PodSet, Resources
 from tf_dist.core.model.assignment import Admit, Preempt, Wait
+from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.core.model.job import JobKey
 
 GPU = "nvidia.com/gpu"

@@ -16,7 +16,7 @@ from tf_dist.client.run_session import Result, run_session
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import ALL_LINES, PODS, TFJOBS, Cluster, LogOptions, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.core.model import names
 from tf_dist.core.pipeline.session import EndCause
 

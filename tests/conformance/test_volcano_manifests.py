@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.dialects.documents import Doc
 from tf_dist.core.dialects import parse
-from tf_dist.core.gang.resources.volcano_queue import convert_queues
+from tf_dist.core.dialects.volcano_queue import convert_queues
 from tf_dist.core.model.job import Role, TFConfigStyle
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob

@@ -18,7 +18,7 @@ from tests.thorough import ALL
 from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.dialects import read
-from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.errors import InvalidJob, InvalidQueue, Rejected
 from tf_dist.local.embedded import ADMISSION_VALIDATORS
 from tools.definitions.builders import RULES

@@ -20,8 +20,8 @@ from tf_dist.cluster.api import VOLCANO_JOBS as VOLCANO
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.client.rest import RestCluster
 from tf_dist.core.dialects import read
+from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
-from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.status import Counts, Phase, Status
 from tf_dist.core.model.status_codec import load_status

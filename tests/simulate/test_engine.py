@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.thorough import thorough
-from tf_dist.core.gang.types import Queue, Quota
+from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.simulate.engine import JobRun, World, simulate
 from tf_dist.simulate.metrics import averaged, figures, quantile
 from tf_dist.simulate.placement import FreeCapacity, NoRoom

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from tests.simulate.gangs import RIGID, gang
-from tf_dist.core.gang.types import Queue, Quota
+from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.simulate.engine import Policy, World, simulate
 from tf_dist.simulate.policies import POLICIES, faithful
 from tf_dist.simulate.scenario import Cluster, Scenario, Speed

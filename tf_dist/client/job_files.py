@@ -13,7 +13,7 @@ from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
     from tf_dist.core.dialects import Parsed
-    from tf_dist.core.gang.types import Queue
+    from tf_dist.core.model.gang_queue import Queue
     from tf_dist.core.model.job import Job
     from tf_dist.core.model.overrides import Override
 
@@ -240,7 +240,7 @@ def without_server_fields(content: Any) -> Any:
 def _is_queue(content: Any) -> bool:
     if not isinstance(content, Mapping) or content.get("kind") != QUEUE:
         return False
-    from tf_dist.core.gang.resources.queue_resource import is_queue
+    from tf_dist.core.dialects.queue_resource import is_queue
 
     return is_queue(content)
 
@@ -248,13 +248,13 @@ def _is_queue(content: Any) -> bool:
 def _is_volcano_queue(content: Any) -> bool:
     if not isinstance(content, Mapping) or content.get("kind") != QUEUE:
         return False
-    from tf_dist.core.gang.resources.volcano_queue import is_volcano_queue
+    from tf_dist.core.dialects.volcano_queue import is_volcano_queue
 
     return is_volcano_queue(content)
 
 
 def _add_queue(collector: _Collector, written: YamlDocument) -> None:
-    from tf_dist.core.gang.resources.queue_resource import parse_queue
+    from tf_dist.core.dialects.queue_resource import parse_queue
 
     try:
         parsed = parse_queue(written.content)
@@ -270,7 +270,7 @@ def _check_queues_together(collector: _Collector) -> None:
     """What is wrong with the queues of all files together."""
     if not collector.queues:
         return
-    from tf_dist.core.gang.resources.queue_resource import check_together
+    from tf_dist.core.dialects.queue_resource import check_together
 
     for position, problem, warning in check_together([queue for _, queue in collector.queues]):
         written = collector.queues[position][0]

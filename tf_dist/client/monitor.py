@@ -26,7 +26,7 @@ from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose, diagnose_logs
 from tf_dist.core.diagnostics.display_text import format_number, table_html
 from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress

@@ -31,7 +31,7 @@ from tf_dist.client.submission import (
 )
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
 from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, outcome_word

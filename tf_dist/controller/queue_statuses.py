@@ -10,8 +10,8 @@ from typing import Final
 from tf_dist.cluster.api import QUEUES, Object
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.settings import ControllerContext
+from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.gang.quota import QueueUsage, queue_status
-from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.errors import ClusterError, InvalidQueue, Unavailable
 
 _LOG = logging.getLogger(__name__)

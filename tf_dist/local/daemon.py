@@ -22,7 +22,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.errors import TFDistError
 from tf_dist.local.daemon_control import ENDPOINT_FILE, KUBECONFIG_FILE, LOG_FILE
 from tf_dist.local.embedded import EmbeddedCluster, EmbeddedSettings, write_private_json

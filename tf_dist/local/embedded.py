@@ -23,7 +23,7 @@ from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import system_namespace
 from tf_dist.controller.settings import ControllerSettings
 from tf_dist.core.dialects import read, update_problems
-from tf_dist.core.gang.resources.queue_resource import parse_queue
+from tf_dist.core.dialects.queue_resource import parse_queue
 from tf_dist.core.reconciler.accepted_spec import all_problems
 from tf_dist.errors import AlreadyExists, ClusterError, InvalidJob
 

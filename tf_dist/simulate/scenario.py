@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tf_dist.core.gang.types import Queue
+from tf_dist.core.model.gang_queue import Queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from decimal import Decimal
 from itertools import accumulate
 from typing import Final
 
-from tf_dist.core.gang.types import PreemptionPolicy, Queue, Quota
+from tf_dist.core.model.gang_queue import PreemptionPolicy, Queue, Quota
 from tf_dist.simulate.scenario import Cluster, Scenario, SimJob, Speed
 
 HELIOS_SIZES: Final = (

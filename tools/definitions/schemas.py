@@ -11,11 +11,10 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano_schema
+from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, queue_resource, volcano_schema
+from tf_dist.core.dialects.queue_resource import MAX_SELECTOR_RULES
 from tf_dist.core.dialects.volcano_policies import ACTIONS, EVENTS
 from tf_dist.core.dialects.volcano_schema import MAX_TASKS
-from tf_dist.core.gang.resources import queue_resource
-from tf_dist.core.gang.resources.queue_resource import MAX_SELECTOR_RULES
 from tf_dist.core.model.names import LABEL_KEY, LABEL_NAME, LONGEST_KEY, LONGEST_VALUE
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.core.model.timestamps import DURATION, MAX_DURATION_LENGTH

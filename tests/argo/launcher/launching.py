@@ -25,8 +25,8 @@ from tf_dist.client.submission import create_job
 from tf_dist.cluster.api import PODS, TFJOBS, Object
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
 from tf_dist.cluster.apiserver.storage.api_resources import CRDS
+from tf_dist.cluster.signals import Signals
 from tf_dist.controller.controller import Controller
-from tf_dist.controller.observability.signals import Signals
 from tf_dist.core.pipeline.adoption import DriverChoice
 
 SECONDS = 60.0

@@ -19,7 +19,7 @@ from tf_dist.client.job_files import LoadedJob
 from tf_dist.client.session_host import start_job
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, TFJOBS, Cluster, Object, Resource
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.core.pipeline.workflow_stop import LAUNCHER
 from tf_dist.errors import AlreadyExists, Conflict, Unavailable
 

@@ -12,8 +12,8 @@ import yaml
 from tests.cli.conftest import Program
 from tf_dist.cluster.api import NODES, QUEUES, TFJOBS, VOLCANO_QUEUES
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.gang.quota import Quotas, queue_status, queue_usage
-from tf_dist.core.gang.resources.queue_resource import read_queue
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "queues"
 TEAMS = str(EXAMPLES / "two-teams.yaml")

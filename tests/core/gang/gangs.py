@@ -9,8 +9,9 @@ from typing import Any
 
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas
 from tf_dist.core.gang.scheduling import Scheduler
-from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, Queue, Quota, UnavailableNode
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, PodSet, UnavailableNode
 from tf_dist.core.model.assignment import Admit, Preempt, Resize, Verdict, Wait
+from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.reasons import Reason
 

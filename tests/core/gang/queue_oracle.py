@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 
-from tf_dist.core.gang.types import Queue, Quota, Resources
+from tf_dist.core.gang.types import Resources
+from tf_dist.core.model.gang_queue import Queue, Quota
 
 NONE = Decimal(0)
 UNSET = Quota(nominal=NONE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from tf_dist.core.gang.types import Queue, Quota
+from tf_dist.core.model.gang_queue import Queue, Quota
 
 GPU = "nvidia.com/gpu"
 

@@ -30,16 +30,9 @@ from tests.core.gang.gangs import (
 from tests.thorough import thorough
 from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.scheduling import Scheduler
-from tf_dist.core.gang.types import (
-    AdmissionPolicy,
-    AssignedPods,
-    Gang,
-    Node,
-    Queue,
-    QueueingStrategy,
-    TopologyRequest,
-)
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node, TopologyRequest
 from tf_dist.core.model.assignment import Admit, Verdict, Wait
+from tf_dist.core.model.gang_queue import Queue, QueueingStrategy
 
 
 def judged(gangs: list[Gang], *nodes: Node, now: float = 10, queues: tuple[Queue, ...] = ()) -> dict[str, Verdict]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.core.gang.gangs import GPU, Snapshot, World, admit, gang, member, node, queue
-from tf_dist.core.gang.types import AdmissionPolicy, Gang, PreemptionPolicy, QueueingStrategy, TopologyRequest
+from tf_dist.core.gang.types import AdmissionPolicy, Gang, TopologyRequest
 from tf_dist.core.model.assignment import Admit, Preempt, Resize, Wait
+from tf_dist.core.model.gang_queue import PreemptionPolicy, QueueingStrategy
 
 POLICY = AdmissionPolicy(
     patience=60, starving=600, shrink_after=20, shrink_below_spec_after=100, grow_after=10, steady=30

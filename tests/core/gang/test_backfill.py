@@ -30,9 +30,10 @@ from tests.core.gang.gangs import (
 from tf_dist.core.gang.backfill import Reservation, make_reservation, with_reserved_kept, with_reserved_taken
 from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.pod_sets import PodsOnNode
-from tf_dist.core.gang.types import AdmissionPolicy, Gang, QueueingStrategy
+from tf_dist.core.gang.types import AdmissionPolicy, Gang
 from tf_dist.core.gang.workload import Workload
 from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.gang_queue import QueueingStrategy
 
 POLICY = AdmissionPolicy(patience=100)
 

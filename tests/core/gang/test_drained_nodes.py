@@ -12,9 +12,10 @@ from tests.core.builders import START, replicas, template, v1_job
 from tests.core.gang.gangs import reason
 from tests.core.gang.stored import admitter_of, container, node
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
-from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest, Queue, Quota
+from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import Resize
+from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.status import Admission, Attempts, Phase, Status
 

@@ -24,8 +24,9 @@ from tests.core.gang.gangs import (
     workers,
 )
 from tests.core.gang.test_admission_properties import POLICY, QUEUES, some_gang, some_node, used
-from tf_dist.core.gang.types import Gang, QueueingStrategy
+from tf_dist.core.gang.types import Gang
 from tf_dist.core.model.assignment import Admit, Wait
+from tf_dist.core.model.gang_queue import QueueingStrategy
 
 TWO_QUEUES = (queue("train", gpu=8), queue("spot", gpu=8))
 

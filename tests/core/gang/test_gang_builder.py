@@ -19,11 +19,10 @@ from tf_dist.core.gang.types import (
     AssignedPods,
     Gang,
     PriorityClass,
-    Queue,
-    Quota,
     TopologyRequest,
 )
 from tf_dist.core.model.assignment import Admit
+from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.core.model.job import Action, Event, JobKey, ReplicaId, ReplicaSpec, Rule, RunPolicy
 from tf_dist.core.model.status import Admission, Counts, Phase, Status
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.core.gang.gangs import World, admit, bound, gang, member, message, node, queue, reason, running, workers
 from tf_dist.core.gang.messages import gang_text
-from tf_dist.core.gang.types import AssignedPods, Gang, PreemptionPolicy, Queue
+from tf_dist.core.gang.types import AssignedPods, Gang
 from tf_dist.core.model.assignment import Admit, Preempt, Resize, Wait
+from tf_dist.core.model.gang_queue import PreemptionPolicy, Queue
 from tf_dist.core.model.job import JobKey
 
 

@@ -13,7 +13,8 @@ from tests.core.gang.queue_oracle import NaiveQuotas
 from tests.thorough import thorough
 from tf_dist.core.gang.queue import FairSharingIterator
 from tf_dist.core.gang.quota import Quotas
-from tf_dist.core.gang.types import Queue, Quota, Resources
+from tf_dist.core.gang.types import Resources
+from tf_dist.core.model.gang_queue import Queue, Quota
 
 # A loaded machine is slow, and that is not a failure.
 CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

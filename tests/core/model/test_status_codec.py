@@ -33,8 +33,8 @@ from tf_dist.cluster.client.indexer import parse_resource_version
 from tf_dist.controller.informers import transforms
 from tf_dist.controller.leases.lease import LeaseObservation, LeaseRecord, acquired_lease
 from tf_dist.core.dialects import read
+from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.gang.resources.admission_config import admission_config
-from tf_dist.core.gang.resources.queue_resource import read_queue
 from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.model import names
 from tf_dist.core.model.job import ReplicaId

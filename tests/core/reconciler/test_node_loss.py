@@ -12,7 +12,7 @@ from tests.core.reconciler.scenarios import started
 from tests.core.world import World
 from tf_dist.core.diagnostics.diagnose import pending_reasons
 from tf_dist.core.dialects import read
-from tf_dist.core.gang.resources.queue_resource import parse_queue
+from tf_dist.core.dialects.queue_resource import parse_queue
 from tf_dist.core.model.assignment import Admit, Wait
 from tf_dist.core.model.context import Observed
 from tf_dist.core.model.job import Dependency, Job, Scheduling, TFConfigStyle

@@ -25,7 +25,7 @@ from tf_dist.client.session_host import SessionHost, start_job
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import TargetNamespaces, create_companion
 from tf_dist.cluster.api import Cluster, LogOptions
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import outcome_word

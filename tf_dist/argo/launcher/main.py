@@ -11,7 +11,7 @@ from tf_dist import __version__
 from tf_dist.argo.launcher.launcher_arguments import LauncherOptions, help_text, read_arguments
 from tf_dist.argo.launcher.log_writer import LogWriter
 from tf_dist.client import exit_codes
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.errors import InvalidJob, TFDistError
 
 _STDOUT: Final = 1

@@ -16,7 +16,7 @@ from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.submission import create_job, job_resource
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import PODS, Cluster
-from tf_dist.controller.observability.signals import Signals
+from tf_dist.cluster.signals import Signals
 from tf_dist.core.dialects import apply_step_overrides, parse, suspend_patch
 from tf_dist.core.dialects.common_schema import MAX_NAME
 from tf_dist.core.model import names

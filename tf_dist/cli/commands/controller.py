@@ -87,10 +87,10 @@ def _run(place: KubeContext, settings: ManagerSettings) -> None:
     """Until a signal asks to stop."""
     import threading
 
+    from tf_dist.cluster.signals import Signals
     from tf_dist.controller.leases.lease import LEASE_REQUEST_TIMEOUT
     from tf_dist.controller.manager import Manager, limit_shutdown_time, tune_garbage_collector
     from tf_dist.controller.observability.prometheus_metrics import PrometheusRecorder
-    from tf_dist.controller.observability.signals import Signals
 
     tune_garbage_collector()
     recorder = PrometheusRecorder()

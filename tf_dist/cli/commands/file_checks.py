@@ -319,7 +319,7 @@ def _converted_queues(bundle: JobFiles) -> tuple[list[dict[str, Any]], list[File
     """Our queues for Volcano's, and what is lost; InvalidFiles for those that cannot be read."""
     from tf_dist.client.job_files import InvalidFiles
     from tf_dist.client.yaml_files import FileProblem
-    from tf_dist.core.gang.resources.volcano_queue import convert_queues
+    from tf_dist.core.dialects.volcano_queue import convert_queues
     from tf_dist.errors import InvalidQueue
 
     def placed(written: YamlDocument, problem: Problem, *, warning: bool) -> FileProblem:
@@ -348,7 +348,7 @@ def _show_losses(lost: list[FileProblem]) -> None:
 
 def _converts_jobs(to: str) -> bool:
     """Whether jobs are converted, too; InvalidJob for another format than these."""
-    from tf_dist.core.gang.resources.queue_resource import API_VERSION
+    from tf_dist.core.dialects.queue_resource import API_VERSION
     from tf_dist.core.model.fieldpath import suggestion
     from tf_dist.errors import InvalidJob, Problem
 

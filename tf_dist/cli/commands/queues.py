@@ -58,7 +58,7 @@ def queues(
 def _of_volcano(cluster: Cluster, taken: set[str]) -> dict[str, tuple[Object, Object]]:
     """By name, what Volcano's queues mean here, and each as it is stored; none where they are not served or shown."""
     from tf_dist.cluster.api import VOLCANO_QUEUES
-    from tf_dist.core.gang.resources.volcano_queue import served_documents
+    from tf_dist.core.dialects.volcano_queue import served_documents
     from tf_dist.errors import Forbidden, NotFound
 
     try:
@@ -140,7 +140,7 @@ def _row(depth: int, queue: Object, wide: bool) -> list[str]:
 
 
 def _rules(queue: Object) -> list[str]:
-    from tf_dist.core.gang.resources.queue_resource import read_queue
+    from tf_dist.core.dialects.queue_resource import read_queue
     from tf_dist.core.model.names import selector_text
     from tf_dist.errors import InvalidQueue
 
@@ -156,7 +156,7 @@ def _rules(queue: Object) -> list[str]:
 
 def _tell_problems(listed: Iterator[Any]) -> None:
     """What is wrong with queues, as the admission leader reports or as we read them."""
-    from tf_dist.core.gang.resources.queue_resource import read_queue
+    from tf_dist.core.dialects.queue_resource import read_queue
     from tf_dist.errors import InvalidQueue
 
     for queue in listed:

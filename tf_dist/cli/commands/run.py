@@ -91,7 +91,7 @@ def run(
     from tf_dist.client.job_files import one_job
     from tf_dist.client.run_session import RunRequest, run_here, run_on
     from tf_dist.client.submission import TargetNamespaces
-    from tf_dist.controller.observability.signals import Signals
+    from tf_dist.cluster.signals import Signals
     from tf_dist.core.dialects.common_annotations import with_startup_timeout
     from tf_dist.core.model.overrides import parse_overrides
     from tf_dist.core.model.timestamps import duration_text

@@ -11,8 +11,8 @@ from tf_dist.client import stored_jobs
 from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
 from tf_dist.cluster.api import QUEUES, VOLCANO_JOBS, Cluster, Object
 from tf_dist.core.gang.resources.admission_config import admission_config
-from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
 from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE, Queue
 from tf_dist.core.model.status_codec import MEMORY_CONDITION
 from tf_dist.core.model.wording import join_names
 from tf_dist.errors import Forbidden, InvalidJob, NotFound

@@ -42,10 +42,11 @@ from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.resources.admission_config import admission_config, resource_quotas
 from tf_dist.core.gang.resources.pod_index import takes_pod
-from tf_dist.core.gang.types import DEFAULT_QUEUE, AdmissionRequest
+from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.model import names
 from tf_dist.core.model.context import Integration, ServedApis
 from tf_dist.core.model.fieldpath import mapping
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.pods import PodView, UnreadyNode, pod_view, unready_node
 from tf_dist.core.model.timestamps import format_time

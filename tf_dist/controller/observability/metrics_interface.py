@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import Resource
-from tf_dist.core.gang.types import DEFAULT_QUEUE
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 
 # Queues that have series of their own; users may name any, so all that do not exist share one.
 _MAX_QUEUES: Final = 200

@@ -15,7 +15,6 @@ from tf_dist.core.gang.resources.pod_requests import add_resources
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, gang_quota_usage
 from tf_dist.core.gang.scheduling import Decisions, Scheduler
 from tf_dist.core.gang.types import (
-    DEFAULT_QUEUE,
     NO_ADMISSION_CONFIG,
     AdmissionConfig,
     AdmissionPolicy,
@@ -27,6 +26,7 @@ from tf_dist.core.gang.types import (
 )
 from tf_dist.core.model import names
 from tf_dist.core.model.assignment import Admit, Verdict, fallback_job
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import LIVE

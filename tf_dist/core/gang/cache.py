@@ -12,8 +12,9 @@ from tf_dist.core.gang.placement.pod_sets import GangRequest, GangRequests, Pods
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, ResourceQuotaUsage
-from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, Node, Queue, Resources, UnavailableNode
+from tf_dist.core.gang.types import Gang, Node, Resources, UnavailableNode
 from tf_dist.core.gang.workload import NO_USAGE, Usage, Workload, resizable, usage_of
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE, Queue
 
 PreemptionRank = tuple[int, float, float, str]
 """The order of preemption: the lowest priority first, then the youngest or the largest; then by uid."""

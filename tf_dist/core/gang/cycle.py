@@ -13,9 +13,10 @@ from tf_dist.core.gang.cache import SchedulerCache
 from tf_dist.core.gang.placement.assumed_pods import AssumedPods, NodeAssignments
 from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
 from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
-from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, QueueingStrategy
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError
 from tf_dist.core.gang.workload import EquivalentGangs, Workload, assigned_counts
 from tf_dist.core.model.assignment import Admit, Resize, Sizes, Verdict
+from tf_dist.core.model.gang_queue import QueueingStrategy
 
 _Head = tuple[QueueIterator, Workload, EquivalentGangs]
 

@@ -13,7 +13,6 @@ from tf_dist.core.gang.placement.predicates import REFUSED_NODES
 from tf_dist.core.gang.resources.pod_index import BoundPods
 from tf_dist.core.gang.resources.pod_requests import gang_exclusions, pod_sets
 from tf_dist.core.gang.types import (
-    DEFAULT_QUEUE,
     AdmissionConfig,
     AdmissionRequest,
     AssignedPods,
@@ -30,6 +29,7 @@ from tf_dist.core.model.assignment import (
     requires_domain,
     topology_label,
 )
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 from tf_dist.core.model.job import Action, Event, Job, ReplicaId, ReplicaSpec, priority_class
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import NO_PODS, Phase, Status

@@ -20,8 +20,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
-from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue, Quota, Resources
+from tf_dist.core.gang.types import Resources
 from tf_dist.core.model.fieldpath import nearest_word
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE, Queue, Quota, circular_parents
 from tf_dist.core.model.quantity import format_quantity
 from tf_dist.core.model.reasons import Reason
 
@@ -160,23 +161,6 @@ def build_cohorts(queues: Iterable[Queue]) -> tuple[dict[str, CohortNode], dict[
             parents[parent] = ""
             problems[name] = f"its parent {parent} does not exist: it is taken for a queue without quotas"
     return _cohort_nodes(known, parents), problems
-
-
-def circular_parents(parents: Mapping[str, str]) -> list[str]:
-    """The queues whose parents (by name; "": none) lead back to themselves."""
-    circular: list[str] = []
-    settled: set[str] = set()
-    for start in parents:
-        path: dict[str, None] = {}
-        name = start
-        while name in parents and name not in settled and name not in path:
-            path[name] = None
-            name = parents[name]
-        if name in path:
-            walked = list(path)
-            circular += walked[walked.index(name) :]
-        settled.update(path)
-    return circular
 
 
 def _cohort_nodes(known: Mapping[str, Queue], parents: Mapping[str, str]) -> dict[str, CohortNode]:

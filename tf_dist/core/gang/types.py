@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE, Queue
 from tf_dist.core.model.job import Document, Job, JobKey
-from tf_dist.core.model.names import Requirements
 from tf_dist.core.model.reasons import Reason
 
 if TYPE_CHECKING:
@@ -116,10 +115,6 @@ class ResourceQuota:
 
 
 Resources = Mapping[str, Decimal]
-
-DEFAULT_QUEUE: Final = "default"
-"""The queue of jobs that name none. It is always there, and has no quotas unless it is defined."""
-
 
 EXCLUSIVE_CAPACITY: Final = 1 << 20
 """Capacity of a node for an exclusive resource (one that no node has twice); no node has more pods than this."""
@@ -330,66 +325,6 @@ class Node:
     """Its labels."""
     taints: tuple[Mapping[str, Any], ...] = ()
     """Its taints, as they are stored."""
-
-
-class QueueingStrategy(StrEnum):
-    """Whether a gang that cannot start holds back those behind it in its queue."""
-
-    STRICT_FIFO = "StrictFIFO"
-    BEST_EFFORT_FIFO = "BestEffortFIFO"
-
-
-class PreemptionPolicy(StrEnum):
-    """What the gangs of a queue may preempt: nothing, gangs of lower priority in the queue, or also gangs of other
-    queues that have borrowed this queue's nominal quota."""
-
-    NEVER = "Never"
-    LOWER_PRIORITY = "LowerPriority"
-    RECLAIM = "Reclaim"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """Quota of one resource."""
-
-    nominal: Decimal
-    """What is the queue's own."""
-    borrowing_limit: Decimal | None = None
-    """The most that it borrows; None: all that others lend."""
-    lending_limit: Decimal | None = None
-    """The most that it lends; None: all that it does not use."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """A queue of gangs. Queues with the same ``parent`` are a cohort: they lend each other what they do not use."""
-
-    name: str
-    """Its name."""
-    parent: str = ""
-    """The queue above it; "": none."""
-    weight: int = 1
-    """Its part in fair sharing."""
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
-    """By resource. A resource without a quota, here and in every ancestor, is not limited."""
-    order: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
-    """Whether a gang that cannot start holds back those behind it."""
-    preemption: PreemptionPolicy = PreemptionPolicy.RECLAIM
-    """What its gangs may preempt."""
-    default_priority: int = 0
-    """The priority of jobs that name no priority class."""
-    recovery_timeout: float | None = None
-    """Seconds, see ``node_loss``; None: the default."""
-    namespace_selector: Requirements | None = None
-    """The labels of namespaces whose jobs it takes; None: of all. Queues below have their own."""
-    priority: int = 0
-    """Queues of a higher priority are served first, whatever they use."""
-    reclaimable: bool = True
-    """Whether gangs of other queues may take back what it borrowed."""
-    priority_classes: tuple[str, ...] | None = None
-    """The classes that its jobs may name; None: any."""
-    default: bool = False
-    """Whether it is the queue of jobs that name none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 
 from tf_dist.core.gang.placement.pod_sets import GangRequest, PodClass, PodSetRequest, PodsOnNode, total_resources
 from tf_dist.core.gang.resources.pod_requests import add_resources
-from tf_dist.core.gang.types import DEFAULT_QUEUE, Gang, PodSet, Resources
+from tf_dist.core.gang.types import Gang, PodSet, Resources
 from tf_dist.core.model.assignment import Placement, Sizes
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 from tf_dist.core.model.job import JobKey
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from tf_dist.core.gang.types import DEFAULT_QUEUE
 from tf_dist.core.integrations.coscheduling import COSCHEDULING
 from tf_dist.core.integrations.interface import Body
 from tf_dist.core.integrations.kueue import KUEUE
@@ -24,6 +23,7 @@ from tf_dist.core.model.context import (
     ReconcileContext,
     ServedApis,
 )
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaId
 from tf_dist.core.model.pods import PodView
 from tf_dist.core.model.reasons import Reason

@@ -14,15 +14,9 @@ from tests.core.gang.gangs import Snapshot, World, admit, gang, message, node, p
 from tests.core.gang.placement.nodes import PATIENT
 from tf_dist.core.gang.resources.resource_quota import pod_quota_usage, read_resource_quota
 from tf_dist.core.gang.scheduling import Scheduler
-from tf_dist.core.gang.types import (
-    Gang,
-    GangQuotaUsage,
-    PodQuotaUsage,
-    QueueingStrategy,
-    ResourceQuota,
-    Scope,
-)
+from tf_dist.core.gang.types import Gang, GangQuotaUsage, PodQuotaUsage, ResourceQuota, Scope
 from tf_dist.core.model.assignment import Admit, Wait
+from tf_dist.core.model.gang_queue import QueueingStrategy
 
 POD = PodQuotaUsage(amounts=(("pods", Decimal(1)),))
 NODES = [node(f"n{number}", gpu=8, pods=100) for number in range(4)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from tf_dist.core.gang.resources.queue_resource import read_queue
+from tf_dist.core.dialects.queue_resource import read_queue
+from tf_dist.core.dialects.volcano_queue import served_queues
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, read_resource_quota
-from tf_dist.core.gang.resources.volcano_queue import served_queues
 from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, ResourceQuota
 from tf_dist.core.model.fieldpath import mapping, mappings, number
 from tf_dist.core.model.job import Document

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from tf_dist.core.gang.types import Queue
+from tf_dist.core.model.gang_queue import Queue
 from tf_dist.core.model.names import Requirements, selector_text
 
 # Every namespace has this label; the API server sets it.

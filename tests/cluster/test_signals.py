@@ -10,7 +10,7 @@ import pytest
 
 from tests.child_processes import signals_heard
 from tests.waiting import until
-from tf_dist.controller.observability.signals import STOPPING, Signals
+from tf_dist.cluster.signals import STOPPING, Signals
 
 SECONDS = 60
 

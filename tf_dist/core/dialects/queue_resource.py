@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from tf_dist.core.dialects.common_schema import Envelope, Int32, Positive, SchemaModel, check_label
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, report_schema_errors
-from tf_dist.core.gang.quota import circular_parents
-from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, suggestion, value_at
+from tf_dist.core.model.gang_queue import PreemptionPolicy, Queue, QueueingStrategy, Quota, circular_parents
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.names import is_label_key, is_label_value, requirements
 from tf_dist.core.model.quantity import parse_quantity

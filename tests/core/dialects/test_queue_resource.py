@@ -11,14 +11,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tf_dist.core.dialects.queue_resource import check_together, is_queue, parse_queue, read_queue
 from tf_dist.core.gang.quota import Quotas
 from tf_dist.core.gang.resources.admission_config import admission_config
-from tf_dist.core.gang.resources.queue_resource import check_together, is_queue, parse_queue, read_queue
-from tf_dist.core.gang.types import PreemptionPolicy, Queue, QueueingStrategy, Quota
+from tf_dist.core.model.gang_queue import PreemptionPolicy, Queue, QueueingStrategy, Quota
 from tf_dist.core.model.names import Requirement
 from tf_dist.errors import InvalidJob, InvalidQueue
 
-EXAMPLES = Path(__file__).parents[4] / "examples" / "queues"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "queues"
 GPU = "nvidia.com/gpu"
 
 

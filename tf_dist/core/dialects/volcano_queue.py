@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from tf_dist.core.dialects.common_schema import INT32_MAX
 from tf_dist.core.dialects.field_errors import FieldErrors, describe_value
-from tf_dist.core.gang.resources.queue_resource import API_VERSION, KIND, read_queue
-from tf_dist.core.gang.types import DEFAULT_QUEUE, Queue
+from tf_dist.core.dialects.queue_resource import API_VERSION, KIND, read_queue
 from tf_dist.core.model.fieldpath import mapping, text, value_at
+from tf_dist.core.model.gang_queue import DEFAULT_QUEUE, Queue
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.errors import InvalidQueue, Problem
