@@ -32,6 +32,7 @@ from benchmarks import (
 )
 from benchmarks.measure import BENCHMARKS, Benchmark, Row, judged, machine, probe
 from benchmarks.page import GROUPS, details, page, shown
+from benchmarks.peers import table as peers
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("results.json")
@@ -88,9 +89,9 @@ def main(wanted: list[str]) -> int:
 
 
 def write_pages() -> None:
-    """Both pages of the documentation, from the file."""
-    PAGE.write_text(page(stored()))
-    DETAILS.write_text(details(stored()))
+    """Both pages of the documentation, from the files."""
+    PAGE.write_text(page(stored(), peers.section(peers.stored())))
+    DETAILS.write_text(details(stored(), peers.details(peers.stored())))
 
 
 def stored() -> list[Stored]:
@@ -155,7 +156,7 @@ def measure(one: Benchmark, file: Path) -> int:
         file.write_text(json.dumps([not_measured(row, reason, failed=True) for row in one.rows]))
         return 1
     where = {
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - begun),
         "load": round(load, 1),
@@ -166,7 +167,7 @@ def measure(one: Benchmark, file: Path) -> int:
     return 0
 
 
-def _commit() -> str:
+def commit() -> str:
     """What is measured; with a "+" where the code differs from that commit."""
     try:
         git = ["git", "-C", str(ROOT)]

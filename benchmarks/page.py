@@ -99,13 +99,13 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def page(found: Sequence[Stored]) -> str:
-    """The page of the site: a summary against peers, then a table for each group."""
+def page(found: Sequence[Stored], beside_peers: str = "") -> str:
+    """The page of the site: a summary against peers, ``beside_peers`` (a section), then a table for each group."""
     measured = [row for row in found if "value" in row]
     missed = [row["name"] for row in measured if row["met"] is False]
     held = sum(row["met"] is True for row in measured)
     counts = f"{len(measured)} of {len(found)} rows are measured. {held} targets are met, {len(missed)} missed"
-    parts = [_HEAD + _summary(measured) + _READING]
+    parts = [_HEAD + _summary(measured) + _READING, beside_peers]
     parts.append(counts + (f": {', '.join(f'`{name}`' for name in missed)}.\n" if missed else ".\n"))
     for group, members in groupby(found, key=lambda row: row["name"].partition(".")[0]):
         parts.append(_group(GROUPS[group], list(members)))
@@ -113,9 +113,9 @@ def page(found: Sequence[Stored]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def details(found: Sequence[Stored]) -> str:
+def details(found: Sequence[Stored], beside_peers: str = "") -> str:
     """The page of the reference: what each row measures, and when and where it was measured."""
-    parts = [_DETAILS]
+    parts = [_DETAILS, *([beside_peers] if beside_peers else [])]
     for group, members in groupby(found, key=lambda row: row["name"].partition(".")[0]):
         lines = [f"## {GROUPS[group]}\n", "| | worst (runs) | what is measured |", "|---|---:|---|"]
         for row in members:

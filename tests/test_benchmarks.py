@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import benchmarks.__main__ as command
 from benchmarks.page import details, page
+from benchmarks.peers import table as peers
 
 STORED = command.stored()
 
 
 def test_pages_are_written_from_results() -> None:
-    assert command.PAGE.read_text() == page(STORED), "run python -m benchmarks docs"
-    assert command.DETAILS.read_text() == details(STORED), "run python -m benchmarks docs"
+    beside = peers.stored()
+    assert command.PAGE.read_text() == page(STORED, peers.section(beside)), "run python -m benchmarks docs"
+    assert command.DETAILS.read_text() == details(STORED, peers.details(beside)), "run python -m benchmarks docs"
 
 
 def test_every_row_is_in_the_results_once_with_its_conditions_or_the_reason_why_not() -> None:

@@ -1,0 +1,116 @@
+"""The benchmark beside Kueue: what it measures of any system, how it counts, and the table it makes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.peers import table
+from benchmarks.peers.scenarios import ROWS, Sizes, measure
+from benchmarks.peers.servers import DECIDER, JOB_CONTROLLER, LOAD, Servers
+from benchmarks.peers.systems import Kueue, System, TfDist, Writer
+from tests.cluster.support import cluster_of_kubeconfig, node
+from tf_dist.cluster.api import NODES, Object
+from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+
+OF_PODS = {"turns", "pods", "pods.requests", "pods.cpu", "pods.manager_cpu"}
+
+
+class Embedded:
+    """The embedded API server in place of a real one: it has no audit log and no controller manager."""
+
+    def __init__(self, folder: Path, server: ApiServer) -> None:
+        self.folder = folder
+        (folder / "kubeconfig").write_text(json.dumps(make_kubeconfig(server.app.url, server.token)))
+
+    def kubeconfig(self, user: str) -> Path:
+        return self.folder / "kubeconfig"
+
+    def job_controller_cpu(self) -> float:
+        return 0.0
+
+    def requests(self, *users: str) -> int:
+        return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "rows"),
+    [(TfDist(), {row.name for row in ROWS}), (Writer(), {row.name for row in ROWS} - OF_PODS)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_measures_every_row_of_a_system(system: System, rows: set[str], tmp_path: Path) -> None:
+    with MemoryCluster() as memory, ApiServer(memory) as server:
+        plane = Embedded(tmp_path, server)
+        for number in range(4):
+            memory.create(NODES, None, node(f"n{number}", cpu="64"))
+        with cluster_of_kubeconfig(str(plane.kubeconfig(LOAD))) as cluster:
+            system.install(cluster)
+            figures = measure(system, plane, cluster, Sizes(gangs=10, pods=3, single=10))
+    assert set(figures) == rows
+    assert figures["cold.first"] <= figures["cold.all"]
+    assert figures["single.p50"] <= figures["single.p99"]
+    assert min(figures.values()) >= 0.0
+
+
+def test_counts_requests_by_user_without_watches(tmp_path: Path) -> None:
+    def line(user: str, verb: str) -> str:
+        return json.dumps({"user": {"username": user}, "verb": verb}) + "\n"
+
+    servers, log = Servers(tmp_path), tmp_path / "audit.log"
+    log.write_text(line(DECIDER, "create") + line(DECIDER, "watch") + line(JOB_CONTROLLER, "patch") + '{"half')
+    assert (servers.requests(DECIDER), servers.requests(DECIDER, JOB_CONTROLLER)) == (1, 2)
+    log.write_text(log.read_text().removesuffix('{"half') + line(DECIDER, "update"))
+    assert servers.requests(DECIDER) == 2
+
+
+@pytest.mark.parametrize(
+    ("conditions", "name"),
+    [
+        ([{"type": "Admitted", "status": "True"}], "job-00001"),
+        ([{"type": "Admitted", "status": "False"}], ""),
+        ([{"type": "QuotaReserved", "status": "True"}], ""),
+        (None, ""),
+    ],
+)
+def test_reads_admission_of_kueue_from_its_workload(conditions: Any, name: str) -> None:
+    owner = {"kind": "Job", "name": "job-00001"}
+    workload: Object = {"metadata": {"ownerReferences": [owner]}, "status": {"conditions": conditions}}
+    assert Kueue().admitted(workload) == name
+
+
+def test_gangs_of_all_systems_ask_for_the_same() -> None:
+    job = Kueue(topology=True).job(7, 8)
+    assert (job["spec"]["parallelism"], job["spec"]["suspend"]) == (8, True)
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-topology"}
+    replicas = TfDist().job(7, 8)["spec"]["tfReplicaSpecs"].values()
+    assert sum(one["replicas"] for one in replicas) == 8
+    templates = [job["spec"]["template"], *(one["template"] for one in replicas)]
+    requests = [one["spec"]["containers"][0]["resources"]["requests"] for one in templates]
+    assert requests == [{"cpu": "1"}] * 3
+
+
+CONDITIONS = {"turns": 3, "date": "2026-01-01 00:00 UTC", "commit": "abc", "versions": "Kubernetes v1.35.4"}
+CONDITIONS |= {"nodes": 1000, "load": 0.1, "probe": 50, "cpus": 2, "failed": {"Kueue": "TimeoutError: not so"}}
+
+
+def test_table_shows_median_and_spread_of_turns() -> None:
+    turns = [("tf-dist", {"backlog": 100.0}), ("tf-dist", {"backlog": 90.0}), ("tf-dist", {"backlog": 120.0})]
+    found = {**CONDITIONS, "rows": table.samples_of([*turns, ("Kueue", {"turns": 31.25})])}
+    section = table.section(found)
+    assert "| `backlog`, gangs/s | 100 (90 to 120) |  |  |  |" in section
+    assert "| `turns`, gangs/s |  | 31.2 |  |  |" in section
+    assert "median of 3 turns" in section
+    assert "Kueue failed: TimeoutError: not so." in section
+    assert "Volcano is left out" in section
+    assert "| `backlog` | higher | 300 gangs of 8 wait" in table.details(found)
+    assert (table.section({}), table.details({})) == ("", "")
+
+
+def test_stored_figures_are_of_the_rows_there_are() -> None:
+    found = table.stored()
+    assert not found or [row["name"] for row in found["rows"]] == [row.name for row in ROWS], "run make bench-peers"
