@@ -19,7 +19,7 @@ from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
 from tf_dist.argo.launcher.log_writer import LogWriter
 from tf_dist.argo.launcher.step_job import step_document
-from tf_dist.argo.launcher.step_outputs import GpuUsage, ProgressFile, StepOutputs, progress_outputs
+from tf_dist.argo.launcher.step_outputs import ProgressFile, StepOutputs, progress_outputs
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
 from tf_dist.core.diagnostics.metrics_parser import Progress
@@ -207,39 +207,3 @@ def test_a_reader_that_has_left_ends_nothing() -> None:
 
 def _job() -> Any:
     return step_document(options(job("true")), "ml")[0].job
-
-
-# GPUs
-
-
-def pod(uid: str, gpus: int, start: int, end: int | None = None) -> dict[str, Any]:
-    status: dict[str, Any] = {"phase": "Running", "startTime": f"2027-01-15T08:00:{start:02}Z"}
-    if end is not None:
-        ends = [{"state": {"terminated": {"finishedAt": f"2027-01-15T08:00:{at:02}Z"}}} for at in (start, end)]
-        status |= {"phase": "Succeeded", "containerStatuses": ends}
-    resources = {"limits": {"nvidia.com/gpu": str(gpus), "cpu": "2"}}
-    return {"metadata": {"uid": uid}, "spec": {"containers": [{"resources": resources}]}, "status": status}
-
-
-def test_gpu_seconds_count_what_pods_held() -> None:
-    start, usage = 1_800_000_000.0, GpuUsage()
-    usage.note({"a": pod("a", 2, 0), "b": pod("b", 1, 10)}, start + 10)
-    assert usage.gpu_seconds(start + 10) == 20
-    usage.note({"a": pod("a", 2, 0, 20)}, start + 30)  # b is gone: it held its GPU until that was seen
-    assert usage.gpu_seconds(start + 60) == 2 * 20 + 20
-    usage.note({}, start + 90)  # what had ended, or was gone, holds no more for that
-    assert usage.gpu_seconds(start + 99) == 2 * 20 + 20
-
-
-@pytest.mark.parametrize(
-    ("phase", "end", "seconds"),
-    [("Running", None, 60), ("Failed", 20, 20), ("Failed", None, 0), ("Succeeded", None, 0)],
-)
-def test_gpu_seconds_of_a_pod_that_has_ended_are_those_up_to_its_last_container(
-    phase: str, end: int | None, seconds: int
-) -> None:
-    """One that has ended, and whose containers do not say when, has never begun as far as one knows."""
-    start, usage, found = 1_800_000_000.0, GpuUsage(), pod("a", 1, 0, end)
-    found["status"]["phase"] = phase
-    usage.note({"a": found}, start + 30)
-    assert usage.gpu_seconds(start + 60) == seconds

@@ -59,6 +59,19 @@ def test_a_result_has_outcome_metrics_checkpoint_and_logs(capsys: pytest.Capture
     assert re.fullmatch(r"Result\(job: Succeeded, \d+\.\ds, loss=0\.5000, step=3, checkpoint=m/3\)", repr(result))
 
 
+def test_a_result_has_the_gpu_hours_that_the_job_held_and_lost() -> None:
+    again = "test -e again && exit; touch again; sleep 1.5; exit 1"
+    fields: dict[str, Any] = {"resources": {"nvidia.com/gpu": 2}, "restart_policy": "OnFailure"}
+    result = run(job(again, **fields), node={"nvidia.com/gpu": 2, "cpu": 4}, show=False, timeout=SECONDS)
+    outcome = result.raise_for_outcome().outcome
+    assert outcome.restarts == 1
+    assert 2 <= outcome.lost_gpu_seconds < outcome.gpu_seconds
+    assert outcome.lost_gpu_seconds == 2 * outcome.lost_replica_seconds
+    assert outcome.goodput is not None
+    assert 0 <= outcome.goodput < 1
+    assert "GPU hours" in result._repr_html_()
+
+
 def test_a_failure_is_a_result_until_one_asks_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(job("echo '<b>why</b>'; exit 3"), show=False, timeout=SECONDS)
     assert (result.outcome.kind, result.outcome.exit_code) == (OutcomeKind.FAILED, 3)

@@ -19,6 +19,7 @@ from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.cluster.signals import Signals
 from tf_dist.core.model import names
 from tf_dist.core.pipeline.session import EndCause
+from tf_dist.errors import Forbidden
 
 SECONDS = 60
 
@@ -101,6 +102,45 @@ def test_the_log_of_a_pod_that_was_not_seen_before_its_job_was_over_is_read(time
             running.join(SECONDS)
     assert [result.end.cause for result in results] == [EndCause.SUCCEEDED]
     assert view.lines == ["here"]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_reports_on_the_job_when_its_replicas_named_a_checkpoint_last(allowed: bool) -> None:
+    lines = [f"2026-11-21T10:00:0{n}.5Z {text}\n".encode() for n, text in enumerate(("checkpoint=/m/1", "loss=0.5"))]
+
+    class ReadOnly:
+        """A cluster in which this client may not change jobs."""
+
+        refused = threading.Event()
+
+        def __getattr__(self, verb: str) -> Any:
+            return getattr(memory, verb)
+
+        def patch(self, *_: Any, **__: Any) -> Any:
+            self.refused.set()
+            raise Forbidden("tfjobs.kubeflow.org is forbidden")
+
+    with MemoryCluster() as memory:
+        memory.log_source = FixedLogs(lines).logs
+        stored = memory.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
+        view, results, cluster = Notes(), list[Result](), memory if allowed else ReadOnly()
+        running = running_session(cluster, StoredJob(TFJOBS, stored), view, results, SECONDS)  # type: ignore[arg-type]
+        try:
+            ran = {"name": "tensorflow", "restartCount": 0, "state": {"running": {}}}
+            memory.create(PODS, "default", owned_by(stored, worker(StoredJob(TFJOBS, stored))))
+            status = {"phase": "Running", "containerStatuses": [ran]}
+            memory.patch(PODS, "default", "a-worker-0", {"status": status}, subresource="status")
+
+            def annotations() -> Any:
+                return memory.get(TFJOBS, "default", "a")["metadata"].get("annotations") or {}
+
+            until(lambda: names.CHECKPOINT_AT in annotations() if allowed else ReadOnly.refused.is_set(), SECONDS)
+            said = annotations().get(names.CHECKPOINT_AT)
+        finally:
+            memory.patch(TFJOBS, "default", "a", {"status": {"tfDist": {"phase": "Completed"}}}, subresource="status")
+            running.join(SECONDS)
+    assert [result.end.cause for result in results] == [EndCause.SUCCEEDED]
+    assert said == ("2026-11-21T10:00:01.000000Z" if allowed else None)
 
 
 class RestartedKubelet:

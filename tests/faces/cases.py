@@ -108,7 +108,10 @@ FAILED: Final = {"kind": "failed", "replica": "worker-0"}
 
 CASES: Final[Mapping[str, Case]] = {
     # Success
-    "succeeds": Case(document=tfjob("true"), ends={**SUCCEEDED, "restarts": 0, "disruptions": 0, "metrics": {}}),
+    "succeeds": Case(
+        document=tfjob("true"),
+        ends={**SUCCEEDED, "restarts": 0, "disruptions": 0, "metrics": {}, "gpu_seconds": 0, "lost_gpu_seconds": 0},
+    ),
     "metrics": Case(
         document=tfjob("echo step=1 loss=0.9; echo step=2 loss=0.25 val/acc=1e-3"),
         ends={**SUCCEEDED, "metrics": {"step": 2.0, "loss": 0.25, "val/acc": 0.001}},

@@ -136,6 +136,7 @@ def as_step(stage: Stage, case: Case, folder: Path) -> Ended:
     if out["outcome"] == "invalid":
         return refused(done.stderr.decode() + done.stdout.decode())
     numbers = {name: int(out[name]) for name in ("restarts", "disruptions", "preemptions", "fallback")}
+    numbers |= {name: int(out[name.replace("_", "-")]) for name in ("gpu_seconds", "lost_gpu_seconds")}
     texts = {name: out[name] for name in ("reason", "message", "replica", "checkpoint")}
     code = int(out["exit-code"]) if out["exit-code"] else None
     return Ended({"kind": out["outcome"], "exit_code": code, "metrics": json.loads(out["metrics"]), **numbers, **texts})

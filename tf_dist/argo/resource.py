@@ -47,6 +47,9 @@ _OUTCOME: Final = {
     "disruptions": "{.status.tfDist.outcome.disruptions}",
     "preemptions": "{.status.tfDist.outcome.preemptions}",
     "fallback": "{.status.tfDist.outcome.fallback}",
+    "gpu-seconds": "{.status.tfDist.outcome.gpuSeconds}",
+    "lost-gpu-seconds": "{.status.tfDist.outcome.lostGpuSeconds}",
+    "goodput": "{.status.tfDist.outcome.goodput}",
 }
 _WAY: Final = 'TFJobStep(driver="controller", overrides={"spec.…args[1]": Input("steps", int, text="--steps={}")}) can'
 
@@ -72,9 +75,10 @@ def tf_job_resource(
     """A step without an image of tf-dist: the job, created by Argo, run by a controller (``tf-dist install``).
 
     ``wait``: until it has ended, else the step is over at once. Outputs: ``job``, its name; after the wait ``outcome``,
-    ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``, ``fallback``. Argo hands
-    none over of a resource step that has failed: ``fail_with_job=False`` has the step succeed however the job ended, so
-    that the next one branches on its ``outcome``. ``admission_timeout``, ``fallback``, ``on_eviction`` and
+    ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``, ``fallback``,
+    ``gpu-seconds``, ``lost-gpu-seconds``, ``goodput``. Argo hands none over of a resource step that has failed:
+    ``fail_with_job=False`` has the step succeed however the job ended, so that the next branches on its ``outcome``.
+    ``admission_timeout``, ``fallback``, ``on_eviction`` and
     ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``startup_timeout``: a job that
     is admitted and does not run by then fails (an image that cannot be pulled), unless its document says another
     (``tf-dist.dev/startup-timeout``); None: never.

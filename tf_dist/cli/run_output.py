@@ -17,7 +17,7 @@ from tf_dist.client.job_display import LineView
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import NO_PROGRESS, JobSnapshot, JobView
 from tf_dist.client.run_session import Result
-from tf_dist.core.diagnostics.display_text import format_duration, format_number, visible_text
+from tf_dist.core.diagnostics.display_text import format_duration, format_number, usage_text, visible_text
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.pods import disruption_counts
@@ -150,6 +150,7 @@ def show_summary(result: Result, kept: str) -> None:
     _fact("duration", format_duration(result.seconds))
     _fact("restarts", _restarts(result.restarts))
     _fact("disruptions", disruption_counts(snapshot.status.disruptions))
+    _fact("usage", usage_text(snapshot.status.usage))
     _fact("kept in", kept)
     show_findings(result.findings)
 

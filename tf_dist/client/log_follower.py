@@ -173,6 +173,11 @@ class ResumingLogStream(Stream[bytes]):
         self._lock = threading.Lock()
         self._stream: Stream[bytes] | None = None  # the first line has it opened, so that another thread can close it
 
+    @property
+    def written_at(self) -> float:
+        """When the newest line that was given was written (epoch seconds, whole ones). 0: that is not known."""
+        return self._position.last[0] if self._position.last else 0.0
+
     def __next__(self) -> bytes:
         while not self._closed.is_set():
             if self._ready:
@@ -376,6 +381,8 @@ class LogLines(NamedTuple):
     trains: bool = True
     written: Sequence[str] = ()
     """As many as there are texts, or none."""
+    at: float = 0.0
+    """When the newest of them was written (epoch seconds, by the clock of its node). 0: that is not known."""
 
     def each(self) -> Iterator[LogLine]:
         """Line by line."""
@@ -565,7 +572,8 @@ class LogFollower:
                         written, texts = zip(*_STAMPED_LINES.findall(text), strict=True)
                     if "\r" in text:
                         texts = [one.rstrip("\r") for one in texts]
-                    self._sink.put(LogLines(replica, source, texts, trains, written))
+                    at = lines.written_at if isinstance(lines, ResumingLogStream) else 0.0
+                    self._sink.put(LogLines(replica, source, texts, trains, written, at))
         except ClusterError as error:
             problem = str(error)
         finally:

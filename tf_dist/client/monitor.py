@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -33,9 +34,11 @@ from tf_dist.core.diagnostics.metrics_parser import Progress, combine_progress
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_word, with_observations
 from tf_dist.core.diagnostics.replicas import ReplicaState, leaders_first, replica_states
 from tf_dist.core.model.job import Job, ReplicaId
+from tf_dist.core.model.names import CHECKPOINT_AT
 from tf_dist.core.model.pods import PodView, pod_views
 from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import Status, display_phase
+from tf_dist.core.model.timestamps import format_micro_time
 from tf_dist.errors import ClusterError, NotFound
 
 NO_PROGRESS = Progress()
@@ -388,6 +391,8 @@ class JobView(Protocol):
         """Leave the place to the summary."""
 
 
+_REPORT_EVERY: Final = 30.0  # seconds between two reports of checkpoints: each is a write of the job
+
 _NOTHING: Final[frozenset[str]] = frozenset()  # one for all: few jobs have anything that is warned of
 
 
@@ -413,10 +418,12 @@ class JobMonitor:
         self.decided = False
         self._cluster = cluster
         # Not the job itself: there may be a thousand of these, and what was stored at first is out of date soon.
-        self._namespace, self._selector = job.namespace, job.selector
+        self._namespace, self._selector, self._uid = job.namespace, job.selector, job.uid
         self._view = view
         self._following = following
         self._warned = _NOTHING
+        self._checkpoint_at = self._reported_at = 0.0  # epoch seconds
+        self._report_due = 0.0  # monotonic seconds
 
     def step(self, timeout: float | None) -> bool:
         """Take in and show what has come, waiting up to ``timeout`` seconds for something; whether anything had."""
@@ -432,6 +439,10 @@ class JobMonitor:
         if len(lines) < len(batch) and not self.decided:
             job = self.watch.last  # of one that is gone it may be news that it had ended
             snapshot = snapshot.with_objects(job.status, list(self.watch.pods.values()), job.known_job)
+        for some in lines:
+            before, after = (shown.progress.get(some.replica, NO_PROGRESS) for shown in (self.snapshot, snapshot))
+            if some.trains and after.saves > before.saves:
+                self._checkpoint_at = max(self._checkpoint_at, some.at or now())
         self.snapshot = snapshot
         self._view.show(snapshot, lines)
         self._warn(snapshot, lines)
@@ -459,6 +470,27 @@ class JobMonitor:
             if one.level is Level.WARNING and key not in self._warned and one.category is not Category.FAILURE:
                 self._warned |= {key}
                 self._view.say(": ".join(filter(None, (one.summary, one.detail, one.resolution))), "yellow")
+
+    @property
+    def has_checkpoint_to_report(self) -> bool:
+        """Whether replicas have named a checkpoint since the last report, and it is time for the next."""
+        unreported = self._checkpoint_at > self._reported_at and not self.decided
+        return unreported and time.monotonic() >= self._report_due
+
+    def report_checkpoint(self) -> None:
+        """Note on the job when its replicas named a checkpoint last: a restart loses the work since then.
+
+        A report that fails is left out; a client that may not change the job makes no other.
+        """
+        self._reported_at, self._report_due = self._checkpoint_at, time.monotonic() + _REPORT_EVERY
+        annotations = {CHECKPOINT_AT: format_micro_time(self._checkpoint_at)}
+        patch = {"metadata": {"annotations": annotations, "uid": self._uid}}
+        try:
+            self._cluster.patch(self.watch.last.resource, self._namespace, self.watch.name, patch)
+        except TRANSIENT_ERRORS:
+            pass
+        except ClusterError:
+            self._report_due = math.inf
 
     def sync_pods(self) -> None:
         """Job and pods are watched apart: the job's end may be known before its pods' end, or even their beginning."""

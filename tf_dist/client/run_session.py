@@ -33,7 +33,7 @@ from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster.api import NAMESPACES, Cluster, LogOptions, Object, Stream
 from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import Diagnosis, diagnose
-from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html
+from tf_dist.core.diagnostics.display_text import format_duration, format_number, table_html, usage_text
 from tf_dist.core.diagnostics.outcome import Outcome, outcome_error, outcome_word
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.reasons import OutcomeKind
@@ -190,6 +190,7 @@ class Result:
         facts = [*((name, format_number(value)) for name, value in sorted(self.metrics.items()))]
         facts += [("checkpoint", self.checkpoint)] if self.checkpoint else []
         facts += [("duration", format_duration(self.seconds)), ("restarts", str(sum(self.restarts.values())))]
+        facts += [("usage", used)] if (used := usage_text(self.snapshot.status.usage.until(self._at))) else []
         facts += [(one.level.value, f"{one.summary} {one.detail} {one.resolution}") for one in self.findings]
         return table_html(f"{self.name}: {self.state}", ("", ""), facts) + self.snapshot._repr_html_()
 

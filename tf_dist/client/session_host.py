@@ -186,6 +186,8 @@ class SessionHost:
             case Command(Do.WAIT, seconds=seconds):
                 waits = [wait for wait in (seconds, self.tick) if wait is not None]
                 monitor.step(min(waits, default=None))
+                if monitor.has_checkpoint_to_report:
+                    monitor.report_checkpoint()
             case Command(Do.DRAIN, signals=signals):
                 # Job and pods are watched apart: the end of the job may be known before that of its pods.
                 monitor.sync_pods()

@@ -20,7 +20,7 @@ from tf_dist.core.diagnostics.diagnose import (
     diagnose_newer_format,
     diagnose_unreadable,
 )
-from tf_dist.core.diagnostics.display_text import format_age, table_html
+from tf_dist.core.diagnostics.display_text import format_age, format_duration, format_hours, table_html
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import mapping, suggestion, text
@@ -419,7 +419,7 @@ JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
 
 
 def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
-    """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, format and message instead of the reason."""
+    """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, usage, format and message instead of the reason."""
 
     status = job.status
     ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
@@ -431,7 +431,9 @@ def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
         reason, message = f"managed by {manager}", diagnose_managed_elsewhere(manager).summary
     else:
         reason, message = status.display_reason, status.display_message
-    more = [str(status.total_disruptions), job.stored["apiVersion"], message]
+    usage = status.usage.until(now())
+    used = [format_duration(usage.waited), format_hours(usage.gpus.held), format_hours(usage.gpus.lost)]
+    more = [str(status.total_disruptions), *used, job.stored["apiVersion"], message]
     return [*cells, *(more if wide else [reason])]
 
 

@@ -189,6 +189,9 @@ class JobReconciler:
         for reason, count in after.disruptions.items():
             for _ in range(count - before.disruptions.get(reason, 0)):
                 self._recorder.disrupted(reason)
+        if after.usage is not before.usage and known.job is not None:
+            queue = known.job.scheduling.queue
+            self._recorder.used(queue, before.usage, after.usage)
 
 
 def _only_actions(plan: Plan, *kinds: type[Action]) -> Plan:

@@ -182,7 +182,8 @@ def test_the_outputs_that_templates_of_workflows_read() -> None:
     """Templates that were rendered by another release read these files: none of these words may change."""
     assert {
         **dict.fromkeys(("job", "reason", "replica", "exit-code", "checkpoint"), ""),
-        **dict.fromkeys(("restarts", "disruptions", "preemptions", "fallback", "gpu-seconds", "duration"), "0"),
+        **dict.fromkeys(("restarts", "disruptions", "preemptions", "fallback", "duration"), "0"),
+        **dict.fromkeys(("gpu-seconds", "lost-gpu-seconds", "goodput"), "0"),
         "outcome": "unknown",
         "status": "Unknown",
         "message": "the launcher did not report",

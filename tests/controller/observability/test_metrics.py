@@ -28,6 +28,7 @@ from tf_dist.controller.observability.metrics_interface import (
 from tf_dist.controller.observability.prometheus_metrics import METRICS, PrometheusRecorder
 from tf_dist.controller.settings import JobRef
 from tf_dist.core.model import names
+from tf_dist.core.model.usage import Spent, Usage
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 _ROW = re.compile(r"^\| `(tf_dist_\w+)` \| (\w+) \|(.*?)\| (.+) \|$", re.MULTILINE)
@@ -48,6 +49,7 @@ CALLS = {
     "admitted": (12.0,),
     "restarted": ("PodFailed",),
     "disrupted": ("EvictionByEvictionAPI",),
+    "used": ("team", Usage(gpus=Spent(held=10)), Usage(gpus=Spent(held=40, lost=20), replicas=Spent(trained=5))),
     "called": ("get", "pods", 200, 0.004),
     "watch_restarted": ("pods", "gone"),
     "heartbeat": (True,),
@@ -88,6 +90,15 @@ def test_every_method_is_counted_and_no_other() -> None:
     assert counted == set(METRICS)
 
 
+def test_queues_that_users_invent_share_a_series(recorder: PrometheusRecorder) -> None:
+    for number in range(1_000):
+        recorder.used(f"queue-{number}", Usage(), Usage(gpus=Spent(held=1)))
+    family = "tf_dist_gpu_seconds_total{"
+    found = {name: value for name, value in samples(recorder).items() if name.startswith(family)}
+    assert len(found) <= 202
+    assert sum(found.values()) == 30 + 20 + 1_000
+
+
 def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
     recorder.acted("Create", "Conflict")
     recorder.acted("Create", "ok")
@@ -111,6 +122,9 @@ def test_what_happens_can_be_read(recorder: PrometheusRecorder) -> None:
         'tf_dist_admitted_gangs{queue="team"}': 1,
         'tf_dist_informer_age_seconds{resource="pods"}': 7.0,
         'tf_dist_informer_lists_total{resource="pods"}': 2,
+        'tf_dist_gpu_seconds_total{queue="team",use="held"}': 30,
+        'tf_dist_gpu_seconds_total{queue="team",use="lost"}': 20,
+        'tf_dist_replica_seconds_total{queue="team",use="trained"}': 5,
         "tf_dist_leading": 0,
         "tf_dist_reconcile_seconds_count": 1,
         "tf_dist_reconcile_seconds_sum": 0.02,

@@ -274,11 +274,25 @@ def test_a_loss_that_diverged_is_news() -> None:
         ("checkpoint=gs://bucket/a=b/5", "gs://bucket/a=b/5"),
         ("checkpoint=7", "7"),
         ("checkpoint=None", ""),
+        ("Epoch 3: saving model to /m/3.keras", "/m/3.keras"),
+        ("Epoch 3: val_loss improved from inf to 0.25, saving model to /m/best.keras", "/m/best.keras"),
+        ("INFO:tensorflow:Saving checkpoints for 100 into /m/model.ckpt.", "/m/model.ckpt"),
+        ("INFO:tensorflow:Saving checkpoints for 100 into /m/model.ckpt", "/m/model.ckpt"),
+        ("Saved checkpoint for step 10: ./tf_ckpts/ckpt-1", "./tf_ckpts/ckpt-1"),
+        ("Saving checkpoint for epoch 5 at ./checkpoints/ckpt-1", "./checkpoints/ckpt-1"),
+        ("saving money to the bank", ""),
         ("last_checkpoint=/x", ""),
     ],
 )
 def test_reads_the_checkpoint(line: str, path: str) -> None:
-    assert Progress().after(line).checkpoint == path
+    found = Progress().after(line)
+    assert (found.checkpoint, found.saves) == (path, bool(path))
+
+
+def test_counts_checkpoints_that_have_the_same_path_each_time() -> None:
+    lines = ["Epoch 1: saving model to best.keras", "loss=0.5", "Epoch 2: saving model to best.keras"]
+    assert Progress().after_all(lines).saves == 2
+    assert Progress().after_all([f"Saving checkpoints for {n} into m" for n in range(1000)]).saves == 2
 
 
 def test_the_latest_value_counts_and_others_stay() -> None:

@@ -25,9 +25,26 @@ from tf_dist.core.model.job import Action, Event, Job, JobKey, Rule, RunPolicy
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Admission, Failure, Phase, Status, display_phase, outcome_kind
 from tf_dist.core.model.status_codec import FIELD
+from tf_dist.core.model.usage import Spent, Usage
 from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
 
 KIND = OutcomeKind
+
+
+def test_counts_every_wait_and_what_was_held_and_lost() -> None:
+    status = Status(
+        phase=Phase.COMPLETED,
+        created=START,
+        start_time=START + 500,
+        completion_time=START + 600,
+        usage=Usage(waited=300, gpus=Spent(held=1600, trained=1500, lost=700), replicas=Spent(held=200, lost=90)),
+    )
+    found = job_outcome(status)
+    assert found is not None
+    assert (found.waited_seconds, found.ran_seconds) == (300, 100)
+    assert (found.gpu_seconds, found.lost_gpu_seconds, found.goodput) == (1600, 700, 0.5)
+    assert (found.replica_seconds, found.lost_replica_seconds) == (200, 90)
+    assert read_outcome(json.loads(json.dumps(found.document()))) == found
 
 
 def ended(reason: str, phase: Phase = Phase.FAILED, /, **failure: Any) -> Status:
@@ -172,7 +189,8 @@ def test_a_job_that_was_evicted_and_restarted_says_how_often(name: str, action: 
     assert outcome is not None
     assert (outcome.kind, outcome.disruptions, outcome.restarts) == (KIND.SUCCEEDED, 2, 0)
     counts = {"restarts": 0, "disruptions": 2, "preemptions": 0, "fallback": 0}
-    assert world.status[FIELD]["outcome"] == {"kind": "succeeded", **counts}
+    shown = world.status[FIELD]["outcome"]
+    assert shown == shown | {"kind": "succeeded", **counts, "gpuSeconds": 0.0, "lostGpuSeconds": 0.0}
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -72,6 +72,7 @@ from tf_dist.core.model.status_codec import (
     with_restored_memory,
 )
 from tf_dist.core.model.timestamps import format_micro_time, format_time, parse_duration, parse_time
+from tf_dist.core.model.usage import Spent, Usage
 from tf_dist.errors import InvalidJob, InvalidQueue
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "status.json"
@@ -133,6 +134,15 @@ FULL: Final = Status(
     ),
     refused_spec=RefusedSpec(generation=10, digest="def", message="spec.x: unknown key"),
     unconfirmed="mnist-worker-1 on n3",
+    usage=Usage(
+        since=1_800_000_013.0,
+        replicas_held=3,
+        gpus_held=2.0,
+        waited=60.5,
+        replicas=Spent(held=100.0, trained=90.0, lost=10.0),
+        gpus=Spent(held=200.0, trained=180.0, lost=20.0),
+        runs={"worker-1": 1_800_000_014.0},
+    ),
 )
 
 

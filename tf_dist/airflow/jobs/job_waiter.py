@@ -172,6 +172,8 @@ class JobWaiter:
                 break
             if (refused := self._informer.refused()) is not None:
                 raise refused
+            if self._monitor.has_checkpoint_to_report:
+                yield self._monitor.report_checkpoint
             if self._leader_check.left <= 0:
                 if self._leads():
                     self._leader_check.put_off()

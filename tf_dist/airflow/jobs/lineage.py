@@ -28,6 +28,8 @@ def job_lineage(result: Mapping[str, Any]) -> Any:
         metrics: dict[str, Any]
         restarts: int
         disruptions: int
+        gpu_seconds: float
+        lost_gpu_seconds: float
 
     facts: dict[str, Any] = {
         one.name: result.get(one.name) for one in attrs.fields(TFJobRunFacet) if not one.name.startswith("_")

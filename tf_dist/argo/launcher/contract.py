@@ -32,7 +32,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "fallback": "0",  # which of its fallbacks it ran as, from 1 (0: as its document says)
     "checkpoint": "",  # the last checkpoint that a replica printed
     "metrics": "{}",  # the last value of each metric, as a JSON object
-    "gpu-seconds": "0",  # seconds that it ran, times its GPUs
+    "gpu-seconds": "0",  # seconds for which it held GPUs, times these
+    "lost-gpu-seconds": "0",  # seconds of GPUs whose training was lost: since the last checkpoint, at each restart
+    "goodput": "0",  # the share of the time held in which it trained and kept the result, from 0 to 1
     "duration": "0",  # seconds that it ran
 }
 """The files in the folder, one value each, and what a step says that has none of them."""

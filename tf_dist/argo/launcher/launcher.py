@@ -13,7 +13,7 @@ from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LauncherOptions
 from tf_dist.argo.launcher.log_writer import LogWriter
 from tf_dist.argo.launcher.step_job import Interrupted, StepJobs, step_document, stop_patch
-from tf_dist.argo.launcher.step_outputs import GpuUsage, ProgressFile, StepOutputs, copy_checkpoint, progress_outputs
+from tf_dist.argo.launcher.step_outputs import ProgressFile, StepOutputs, copy_checkpoint, progress_outputs
 from tf_dist.client import exit_codes
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.controller_host import hosted_controller
@@ -92,13 +92,12 @@ class StepHost(SessionHost):
         super().__init__(cluster, job, monitor, policy)
         self._options, self._home, self._view, self._out = options, home, view, out
         self._progress = ProgressFile(options.progress_file, options.total_steps)
-        self._usage, self._reported_at, self._complained = GpuUsage(), 0.0, ""
+        self._reported_at, self._complained = 0.0, ""
 
     def observed(self) -> None:
         """States at once, and what training reports not more often than people look."""
         snapshot = self.monitor.snapshot
         status = snapshot.status
-        self._usage.note(self.monitor.watch.pods, now())
         values = {"status": snapshot.state, "reason": status.display_reason, "message": status.display_message}
         if snapshot.result.checkpoint:
             values["checkpoint"] = snapshot.result.checkpoint
@@ -208,9 +207,11 @@ class StepHost(SessionHost):
 
     def _tell(self, values: dict[str, str]) -> None:
         """Everything that is known."""
-        self._usage.note(self.monitor.watch.pods, now())
+        usage = self.monitor.watch.last.status.usage.until(now())
         used = {
-            "gpu-seconds": f"{self._usage.gpu_seconds(now()):.0f}",
+            "gpu-seconds": f"{usage.gpus.held:.0f}",
+            "lost-gpu-seconds": f"{usage.gpus.lost:.0f}",
+            "goodput": f"{usage.goodput or 0:g}",
             "duration": f"{time.monotonic() - self.started:.0f}",
         }
         self._put(progress_outputs(self.monitor.snapshot.result) | used | values)

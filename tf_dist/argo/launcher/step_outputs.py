@@ -1,4 +1,4 @@
-"""Output parameters of a step: files that Argo's executor reads at any time, each written whole; GPU seconds."""
+"""Output parameters of a step: files that Argo's executor reads at any time, each written whole."""
 
 from __future__ import annotations
 
@@ -13,66 +13,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from tf_dist.argo.launcher import contract
-from tf_dist.cluster.api import Object
 from tf_dist.core.diagnostics.metrics_parser import Progress
-from tf_dist.core.model.quantity import parse_quantity
-from tf_dist.core.model.timestamps import parse_time
 from tf_dist.errors import InvalidJob, Problem
-
-_ENDED = ("Succeeded", "Failed")
-
-
-class _GpuSpan(NamedTuple):
-    gpus: float
-    since: float
-    until: float | None
-
-
-class GpuUsage:
-    """GPUs times seconds of every pod that was noticed. Times are epoch seconds."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, _GpuSpan] = {}
-
-    def note(self, pods: Mapping[str, Object], now: float) -> None:
-        """These pods are there; one that was and is no more has ended now."""
-        for uid, pod in pods.items():
-            if (held := _held(pod)) is not None:
-                self._held[uid] = held
-        for uid, held in self._held.items():
-            if uid not in pods and held.until is None:
-                self._held[uid] = held._replace(until=now)
-
-    def gpu_seconds(self, now: float) -> float:
-        """Up to now."""
-        return sum(held.gpus * max(0.0, (held.until or now) - held.since) for held in self._held.values())
-
-
-def _held(pod: Object) -> _GpuSpan | None:
-    status = pod.get("status") or {}
-    since = parse_time(status.get("startTime"))
-    if since is None:
-        return None
-    statuses = status.get("containerStatuses") or ()
-    ends = [parse_time(((one.get("state") or {}).get("terminated") or {}).get("finishedAt")) for one in statuses]
-    until = max((end for end in ends if end is not None), default=since) if status.get("phase") in _ENDED else None
-    return _GpuSpan(_gpus((pod.get("spec") or {}).get("containers") or ()), since, until)
-
-
-def _gpus(containers: Iterable[Mapping[str, Any]]) -> float:
-    """GPUs of any vendor: extended resources whose name ends in ``gpu``. Such resources are requested as limited."""
-    total = 0.0
-    for container in containers:
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        for name, quantity in asked.items():
-            if name.partition("/")[2].endswith("gpu"):
-                total += float(parse_quantity(quantity))
-    return total
-
 
 _NAME_LIMIT: Final = 100
 _TEXT_LIMIT: Final = 4096  # all outputs of a workflow share one object of 1 MiB

@@ -68,7 +68,9 @@ def _show_list(jobs: list[StoredJob], form: options.ListFormat, *, everywhere: b
 def _titles(*, wide: bool, everywhere: bool) -> list[str]:
     from tf_dist.client.stored_jobs import JOB_TITLES
 
-    titles = [*JOB_TITLES[:-1], "DISRUPTIONS", "FORMAT", "MESSAGE"] if wide else [*JOB_TITLES]
+    titles = (
+        [*JOB_TITLES[:-1], "DISRUPTIONS", "WAITED", "GPU-HOURS", "LOST", "FORMAT", "MESSAGE"] if wide else [*JOB_TITLES]
+    )
     return ["NAMESPACE", *titles] if everywhere else titles
 
 
@@ -182,7 +184,8 @@ def _spec(job: StoredJob) -> None:
 
 
 def _status(job: StoredJob, leader: str, progress: Progress | None) -> None:
-    from tf_dist.core.diagnostics.display_text import format_duration, format_number
+    from tf_dist.client.stored_jobs import now
+    from tf_dist.core.diagnostics.display_text import format_duration, format_number, usage_text
     from tf_dist.core.model.pods import disruption_counts
     from tf_dist.core.model.status import display_phase
     from tf_dist.core.model.timestamps import format_time
@@ -192,6 +195,7 @@ def _status(job: StoredJob, leader: str, progress: Progress | None) -> None:
     ended = status.completion_time
     started = status.start_time
     took = format_duration(ended - started) if ended is not None and started is not None else ""
+    usage = status.usage.until(now())
     spent = ", ".join(f"{count} × {cause}" for cause, count in status.restarts.items())
     _facts(
         [
@@ -204,6 +208,9 @@ def _status(job: StoredJob, leader: str, progress: Progress | None) -> None:
             ("Duration", took),
             ("Restarted", spent),
             ("Disrupted", disruption_counts(status.disruptions)),
+            ("Waited", format_duration(usage.waited) if usage.waited >= 1 else ""),
+            ("Usage", usage_text(usage)),
+            ("Goodput", f"{usage.goodput:.0%}" if status.finished and usage.goodput is not None else ""),
             ("Controller", leader),
             *((name, format_number(value)) for name, value in sorted(progress.metrics.items() if progress else ())),
             ("checkpoint", progress.checkpoint if progress else ""),

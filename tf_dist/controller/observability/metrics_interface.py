@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 
 from tf_dist.cluster.api import Resource
 from tf_dist.core.model.gang_queue import DEFAULT_QUEUE
+from tf_dist.core.model.usage import Usage
 
 # Queues that have series of their own; users may name any, so all that do not exist share one.
-_MAX_QUEUES: Final = 200
+MAX_QUEUES: Final = 200
 OTHER_QUEUES: Final = "other"
 
 
@@ -74,7 +75,7 @@ def jobs_by_phase(jobs: Mapping[JobMetricsKey, int]) -> dict[str, int]:
 
 def gangs_by_queue(jobs: Mapping[JobMetricsKey, int], queues: Iterable[str]) -> dict[str, QueueStats]:
     """The gangs of each queue that there is ("": jobs without one, where there is no default queue)."""
-    there = sorted(set(queues))[:_MAX_QUEUES]
+    there = sorted(set(queues))[:MAX_QUEUES]
     found = {name: QueueStats() for name in there}
     for one, number in jobs.items():
         if one.queue is None:
@@ -127,6 +128,16 @@ class MetricsRecorder:
     def disrupted(self, reason: str) -> None:
         """A pod was taken away, for a ``reason`` (``EvictionByEvictionAPI``, …)."""
         self.record("disruptions", 1, reason)
+
+    def used(self, queue: str, before: Usage, after: Usage) -> None:
+        """The usage of a job of a queue ("": of none) grew."""
+        for metric, was, now in (
+            ("gpu_seconds", before.gpus, after.gpus),
+            ("replica_seconds", before.replicas, after.replicas),
+        ):
+            for use in ("held", "trained", "lost"):
+                if (seconds := getattr(now, use) - getattr(was, use)) > 0:
+                    self.record(metric, seconds, queue, use)
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """The API server was asked: Kubernetes' verb, the plural, the HTTP status (0: no answer), and how long."""

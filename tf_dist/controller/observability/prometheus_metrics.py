@@ -16,11 +16,14 @@ from prometheus_client.registry import Collector
 
 from tf_dist import __version__
 from tf_dist.controller.observability.metrics_interface import (
+    MAX_QUEUES,
+    OTHER_QUEUES,
     ControllerStats,
     InformerStats,
     MetricsRecorder,
     WorkQueueStats,
 )
+from tf_dist.core.model.usage import Usage
 
 
 class StatsCollector(Collector):
@@ -121,6 +124,13 @@ METRICS: Final = {
     "undecidable_gangs": Instrument("Gangs that admission left out because they could not be evaluated."),
     "restarts": Instrument("Restarts of replicas, tasks and jobs, by cause.", ("cause",)),
     "disruptions": Instrument("Pods that were disrupted, by reason.", ("reason",)),
+    "gpu_seconds": Instrument(
+        "Seconds of GPUs: held by admitted gangs, trained in runs that are over, and lost of these.", ("queue", "use")
+    ),
+    "replica_seconds": Instrument(
+        "Seconds of replicas: held by admitted gangs, trained in runs that are over, and lost of these.",
+        ("queue", "use"),
+    ),
     "api_calls": Instrument(
         "Requests to the API server, by verb, resource and HTTP status (0: no answer).", ("verb", "resource", "code")
     ),
@@ -142,6 +152,7 @@ class PrometheusRecorder(MetricsRecorder):
         self._sampled = StatsCollector()
         own.register(self._sampled)
         self._held: set[str] = set()
+        self._queues: set[str] = set()
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for key, (text, labels, buckets) in METRICS.items():
@@ -165,6 +176,13 @@ class PrometheusRecorder(MetricsRecorder):
     def attach(self, source: Callable[[], ControllerStats]) -> None:
         """Ask a controller how it stands whenever this is read."""
         self._sampled.sources.append(source)
+
+    def used(self, queue: str, before: Usage, after: Usage) -> None:
+        """Count what a job used; users may name any queue, so not every name has a series."""
+        if queue not in self._queues:
+            queue = queue if len(self._queues) < MAX_QUEUES else OTHER_QUEUES
+            self._queues.add(queue)
+        super().used(queue, before, after)
 
     def record(self, metric: str, value: float, *labels: str) -> None:
         """Count into the registry."""

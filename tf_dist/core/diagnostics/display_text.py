@@ -6,7 +6,10 @@ import html
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tf_dist.core.model.usage import Usage
 
 _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
@@ -45,6 +48,21 @@ def format_number(value: float | None) -> str:
     if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+
+
+def format_hours(seconds: float) -> str:
+    """``0.25``, ``12.5``, ``1250``: seconds as hours, with as many digits as say something."""
+    hours = seconds / 3600
+    return f"{hours:.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 10 else f"{hours:.3g}"
+
+
+def usage_text(usage: Usage) -> str:
+    """``12.5 GPU hours, 2.1 lost``, or replica hours of a job without GPUs; "" for a job that has held nothing."""
+    of_gpus = usage.gpus.held > 0
+    spent = usage.gpus if of_gpus else usage.replicas
+    if spent.held <= 0:
+        return ""
+    return f"{format_hours(spent.held)} {'GPU' if of_gpus else 'replica'} hours, {format_hours(spent.lost)} lost"
 
 
 def table_html(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -43,6 +43,11 @@ _FINAL_LOSS: Final = re.compile(rf"Loss for final step: ({_NUMBER})\.?\s*$")
 _STEP_RATE: Final = re.compile(rf"(global_step/sec): ({_NUMBER})\s*$")
 _FLOAT_CALL: Final = re.compile(rf"\b(?:np\.|numpy\.)?float\d*\(({_NUMBER})\)")
 _CHECKPOINT: Final = re.compile(r"(?<![\w|.-])checkpoint[ \t]*=[ \t]*(?:\"([^\"]+)\"|'([^']+)'|([^\s,;'\"]+))")
+# Keras' ModelCheckpoint(verbose=1), estimators, and what TensorFlow's tutorials print.
+_SAVED: Final = re.compile(
+    r"(?:\b[Ss]aving model to|\bSav(?:ing|ed) checkpoints? (?:for|at) (?:step |epoch )?\d+(?: (?:into|to|at)|:))"
+    r"[ \t]+([^\s,;'\"]+?)\.?[ \t]*$"
+)
 # A number that is not part of a word, and that nothing tells by its size: one of ten digits may be a time.
 _ANY_NUMBER: Final = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,12})?(?:[eE][+-]\d\d)?(?![\w.])")
 _MANY: Final = 50
@@ -118,6 +123,8 @@ class Progress:
     """The latest value of each metric, ``MOST_NAMES`` at most, in the order in which they came."""
     checkpoint: str = ""
     """The last checkpoint it named."""
+    saves: int = field(default=0, compare=False)
+    """How many lines have named a checkpoint; of lines that are alike and were read at once, two count."""
     result: str = ""
     """The value of a ``@task.tfjob`` function, as JSON."""
     keras: KerasProgress | None = None
@@ -152,24 +159,28 @@ class Progress:
         return (replace(self, quoting="") if self.quoting else self)._read(line)
 
     def _read(self, line: str) -> Self:
-        if "=" not in line and ": " not in line:
+        saves = "aving " in line or "aved " in line
+        if "=" not in line and ": " not in line and not saves:
             return self._after_epoch(line) if "Epoch " in line else self
         plain = _last_drawing(line)
-        found = (
+        named = (
             [next(filter(None, groups)) for groups in _CHECKPOINT.findall(plain[:_LONGEST])]
             if "checkpoint" in plain
             else []
         )
-        checkpoint = next((path for path in reversed(found) if path != "None"), self.checkpoint)
+        if saves and (saved := _SAVED.search(plain[:_LONGEST])):
+            named.append(saved[1])
+        checkpoint = next((path for path in reversed(named) if path != "None"), "")
         read = dict(_metrics(plain))
         keras = self.keras
         if keras is not None and read and (batch := _KERAS_BATCH.match(plain)):
             keras = keras.at_batch(int(batch[1]), int(batch[2]))
             read |= self._position(keras)
         metrics = bounded({**self.metrics, **read}) if read else self.metrics
-        if not read and checkpoint == self.checkpoint:
+        if not read and not checkpoint:
             return self
-        return replace(self, metrics=metrics, checkpoint=checkpoint, keras=keras)
+        saves_so_far = self.saves + bool(checkpoint)
+        return replace(self, metrics=metrics, checkpoint=checkpoint or self.checkpoint, saves=saves_so_far, keras=keras)
 
     def _after_epoch(self, line: str) -> Self:
         found = _KERAS_EPOCH.match(_last_drawing(line))
@@ -193,7 +204,7 @@ def _distinct(lines: Sequence[str]) -> Sequence[str]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, line in enumerate(lines):
-        if "=" in line or ": " in line or "Epoch " in line:
+        if "=" in line or ": " in line or "Epoch " in line or "aving " in line or "aved " in line:
             if "most recent call" in line or 'File "' in line or "Warning: " in line:
                 return lines
             shape = _ANY_NUMBER.sub("0", line) if len(line) <= _LONGEST else line
@@ -217,7 +228,7 @@ def combine_progress(parts: Iterable[Progress]) -> Progress:
     for part in parts:
         metrics = {**metrics, **part.metrics, **metrics}
         checkpoint, result, keras = checkpoint or part.checkpoint, result or part.result, keras or part.keras
-    return Progress(bounded(metrics), checkpoint, result, keras)
+    return Progress(bounded(metrics), checkpoint, result=result, keras=keras)
 
 
 def _last_drawing(line: str) -> str:

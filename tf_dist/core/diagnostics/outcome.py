@@ -24,6 +24,7 @@ from tf_dist.core.model.status import (
     outcome_kind,
     preemptions,
 )
+from tf_dist.core.model.usage import NO_USAGE
 from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobOutcomeError, JobTimeout
 
 _LOG_LIMIT: Final = 4096  # characters: it goes into databases and into objects of a workflow
@@ -35,7 +36,11 @@ class Outcome:
 
     ``reason``: in one word, as the job's status has it; ``replica``, ``exit_code``: of the failure that ended it;
     ``disruptions``: pods that were disrupted; ``preemptions``: how often it, or a pod of it, was preempted by a job of
-    a higher priority; ``waited_seconds``: from its creation to its last admission; ``ran_seconds``: until its end.
+    a higher priority; ``waited_seconds``: all time in which it waited for admission; ``ran_seconds``: from its last
+    admission to the end. ``gpu_seconds``, ``replica_seconds``: the time for which it held GPUs and replicas, added up
+    over these. ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last checkpoint that was seen, or
+    since the start, that restarts, evictions, preemptions or its end lost. ``goodput``: the share of the time held in
+    which it trained and kept the result, from 0 to 1, of its GPUs if it has any; None: it held nothing.
     ``fallback``: which of its fallbacks it ran as (1, 2, …; 0: as its document says, or it never ran). ``log``: the
     end of the log of ``replica``.
     """
@@ -51,6 +56,11 @@ class Outcome:
     fallback: int = 0
     waited_seconds: float | None = None
     ran_seconds: float | None = None
+    gpu_seconds: float = 0.0
+    lost_gpu_seconds: float = 0.0
+    replica_seconds: float = 0.0
+    lost_replica_seconds: float = 0.0
+    goodput: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     checkpoint: str = ""
     log: str = ""
@@ -75,6 +85,8 @@ class Outcome:
         """An outcome with what a status knows. ``now``: the end, where the job itself has none."""
         failure = ending_failure(status) if outcome_kind(status) is kind else None
         begun, ended = status.start_time, now if status.completion_time is None else status.completion_time
+        waited = _between(status.created, ended if begun is None else begun)
+        usage = status.usage if ended is None else status.usage.until(ended)
         return cls(
             kind=kind,
             reason=str(reason) or status.display_reason,
@@ -85,8 +97,14 @@ class Outcome:
             disruptions=disruptions(status),
             preemptions=preemptions(status),
             fallback=status.fallback,
-            waited_seconds=_between(status.created, ended if begun is None else begun),
+            # Another controller's job has no usage.
+            waited_seconds=waited if usage == NO_USAGE else usage.waited,
             ran_seconds=_between(begun, ended),
+            gpu_seconds=usage.gpus.held,
+            lost_gpu_seconds=usage.gpus.lost,
+            replica_seconds=usage.replicas.held,
+            lost_replica_seconds=usage.replicas.lost,
+            goodput=usage.goodput,
             log=_end_of(failure),
         )
 

@@ -161,6 +161,9 @@ STARTUP_TIMEOUT: Final = "tf-dist.dev/startup-timeout"
 """Annotation you may set on a job: the time from admission until it must run (seconds, or ``10m``); then it fails."""
 MAX_DISRUPTIONS: Final = "tf-dist.dev/max-disruptions"
 """Annotation you may set on a job: the number of disruptions after which it fails."""
+CHECKPOINT_AT: Final = "tf-dist.dev/checkpoint-at"
+"""Annotation that tf-dist writes: on a job, when a checkpoint was last seen in its logs (RFC 3339). A training that you
+write may set it, too: work since then counts as lost when the job restarts."""
 EVALUATOR_IN_CLUSTER: Final = "tf-dist.dev/evaluator-in-cluster"
 """Annotation you may set on a job: ``"true"`` names evaluators in the TF_CONFIG of every replica, as the original
 operators do."""

@@ -135,6 +135,7 @@ class Exit:
     reason: str = ""
     message: str = ""
     finished_at: float | None = None
+    started_at: float | None = None
     beside: tuple[str, Exit] | None = None
     container: str = ""
 
@@ -176,6 +177,7 @@ class PodView:
     over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
     ``pinned``: the node that one without a node requires by its name ("": none). ``kept_by``: the finalizers that keep
     a deleted pod which runs no more ("": none does). ``sidecar_runs``: its container has ended, and another one runs.
+    ``running_since``: when its container started that runs now; None: it does not run.
     ``container``: as it was asked for.
     """
 
@@ -196,6 +198,7 @@ class PodView:
     restarts: int = 0
     created_at: float | None = None
     started_at: float | None = None
+    running_since: float | None = None
     node: str = ""
     pinned: str = ""
     unschedulable: str = ""
@@ -313,6 +316,7 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         restarts=_restarts(status),
         created_at=parse_time(metadata.get("creationTimestamp")),
         started_at=parse_time(status.get("startTime")),
+        running_since=_running_since(state, status),
         node=node,
         pinned="" if node else required_node(mapping(pod.get("spec"))),
         unschedulable=_unschedulable(conditions),
@@ -410,6 +414,13 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleti
     return exit_.finished_at < disrupted - _SKEW
 
 
+def _running_since(state: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
+    """When the container started that runs now. A runtime that does not say so has started it with the pod."""
+    if "running" not in state:
+        return None
+    return parse_time(mapping(state["running"]).get("startedAt")) or parse_time(status.get("startTime"))
+
+
 def _phase(written: str | None) -> PodPhase:
     return _PHASES.get(written or "", PodPhase.PENDING)
 
@@ -429,6 +440,7 @@ def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
         reason=terminated.get("reason") or "",
         message=terminated.get("message") or "",
         finished_at=parse_time(terminated.get("finishedAt")),
+        started_at=parse_time(terminated.get("startedAt")),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from tf_dist.core.model.fieldpath import PackedJson
 from tf_dist.core.model.job import Document, ReplicaId
 from tf_dist.core.model.reasons import DISRUPTED, Category, OutcomeKind, Reason, reason_row, stable_reason
+from tf_dist.core.model.usage import NO_USAGE, Usage
 
 
 class Phase(StrEnum):
@@ -274,6 +275,8 @@ class Status:
     """Replicas that have succeeded for good, even when their pods are gone."""
     container_restarts: int = 0
     """Restarts by the kubelet in pods that are gone."""
+    usage: Usage = NO_USAGE
+    """What the job used, and what of that was lost; accounted once a pass (``core.reconciler.usage_accounting``)."""
 
     def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""

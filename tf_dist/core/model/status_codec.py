@@ -45,6 +45,7 @@ from tf_dist.core.model.status import (
     StoredDocument,
 )
 from tf_dist.core.model.timestamps import format_micro_time, parse_time
+from tf_dist.core.model.usage import Spent, Usage
 from tf_dist.errors import TFDistError
 
 FIELD: Final = "tfDist"
@@ -52,6 +53,7 @@ VERSION: Final = 1
 """The version of the format that is written. A status without a version has this one."""
 
 _MAX_NUMBER: Final = 2**31 - 1
+_MAX_AMOUNT: Final = 1e15
 _MAX_GENERATION: Final = 2**63 - 1
 _MAX_SHOWN: Final = 120  # characters of a path or a value in a message
 _MAX_SHARED: Final = 1_000  # values that many jobs have in common, each in memory once
@@ -102,6 +104,12 @@ def _number(most: int = _MAX_NUMBER) -> Codec:
     return Codec(load, int, absent=0)
 
 
+def _load_amount(raw: Any, path: str) -> float:
+    if type(raw) not in (int, float) or not 0 <= raw <= _MAX_AMOUNT:
+        raise InvalidStatus(path, f"a number from 0 to {_MAX_AMOUNT:g}")
+    return float(raw)
+
+
 def _load_phase(raw: Any, path: str) -> Phase:
     try:
         return Phase(_load_text(raw, path))
@@ -114,6 +122,7 @@ _TEXT: Final = Codec(_load_text, str, absent="")
 _WORDS: Final = Codec(lambda raw, path: tuple(_load_text(raw, path).split()), " ".join, absent="")
 _NUMBER: Final = _number()
 _GENERATION: Final = _number(_MAX_GENERATION)
+_AMOUNT: Final = Codec(_load_amount, float, absent=0.0)
 _EXIT_CODE: Final = Codec(lambda raw, _: raw if type(raw) is int else None, int)
 _TIME: Final = Codec(lambda raw, _: parse_time(raw), format_micro_time)
 # The time of a field that is never None: 0.0 stands for no time.
@@ -223,6 +232,17 @@ _ADMISSION: Final = _record(
 _FAILURE: Final = _record(
     Failure, event=_TEXT, replica=_TEXT, code=_EXIT_CODE, reason=_TEXT, message=_TEXT, at=_TIME, node=_TEXT
 )
+_SPENT: Final = replace(_record(Spent, held=_AMOUNT, trained=_AMOUNT, lost=_AMOUNT), absent={})
+_USAGE: Final = _record(
+    Usage,
+    since=_TIME,
+    replicas_held=_NUMBER,
+    gpus_held=_AMOUNT,
+    waited=_AMOUNT,
+    replicas=_SPENT,
+    gpus=_SPENT,
+    runs=_TIMES,
+)
 _ACCEPTED_SPEC: Final = _record(
     AcceptedSpec, generation=_GENERATION, digest=_TEXT, runtime_id=_TEXT, document=_MAPPING, unknown=_TEXT
 )
@@ -302,6 +322,7 @@ FIELDS: Final = (
     # Written at once, they would cost a gang of 8 that ends together 11 writes of its status instead of 5.
     Field("succeeded", _REPLICAS, _nothing),
     Field("container_restarts", _NUMBER, _nothing),
+    Field("usage", replace(_USAGE, absent={}), _nothing),
 )
 _STATUS: Final = _record(Status, **{one.name: one.codec for one in FIELDS})
 

@@ -163,6 +163,7 @@ def without_clock_skew(job: Job, status: Status, now: float) -> Status:
         backoffs={key: _backoff(job, pause, now) for key, pause in status.backoffs.items()},
         policy_timeouts={key: _past(since, now) for key, since in status.policy_timeouts.items()},
         not_before=_within(status.not_before, pause, now),
+        usage=updated(status.usage, since=_past(status.usage.since, now)),
         refused_nodes={node: _within(at, pause + NODE_EXCLUDED_FOR, now) for node, at in status.refused_nodes.items()},
     )
     return status if bounded == status else bounded
@@ -176,6 +177,7 @@ def _moments(status: Status) -> Iterator[float | None]:
     yield from status.refused_nodes.values()
     if (admission := status.admission) is not None:
         yield from (admission.at, admission.resized, admission.complete, admission.incomplete)
+    yield status.usage.since
     if status.failure is not None:
         yield status.failure.at
 

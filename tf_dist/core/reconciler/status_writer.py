@@ -182,6 +182,11 @@ def _outcome(status: Status) -> RawStatus:
         "disruptions": disruptions(status),
         "preemptions": preemptions(status),
         "fallback": status.fallback,
+        "gpuSeconds": status.usage.gpus.held,
+        "lostGpuSeconds": status.usage.gpus.lost,
+        "replicaSeconds": status.usage.replicas.held,
+        "lostReplicaSeconds": status.usage.replicas.lost,
+        "goodput": status.usage.goodput or 0.0,
     }
     failure = ending_failure(status)
     culprit = {} if failure is None else _without_none({"replica": failure.replica or None, "exitCode": failure.code})

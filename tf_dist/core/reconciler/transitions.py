@@ -61,6 +61,7 @@ from tf_dist.core.reconciler.running_rules import (
     start_policy_timeouts,
 )
 from tf_dist.core.reconciler.status_messages import admitted_text, describe_event, describe_events, fallback_text
+from tf_dist.core.reconciler.usage_accounting import account_usage
 from tf_dist.errors import TFDistError
 
 
@@ -372,7 +373,7 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
 
     TransitionCycle if there is no such status, because the rules undo each other.
     """
-    before = s.status
+    first, before = s, s.status
     if before.created is None and before.phase is Phase.PENDING:
         new = replace(
             before, created=s.now, since=s.now, reason=Reason.JOB_CREATED, message="the job has been accepted"
@@ -389,7 +390,8 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
             # Its pods may go from now on, and their restart counters with them: they are in the final count, too.
             following = restarts.keep_container_restarts(s, following, s.facts.current)
         s = with_status(s, following)
-    after = _record(s)
+    recorded = _record(s)
+    after = updated(recorded, usage=account_usage(first, replace(s, status=recorded)))
     return updated(s, status=before if after == before else after)
 
 

@@ -1,0 +1,125 @@
+"""Accounting of what a job uses: once a pass, by comparing what the transitions of the pass found and left.
+
+A span ends when the job holds something else: it is admitted, resized, requeued or ends, or a replica has succeeded.
+A run is the time in which a container trained. It counts when its pod is not the present one any more, when the job
+ends, or when the kubelet restarts the container in its pod.
+
+What a run did is lost if it failed or was stopped, except what came before the last checkpoint. Clients that follow
+logs report checkpoints in an annotation (``names.CHECKPOINT_AT``). Workers whose parameter servers go on lose nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tf_dist.core.gang.resources.pod_requests import pod_requests
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import replica_counts
+from tf_dist.core.model.context import ReconcileContext
+from tf_dist.core.model.fieldpath import updated
+from tf_dist.core.model.job import ReplicaId, ReplicaSpec, Role
+from tf_dist.core.model.pods import PodView
+from tf_dist.core.model.status import LIVE, SUCCESSFUL
+from tf_dist.core.model.timestamps import parse_time
+from tf_dist.core.model.usage import Usage
+
+
+class _Run(NamedTuple):
+    """A run of a container that is over."""
+
+    begun: float
+    ended: float
+    succeeded: bool
+
+
+def account_usage(first: ReconcileContext, last: ReconcileContext) -> Usage:
+    """The usage of a job after a pass: ``first`` is what the pass found, ``last`` is what it left."""
+    usage = _spans(last)
+    if first.status.phase not in LIVE or not (first.facts.current or first.facts.departed):
+        return usage
+    return _runs(first, last, usage)
+
+
+def _spans(s: ReconcileContext) -> Usage:
+    status, usage = s.status, s.status.usage
+    admission = status.admission
+    live = status.phase in LIVE
+    sizes = {**replica_counts(s.job), **admission.admitted_sizes} if live and admission is not None else {}
+    done = s.facts.succeeded
+    held = {
+        spec.type: max(0, min(spec.replicas, sizes[spec.type]) - sum(one.type == spec.type for one in done))
+        for spec in s.job.replica_specs
+        if spec.type in sizes
+    }
+    replicas = sum(held.values())
+    waits_or_holds = replicas > 0 or (live and admission is None)
+    if (usage.since is not None) == waits_or_holds and usage.replicas_held == replicas:
+        return usage
+    gpus = sum(held[spec.type] * gpus_of(spec) for spec in s.job.replica_specs if held.get(spec.type))
+    since = s.now if waits_or_holds else None
+    return replace(usage.until(s.now), since=since, replicas_held=replicas, gpus_held=gpus)
+
+
+def _runs(first: ReconcileContext, last: ReconcileContext, usage: Usage) -> Usage:
+    live = last.status.phase in LIVE
+    counted = dict(usage.runs)
+    checkpoint = parse_time(first.requested_job.annotations.get(names.CHECKPOINT_AT)) or 0.0
+    servers = [replica for spec in first.job.replica_specs if spec.role is Role.PS for replica in spec.ids]
+    # Their workers take up again what the parameter servers have.
+    stateful = not (live and servers and all(_stays(first, last, one) for one in servers))
+    replicas, gpus, sizes = usage.replicas, usage.gpus, replica_counts(last.job)
+    for replica, pod in (*first.facts.departed.items(), *first.facts.current.items()):
+        spec = first.job.spec(replica.type)
+        over = not _stays(first, last, replica)
+        if spec is None or not (over or pod.last_exit):
+            continue
+        key, gpus_each = str(replica), gpus_of(spec)
+        restarted = last.status.attempts.label(replica) != first.status.attempts.label(replica)
+        # A replica that is scaled away while the others go on has done its part.
+        left_out = live and not restarted and replica.index >= sizes.get(replica.type, 0)
+        kept = last.status.phase in SUCCESSFUL or left_out or (not stateful and spec.role in _STATELESS)
+        for run in _ended_runs(pod, first.now if over else None):
+            begun = max(run.begun, counted.get(key, 0.0))
+            if run.ended <= begun:
+                continue
+            counted[key] = run.ended
+            trained, lost = run.ended - begun, run.ended - max(begun, checkpoint)
+            lost = 0.0 if kept or run.succeeded else max(0.0, lost)
+            replicas = replicas.plus(1, trained=trained, lost=lost)
+            gpus = gpus.plus(gpus_each, trained=trained, lost=lost)
+        if restarted or not live:
+            counted.pop(key, None)
+    return updated(usage, replicas=replicas, gpus=gpus, runs=counted)
+
+
+_STATELESS: Final = frozenset({Role.WORKER, Role.EVALUATOR})
+
+
+def _stays(first: ReconcileContext, last: ReconcileContext, replica: ReplicaId) -> bool:
+    """Whether the replica's pod is still its present one after the pass."""
+    before, after = first.facts.current.get(replica), last.facts.current.get(replica)
+    return before is not None and after is not None and before.uid == after.uid and last.status.phase in LIVE
+
+
+def _ended_runs(pod: PodView, now: float | None) -> Iterator[_Run]:
+    """The runs of the pod's container that are over; ``now``: also the present run, which ends now."""
+    for end, otherwise in ((pod.last_exit, None), (pod.exit if now is not None else None, now)):
+        if end is None or end.container:
+            continue
+        # A kubelet that evicts a pod may not say when its container ended.
+        begun, ended = end.started_at or pod.started_at, end.finished_at or otherwise
+        if begun is not None and ended is not None:
+            yield _Run(begun, ended, succeeded=end.code == 0)
+    if now is not None and pod.running_since is not None:
+        yield _Run(pod.running_since, now, succeeded=False)
+
+
+def gpus_of(spec: ReplicaSpec) -> float:
+    """GPUs of one replica, of any vendor: extended resources whose names end in ``gpu``."""
+    try:
+        requests = pod_requests(spec.pod_spec)
+    except ValueError:  # quantities that are not; the API server refuses such pods
+        return 0.0
+    return float(sum(amount for name, amount in requests.items() if name.partition("/")[2].endswith("gpu")))
