@@ -50,6 +50,6 @@ def test_a_time_that_is_none_is_refused(text: str) -> None:
         parse_seconds(text)
 
 
-def test_what_a_policy_lacks_is_called_as_the_option() -> None:
+def test_errors_of_policies_name_the_option() -> None:
     with pytest.raises(InvalidJob, match=r"^--on-eviction: there is no fallback \(add --fallback, "):
         policy_changes((), "fallback", None, "")

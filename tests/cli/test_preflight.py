@@ -49,7 +49,7 @@ LOOSE = {"seccompProfile": {"type": "RuntimeDefault"}}
 PROMISE = {"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}}
 
 
-def test_what_is_left_out_is_said_once_however_many_replicas_have_it(tf_dist: Program) -> None:
+def test_warns_of_an_ignored_field_once_for_all_replicas(tf_dist: Program) -> None:
     file = tf_dist.write("job.yaml", tf_dist.job(workers=3, securityContext=LOOSE))
     planned = tf_dist("plan", file)
     assert planned.returncode == 0

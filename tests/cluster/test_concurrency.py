@@ -32,7 +32,7 @@ def test_nothing_is_no_work(slow_start: SlowStart) -> None:
     slow_start.run([])
 
 
-def test_what_was_begun_ends_and_nothing_more_is_begun_after_an_error(slow_start: SlowStart) -> None:
+def test_starts_no_task_after_an_error_and_finishes_those_under_way(slow_start: SlowStart) -> None:
     done: list[int] = []
 
     def work(number: int) -> None:

@@ -110,7 +110,7 @@ def test_pods_get_defaults_and_a_status(cluster: Cluster, namespace: str) -> Non
 # Reading
 
 
-def test_what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
+def test_missing_objects_and_kinds_are_not_found(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(NotFound, match='"none" not found'):
         cluster.get(CONFIG_MAPS, namespace, "none")
     with pytest.raises(NotFound):
@@ -389,7 +389,7 @@ def test_an_ended_or_unbound_pod_goes_at_once(cluster: Cluster, namespace: str) 
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-def test_what_is_owned_goes_with_its_owner(cluster: Cluster, namespace: str, propagation: str) -> None:
+def test_deletes_dependents_with_their_owner(cluster: Cluster, namespace: str, propagation: str) -> None:
     owner = cluster.create(TFJOBS, namespace, job("a"))
     cluster.create(CONFIG_MAPS, namespace, owned_by(owner, config_map("mine"), block=True))
     cluster.create(CONFIG_MAPS, namespace, config_map("other"))
@@ -407,7 +407,7 @@ def test_orphans_stay(cluster: Cluster, namespace: str) -> None:
     assert "ownerReferences" not in cluster.get(CONFIG_MAPS, namespace, "mine")["metadata"]
 
 
-def test_what_names_a_dead_owner_goes(cluster: Cluster, namespace: str) -> None:
+def test_deletes_an_object_whose_owner_is_already_gone(cluster: Cluster, namespace: str) -> None:
     owner = cluster.create(TFJOBS, namespace, job("a"))
     cluster.delete(TFJOBS, namespace, "a")
     wait_gone(cluster, TFJOBS, namespace, "a")
@@ -523,6 +523,6 @@ def test_odd_names_reach_nothing_else(cluster: Cluster, namespace: str, name: st
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), b"bytes"])
-def test_what_is_no_json_is_rejected(cluster: Cluster, namespace: str, value: object) -> None:
+def test_rejects_values_that_json_does_not_have(cluster: Cluster, namespace: str, value: object) -> None:
     with pytest.raises(Rejected, match="not"):
         cluster.create(TFJOBS, namespace, job("a", x=value))

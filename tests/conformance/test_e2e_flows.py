@@ -214,7 +214,7 @@ RESTARTS = [
 
 
 @pytest.mark.parametrize(("policy", "code", "follows"), RESTARTS, ids=[f"{row[0]}-{row[1]}" for row in RESTARTS])
-def test_what_a_restart_policy_makes_of_an_exit_code(cluster: Cluster, policy: str, code: int, follows: str) -> None:
+def test_restart_policy_answers_exit_codes(cluster: Cluster, policy: str, code: int, follows: str) -> None:
     """replica_restart_policy_tests: a parameter server is terminated."""
     flow = tfjob(cluster, policy, ps=1, worker=1)
     flow.await_condition("Running")

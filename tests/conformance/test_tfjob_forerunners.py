@@ -78,14 +78,14 @@ def test_a_port_of_the_user_s_own() -> None:
         ({"Chief": replicas(), "Master": replicas()}, "tfReplicaSpecs"),
     ],
 )
-def test_what_its_validation_refused(version: str, groups: Doc, place: str) -> None:
+def test_refuses_jobs_that_its_validation_refused(version: str, groups: Doc, place: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse(tfjob(version, groups))
     assert any(place in problem.path for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_it_is_run_and_converted_as_v1(version: str) -> None:
+def test_runs_and_converts_it_as_v1(version: str) -> None:
     document = tfjob(version, {"Worker": replicas(2, "ExitCode")}, ttlSecondsAfterFinished=60)
     found = parse(document)
     assert dialect_of(document) is found.job.dialect is Dialect.TFJOB_V1

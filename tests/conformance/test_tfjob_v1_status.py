@@ -57,7 +57,7 @@ ALL_DONE = {f"worker_{index}": 0 for index in range(4)}
         ({"worker": 2, "evaluator": 1}, "", {"worker_1": 0, "evaluator_0": 0}, "Running"),
     ],
 )
-def test_what_becomes_of_a_job(counts: Any, policy: str, codes: Any, expected: str) -> None:
+def test_conditions_follow_the_exit_codes_of_replicas(counts: Any, policy: str, codes: Any, expected: str) -> None:
     content = document(**counts)
     content["spec"]["successPolicy"] = policy
     made = world(content)

@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[Doc, set[str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_webhook_refuses(name: str) -> None:
+def test_refuses_jobs_that_the_webhook_refuses(name: str) -> None:
     content, paths = REFUSED[name]
     with pytest.raises(InvalidJob) as caught:
         parse(content)
@@ -71,7 +71,7 @@ def test_what_the_webhook_refuses(name: str) -> None:
 
 
 @pytest.mark.parametrize("manager", [None, TRAINING_OPERATOR, "kueue.x-k8s.io/multikueue"])
-def test_what_the_webhook_lets_in(manager: str | None) -> None:
+def test_accepts_jobs_that_the_webhook_accepts(manager: str | None) -> None:
     assert parse(job(managed_by=manager)).warnings == ()
 
 

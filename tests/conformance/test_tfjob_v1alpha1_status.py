@@ -118,7 +118,7 @@ def test_setup(document: Doc) -> None:
         (tfjob("job", entry("WORKER", 2)), "spec.terminationPolicy.chief.replicaName"),
     ],
 )
-def test_what_setup_refuses_is_refused_before_a_job_is_there(document: Doc, path: str) -> None:
+def test_refuses_jobs_that_setup_refuses(document: Doc, path: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse(document)
     assert path in [problem.path for problem in caught.value.problems]

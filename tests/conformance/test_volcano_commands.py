@@ -74,7 +74,7 @@ FOUND = ("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing"
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("found", FOUND)
-def test_what_an_action_does_in_a_phase(found: str, action: str) -> None:
+def test_action_of_a_command_in_each_phase(found: str, action: str) -> None:
     world = in_phase(found)
     before = world.memory
     command(world, action)
@@ -146,7 +146,7 @@ def test_aborted_and_resumed_it_runs_again_and_those_that_succeeded_stay_so() ->
 
 
 @pytest.mark.parametrize("most", range(6))
-def test_it_acts_exactly_once_wherever_the_driver_dies(most: int) -> None:
+def test_command_acts_exactly_once_wherever_the_controller_dies(most: int) -> None:
     world = started(job(task("worker", 2), maxRetry=5))
     command(world, "RestartJob")
     world.step(most)

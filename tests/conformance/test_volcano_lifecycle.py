@@ -255,7 +255,7 @@ def test_an_eviction_that_a_policy_answers_is_counted_and_not_charged() -> None:
         assert (phase(world), world.status["retryCount"]) == ("Running", count)
 
 
-def test_what_comes_back_without_a_policy_is_no_retry() -> None:
+def test_pod_that_returns_without_a_policy_is_no_retry() -> None:
     world = started(job(task("a", 2)))
     lose(world, "a-0")
     run(world)

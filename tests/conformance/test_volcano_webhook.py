@@ -150,12 +150,12 @@ REFUSED: dict[str, tuple[Doc, str]] = {
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_what_the_webhook_lets_in(name: str) -> None:
+def test_accepts_jobs_that_the_webhook_accepts(name: str) -> None:
     parse(VALID[name])
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_webhook_refuses(name: str) -> None:
+def test_refuses_jobs_that_the_webhook_refuses(name: str) -> None:
     document, path = REFUSED[name]
     with pytest.raises(InvalidJob) as caught:
         parse(document)

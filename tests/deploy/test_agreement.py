@@ -337,7 +337,7 @@ EDITS: Final = [
 
 
 @pytest.mark.parametrize(("before", "after", "told"), EDITS)
-def test_what_a_driver_cannot_change_is_immutable(before: Document, after: Document, told: str) -> None:
+def test_definitions_refuse_changes_of_immutable_fields(before: Document, after: Document, told: str) -> None:
     definition, version = (tfjobs(), "v1") if after["kind"] == "TFJob" else (volcano_jobs(), "v1alpha1")
     server = server_of(definition, version)
     assert server.refusals(before) == server.refusals(after) == []

@@ -25,7 +25,7 @@ def driver(as_account: Callable[[str, str], RestCluster], drivers: str) -> RestC
 
 
 @pytest.mark.parametrize(("body", "resource"), [(config, CONFIG_MAPS), (secret, SECRETS)], ids=["ConfigMap", "Secret"])
-def test_it_is_made_changed_and_left_alone(
+def test_companion_is_created_changed_and_left_alone(
     admin: RestCluster, driver: RestCluster, namespace: str, body: Callable[..., Object], resource: Resource
 ) -> None:
     said = [put(driver, body(word), namespace=namespace) for word in ("hello", "hello", "bye")]
@@ -40,7 +40,7 @@ def test_it_is_made_changed_and_left_alone(
 
 
 @pytest.mark.parametrize(("kind", "spec"), [("PersistentVolumeClaim", CLAIM), ("Service", SERVICE)])
-def test_what_the_server_adds_is_no_difference(
+def test_defaults_of_the_server_are_no_difference(
     admin: RestCluster, driver: RestCluster, namespace: str, kind: str, spec: Object
 ) -> None:
     written = YamlDocument("f", None, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}, None)

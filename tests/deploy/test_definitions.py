@@ -77,7 +77,7 @@ def test_a_job_reads_the_same_at_both_versions(admin: RestCluster, namespace: st
 
 
 @pytest.mark.parametrize("name", ["tfjob.yaml", "tfjob-v1alpha1.yaml"])
-def test_what_a_driver_writes_at_v1_is_kept_and_shown(
+def test_status_written_at_v1_is_kept_and_shown(
     admin: RestCluster, kubectl: Kubectl, namespace: str, name: str
 ) -> None:
     """The driver lists and writes at v1, at any version that a job was written at."""

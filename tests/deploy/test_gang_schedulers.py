@@ -103,7 +103,7 @@ def life_of(admin: RestCluster, account: RestCluster, room: Kubelet, namespace: 
     return Life(admin, driver, room, TFJOBS, account.create(TFJOBS, namespace, asking(gang)))
 
 
-def test_what_the_roles_hold_more_is_what_was_asked_for(kubectl: Kubectl, home: str) -> None:
+def test_roles_grant_only_the_schedulers_that_were_asked_for(kubectl: Kubectl, home: str) -> None:
     assert granted(kubectl, "tf-dist-driver", home, home) == DRIVER | QUEUES | OBJECTS | SHARED
     assert granted(kubectl, "tf-dist-driver", home, "default") == QUEUES | SHARED
     assert granted(kubectl, "tf-dist-controller", SYSTEM, home) == CONTROLLER | OBJECTS | SHARED

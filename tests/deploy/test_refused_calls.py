@@ -324,7 +324,7 @@ def test_each_role_may_do_what_it_is_for_and_nothing_else(role: str) -> None:
     assert granted == who.expected
 
 
-def test_what_a_role_may_do_is_among_the_calls_that_all_others_try() -> None:
+def test_expected_calls_are_tried_for_every_role() -> None:
     for who in ROLES.values():
         assert who.expected <= set(calls(ELSE))
 

@@ -113,7 +113,7 @@ def test_a_controller_of_some_namespaces(kubectl: Kubectl, install: Callable[...
     assert granted(kubectl, "tf-dist-controller", namespace, "default") == set()
 
 
-def test_who_may_edit_or_view_a_namespace_may_do_so_with_its_jobs(kubectl: Kubectl, namespace: str) -> None:
+def test_edit_and_view_include_jobs(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "rolebinding", "edits", "--clusterrole=edit", "--user=ed", "-n", namespace)
     kubectl("create", "rolebinding", "views", "--clusterrole=view", "--user=vi", "-n", namespace)
 

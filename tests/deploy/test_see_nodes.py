@@ -41,7 +41,7 @@ def gang(name: str) -> Object:
     return document
 
 
-def test_of_gangs_too_large_for_cluster_no_two_ever_hold_a_part_of_it(
+def test_two_gangs_never_hold_parts_of_a_full_cluster(
     admin: RestCluster, config_of: Callable[[str, str], str], seeing: str, room: Kubelet
 ) -> None:
     """Each is submitted by a program of its own; whichever of them leads decides about all."""

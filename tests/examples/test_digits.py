@@ -51,7 +51,7 @@ class TestTraining:
 
     pytestmark = trains_long
 
-    def test_it_trains(self, file: Path) -> None:
+    def test_example_trains(self, file: Path) -> None:
         done = _run(file)
         if "isolated mode" in done.stderr:
             pytest.skip("this example needs isolated pods, which this system does not allow")
@@ -66,7 +66,7 @@ class TestShortTraining:
 
     pytestmark = trains
 
-    def test_it_trains_a_little(self, tmp_path: Path) -> None:
+    def test_example_trains_a_little(self, tmp_path: Path) -> None:
         shutil.copy(EXAMPLES / "digits" / "train.py", tmp_path)
         job = yaml.safe_load((EXAMPLES / "digits" / "tfjob.yaml").read_text())
         worker = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]

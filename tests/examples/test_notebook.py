@@ -22,7 +22,7 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "worker-0 1 no data" in printed
 
 
-def test_it_is_a_notebook_as_it_is_stored() -> None:
+def test_notebook_is_stored_without_outputs() -> None:
     """nbformat 4.5: cells with ids of their own, and neither outputs nor counts, which would change with every run."""
     notebook = json.loads(NOTEBOOK.read_text())
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)

@@ -323,7 +323,7 @@ def test_a_pod_of_a_stranger_under_the_name_of_a_jobs(world: Judged) -> None:
     assert "calls itself stalled" not in world.unrest
 
 
-def test_who_waits_for_one_of_lower_priority(world: Judged) -> None:
+def test_reports_a_gang_that_waits_for_a_lower_priority(world: Judged) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
     world.memory.create(PRIORITY_CLASSES, None, high)
     world.begun(workers=5)
@@ -339,7 +339,7 @@ def test_who_waits_for_one_of_lower_priority(world: Judged) -> None:
     assert world.unrest == ""
 
 
-def test_who_waits_beside_free_room(world: Judged) -> None:
+def test_reports_a_gang_that_waits_beside_free_capacity(world: Judged) -> None:
     world.submit(tfjob("a", workers=5))
     world.submit(tfjob("b", workers=5))
     world.settle()
@@ -358,14 +358,14 @@ def test_who_waits_beside_free_room(world: Judged) -> None:
         ({"activeDeadlineSeconds": 10}, "over its deadline"),
     ],
 )
-def test_what_a_job_has_still_to_do(world: Judged, spec: Object, told: str) -> None:
+def test_reports_a_job_that_is_not_suspended_or_ended_in_time(world: Judged, spec: Object, told: str) -> None:
     world.begun()
     world.memory.patch(TFJOBS, "default", "a", {"spec": {"runPolicy": spec}})
     world.clock.now += 60
     assert told in world.unrest
 
 
-def test_what_is_left_of_a_job_that_is_over(world: Judged) -> None:
+def test_reports_leftovers_of_a_finished_job(world: Judged) -> None:
     world.begun(ttlSecondsAfterFinished=100)
     world.end_pod("a-worker-0", 0)
     world.by(ME, lambda: world.controller.step())

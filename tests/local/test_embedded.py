@@ -27,7 +27,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_what_is_stopped_ends_its_pods_and_answers_no_more(tmp_path: Path) -> None:
+def test_stopped_cluster_ends_its_pods_and_answers_no_requests(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     with tempfile.TemporaryDirectory() as scratch:  # sockets have short names
         embedded = EmbeddedCluster(EmbeddedSettings(state_dir=Path(scratch), network=NetworkMode.SHARED)).start()

@@ -60,7 +60,7 @@ def test_queues_hold_back_and_lend_alike() -> None:
     agree(Scenario(name="queues", cluster=cluster, jobs=tuple(jobs), queues=queues, speed=RIGID))
 
 
-def test_who_grows_starts_again_where_the_room_is() -> None:
+def test_grown_gang_restarts_on_nodes_with_capacity() -> None:
     """Its pods are all new, and it pauses for them once."""
     lone = gang("lone", 0, 2, 5000, least=1, most=4)
     scenario = Scenario(name="lone", cluster=Cluster(nodes=1, gpus=4, cpu=64), jobs=(lone,), speed=Speed())

@@ -90,6 +90,6 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     assert "not UTF-8" in problems(tmp_path / "x.csv")[0]
 
 
-def test_of_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
+def test_reports_the_first_of_many_mistakes(tmp_path: Path) -> None:
     found = problems(a_file(tmp_path, "submit,duration\n" + "0,x\n" * 50))
     assert (len(found), found[-1]) == (21, "jobs.csv: has 30 more problems")

@@ -252,7 +252,7 @@ def test_ctrl_c_takes_the_job_away_unless_it_is_kept(either: Elsewhere, keep: bo
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ends", "is killed"])
-def test_of_two_runs_one_leads_and_when_it_goes_the_other_does(leaderless: Elsewhere, number: signal.Signals) -> None:
+def test_second_run_leads_when_the_first_ends(leaderless: Elsewhere, number: signal.Signals) -> None:
     flag = leaderless.program.folder / f"flag-{number.name}"
     first, second = leaderless.job(FOREVER), leaderless.job(f"echo up; until test -e {flag}; do sleep 0.05; done")
     with_config = ("--kubeconfig", leaderless.kubeconfig)

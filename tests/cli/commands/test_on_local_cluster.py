@@ -83,7 +83,7 @@ def test_wait_says_in_json_how_jobs_ended(local: Program) -> None:
     assert (gone.returncode, json.loads(gone.stdout)[0]["outcome"]["kind"]) == (0, "succeeded")
 
 
-def test_it_runs_in_the_folder_of_its_file(local: Program) -> None:
+def test_job_runs_in_the_folder_of_its_file(local: Program) -> None:
     job = submitted(local, "pwd; sleep 0.1")
     assert local("wait", job, "--timeout", "180s").returncode == 0
     assert local("logs", job).stdout == f"worker-0 | {local.folder}\n"
@@ -405,7 +405,7 @@ def test_an_elastic_job_grows_and_shrinks_as_it_is_scaled(local: Program) -> Non
         (["missing"], "--workers"),
     ],
 )
-def test_what_is_asked_wrongly(local: Program, arguments: list[str], said: str) -> None:
+def test_scale_refuses_wrong_arguments(local: Program, arguments: list[str], said: str) -> None:
     found = local("scale", *arguments)
     assert found.returncode == 2
     assert said in found.stderr

@@ -168,7 +168,7 @@ def test_a_job_and_its_queue_from_one_file(tf_dist: Program) -> None:
     assert found.returncode == 0, found.stderr
 
 
-def test_what_is_made_in_a_namespace_is_still_made_there(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
+def test_submit_creates_queue_companion_and_job(tf_dist: Program, memory: MemoryCluster, config: str) -> None:
     memory.create(NODES, None, {"metadata": {"name": "n"}})
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}}
     file = tf_dist.write("all.yaml", document("mine"), settings, tf_dist.job())

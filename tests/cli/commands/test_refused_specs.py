@@ -85,7 +85,7 @@ def test_a_description_has_every_problem(tf_dist: Program, config: str, world: W
     assert len(data["pods"]) == (3 if runs else 0)
 
 
-def test_who_waits_sees_why_and_goes_on_waiting(tf_dist: Program, config: str, world: World, runs: bool) -> None:
+def test_wait_shows_the_problem_and_goes_on_waiting(tf_dist: Program, config: str, world: World, runs: bool) -> None:
     world.settle()
     found = tf_dist("wait", "mnist", "--for", "succeeded", "--timeout", "1s", "--kubeconfig", config)
     assert PROBLEM in found.stdout

@@ -90,7 +90,7 @@ def test_restarts_are_counted(tf_dist: Program) -> None:
     assert report["exitCode"] == 0
 
 
-def test_it_runs_in_the_folder_of_its_file_or_another(tf_dist: Program) -> None:
+def test_job_runs_in_the_folder_of_its_file_or_another(tf_dist: Program) -> None:
     (tf_dist.folder / "other").mkdir()
     file = tf_dist.write("job.yaml", tf_dist.job("pwd"))
     assert f"worker-0 | {tf_dist.folder}\n" in tf_dist("run", file).stdout
@@ -98,7 +98,7 @@ def test_it_runs_in_the_folder_of_its_file_or_another(tf_dist: Program) -> None:
     assert tf_dist("run", file, "--workdir", "missing").returncode == 2
 
 
-def test_what_stands_beside_the_job_is_there(tf_dist: Program) -> None:
+def test_creates_companions_of_the_job(tf_dist: Program) -> None:
     companion = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"word": "hello"}}
     job = tf_dist.job('echo "$WORD to you"')
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]

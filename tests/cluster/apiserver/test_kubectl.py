@@ -190,7 +190,7 @@ def test_a_drained_pod_says_so_before_it_goes(kubectl: Kubectl, memory: MemoryCl
     assert reasons == [["EvictionByEvictionAPI"]] * 2
 
 
-def test_what_is_wrong_is_said(kubectl: Kubectl) -> None:
+def test_kubectl_shows_why_an_object_is_refused(kubectl: Kubectl) -> None:
     bad = manifest(pod("p", restartPolicy="Sometimes"), "Pod")
     said = kubectl("create", "-f", "-", stdin=bad, fails=True)
     assert 'The Pod "p" is invalid: spec.restartPolicy: Unsupported value' in said

@@ -124,7 +124,7 @@ def test_a_client_gets_the_same_ones_if_its_kubeconfig_says_where(memory: Memory
             assert cluster.addresses(owner, ENDPOINTS) == {}
 
 
-def test_what_is_wrong_with_the_question_is_said_over_http(memory: MemoryCluster, tmp_path: Path) -> None:
+def test_reports_errors_of_the_port_allocator_over_http(memory: MemoryCluster, tmp_path: Path) -> None:
     owner = memory.create(TFJOBS, "default", job("a"))
     memory.endpoint_resolver = PortAllocator(memory, ports=range(20_000, 20_001), free=lambda port: True).addresses
     with ApiServer(memory) as server, client(server, tmp_path) as cluster:

@@ -129,7 +129,7 @@ def test_a_gated_pod_waits_for_its_gates(memory: MemoryCluster) -> None:
     assert Scheduler(memory).step() == 1
 
 
-def test_what_cannot_be_placed_says_so_once(memory: MemoryCluster) -> None:
+def test_reports_an_unschedulable_pod_once(memory: MemoryCluster) -> None:
     memory.create(PODS, "default", asking("a"))
     scheduler = Scheduler(memory)
     scheduler.step()

@@ -111,7 +111,7 @@ def test_a_large_body_is_refused_unread(ask: Ask) -> None:
     assert (code, status["reason"]) == (413, "RequestEntityTooLarge")
 
 
-def test_what_is_not_http_gets_an_answer_too(server: ApiServer) -> None:
+def test_answers_a_request_with_an_unknown_method(server: ApiServer) -> None:
     with socket.create_connection(("127.0.0.1", int(server.app.url.rpartition(":")[2])), timeout=30) as raw:
         raw.sendall(b"BREW /pot HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 405 " in raw.makefile("rb").readline()
@@ -273,7 +273,7 @@ def say(server: ApiServer) -> Say:
     return send
 
 
-def test_who_does_not_know_the_token_is_answered_before_the_body(server: ApiServer) -> None:
+def test_answers_401_before_it_reads_the_body(server: ApiServer) -> None:
     """Nothing of the body is sent here, so an answer can only come from a server that does not wait for it."""
     for length in ("1000", str(2**31)):
         with _connect(server) as sock:

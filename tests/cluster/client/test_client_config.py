@@ -166,7 +166,7 @@ def test_a_file_without_contexts_is_no_kubeconfig(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, says: str) -> None:
+def test_reports_mistakes_in_a_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ClusterError, match=says) as raised:
@@ -608,7 +608,7 @@ def test_a_real_server_knows_us(kubeconfig: str, space: str) -> None:
 
 
 @pytest.mark.cluster
-def test_what_a_refusal_says_to_do_helps(kubeconfig: str, space: str, tmp_path: Path) -> None:
+def test_commands_in_the_hint_of_a_refusal_grant_the_right(kubeconfig: str, space: str, tmp_path: Path) -> None:
     document = yaml.safe_load(Path(kubeconfig).read_text())
     document["users"][0]["user"]["as"] = "jane"
     limited = tmp_path / "limited"

@@ -158,7 +158,7 @@ def test_a_server_that_was_set_back_gives_a_version_to_something_else() -> None:
     [(8, 1, 10, 1), (10, 3, 10, 3), (11, 3, 10, 11), (8, "x", 10, "x")],
     ids=["the first version", "as new as the list", "newer than the list", "no number"],
 )
-def test_what_a_list_shows_in_another_version_is_one_change_at_most(
+def test_list_with_another_version_is_at_most_one_change(
     known: int, listed: int | str, at: int, shown: int | str
 ) -> None:
     cache = Indexer()

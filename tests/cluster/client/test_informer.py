@@ -313,7 +313,7 @@ def test_an_older_list_is_not_believed() -> None:
         assert scene.failures
 
 
-def test_who_was_away_for_long_and_then_answers_with_older_lists_is_asked_again_soon() -> None:
+def test_retries_soon_when_a_server_returns_with_older_lists() -> None:
     """A restored server: only after some older lists is it believed, and until then nothing new is seen."""
 
     def script(s: Scene) -> list[Answer]:
@@ -326,7 +326,7 @@ def test_who_was_away_for_long_and_then_answers_with_older_lists_is_asked_again_
         assert scene.failures[-8:] == [1, 2, 3, 4, 5, 0, 1, 2]
 
 
-def test_that_the_server_was_set_back_is_said_once_and_not_of_older_lists_that_are_not_believed() -> None:
+def test_reports_a_restored_server_once() -> None:
     """What follows other kinds may have been overtaken by the restored server, and notices nothing."""
     said: list[int] = []
 
@@ -390,7 +390,7 @@ def test_an_own_write_outlives_no_server_that_was_set_back_and_has_overtaken_all
 # The cache
 
 
-def test_what_was_written_shows_at_once_and_the_watch_confirms_it() -> None:
+def test_shows_own_writes_before_the_watch_confirms_them() -> None:
     written = threading.Event()
 
     def script(s: Scene) -> list[Answer]:
@@ -434,7 +434,7 @@ def test_the_answer_to_a_write_does_not_bring_back_what_is_gone_since() -> None:
         assert scene.rows() == []
 
 
-def test_what_is_older_than_the_cache_is_ignored() -> None:
+def test_ignores_events_older_than_the_cache() -> None:
     def script(s: Scene) -> list[Answer]:
         old = [event("MODIFIED", s.obj("a", 4)), event("DELETED", s.obj("b", 6)), event("ADDED", s.obj("c", 11))]
         return [listed(10, s.obj("a", 9), s.obj("b", 8)), watched(*old)]
@@ -540,7 +540,7 @@ def test_a_definition_removed_and_back() -> None:
 
 
 @pytest.mark.parametrize("before", [[], [Refusal(503)], [Refusal(503)] * 2], ids=["at once", "once", "twice"])
-def test_that_a_kind_is_not_served_is_said_once_whatever_went_wrong_before(before: list[Answer]) -> None:
+def test_reports_once_that_a_kind_is_not_served(before: list[Answer]) -> None:
     with reflecting(lambda _: [*before], TFJOBS, last=lambda _: Refusal(404), pause=lambda _: 0.01) as scene:
         until(lambda: len(scene.server.said()) >= len(before) + 3, SECONDS, every=0.005)
         assert scene.causes == ["Unavailable"] * len(before) + ["404"]

@@ -77,7 +77,7 @@ def test_no_more_than_one_page_is_held_as_it_came(wire: Wire, reflector: Informe
     assert {limit for limit, _ in wire.calls} == {PAGE}
 
 
-def test_what_has_not_changed_is_not_kept_twice(wire: Wire, reflector: Informer) -> None:
+def test_relist_keeps_unchanged_objects(wire: Wire, reflector: Informer) -> None:
     reflector.refresh()
     before = {stored["metadata"]["name"]: stored for stored in reflector.items()}
     changed = wire.patch(PODS, "default", "p-00003", {"metadata": {"labels": {"a": "b"}}})

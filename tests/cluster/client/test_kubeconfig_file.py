@@ -42,7 +42,7 @@ def reads(path: Path, document: Any) -> None:
 
 
 @pytest.mark.parametrize("user", ["u", "v"])
-def test_no_bomb_goes_off(user: str, tmp_path: Path) -> None:
+def test_hostile_values_raise_only_cluster_errors(user: str, tmp_path: Path) -> None:
     whole = config()
     whole["contexts"][0]["context"]["user"] = user
     for position, path in enumerate(places(whole)):

@@ -100,7 +100,7 @@ def test_all_that_has_arrived_is_read_without_a_pause(tls: bool, tmp_path: Path)
     assert pacer.asked < 20
 
 
-def test_what_comes_in_a_pause_is_read_after_it() -> None:
+def test_reads_lines_of_a_pause_after_it() -> None:
     pacer = Noted(0.0)
     with following(pacer) as (stream, server):
         server.sendall(chunk(b"first\n"))

@@ -113,7 +113,7 @@ def test_which_lines_of_a_log_are_asked_for(options: LogOptions, query: str) -> 
 
 
 @pytest.mark.parametrize("verb", ["create", "replace"])
-def test_what_is_written_says_what_it_is(verb: str) -> None:
+def test_bodies_have_api_version_and_kind(verb: str) -> None:
     """An API server takes no body without its type."""
     body = {"metadata": {"name": "a"}, "spec": {}}
     with saying(MADE) as (client, requests):
@@ -162,7 +162,7 @@ def create(client: RestCluster) -> dict[str, Any]:
         b"nonsense\r\n\r\n",
     ],
 )
-def test_what_another_try_may_mend_is_tried_again(fault: bytes) -> None:
+def test_retries_transient_errors(fault: bytes) -> None:
     backoffs: list[float] = []
     with saying(fault, fault, MADE, retries=2, sleep=backoffs.append) as (client, requests):
         assert create(client)["metadata"]["name"] == "a"
@@ -183,7 +183,7 @@ def test_the_number_of_tries_is_bounded() -> None:
     assert len(requests) == 4
 
 
-def test_who_repeats_requests_itself_waits_for_no_pause() -> None:
+def test_does_not_retry_when_the_caller_does() -> None:
     once = fenced_by(lambda: 10.0, retried=False)
     with saying(failure(503), retries=3) as (client, requests), pytest.raises(Unavailable), once:
         create(client)
@@ -347,7 +347,7 @@ def test_a_token_is_renewed_when_it_is_over() -> None:
     assert tokens_in(requests) == ["one", "one", "two"]
 
 
-def test_of_many_refused_at_once_one_renews() -> None:
+def test_renews_a_credential_once_for_concurrent_requests() -> None:
     asked = []
     grants = [Credential({"Authorization": str(number)}) for number in range(2)]
 

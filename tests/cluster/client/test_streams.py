@@ -92,7 +92,7 @@ def test_those_that_an_api_server_writes_are_left_out(order: Any) -> None:
     assert decode_json(_written(pages)) == _without(pages) != pages
 
 
-def test_what_is_no_json_is_the_message_of_an_error() -> None:
+def test_invalid_json_becomes_the_message_of_the_error() -> None:
     assert parse_body(b'{"metadata":{"uid":"u","managedFields":[') == {
         "message": '{"metadata":{"uid":"u","managedFields":['
     }

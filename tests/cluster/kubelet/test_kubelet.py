@@ -93,7 +93,9 @@ def test_temporary_files_go_with_the_container(
     until(lambda: not os.listdir(bench.kubelet.state_dir / "pods"))
 
 
-def test_what_cannot_be_removed_stops_nobody(benches: MakeBench, open_folder: Path, tmp_path: Path) -> None:
+def test_container_restarts_though_its_temporary_folder_cannot_be_removed(
+    benches: MakeBench, open_folder: Path, tmp_path: Path
+) -> None:
     bench = benches(network=NetworkMode.SHARED, state_dir=open_folder / "state")
     (tmp_path / "elsewhere").mkdir()
     script = f'[ -L "$TMPDIR" ] && exec mktemp; rmdir "$TMPDIR"; ln -s {tmp_path}/elsewhere "$TMPDIR"; exit 1'
@@ -182,7 +184,7 @@ def test_deletion_is_graceful(bench: Bench) -> None:
     assert (said[0], said[-1]) == (b"up", b"bye")
 
 
-def test_whoever_ignores_sigterm_is_killed(bench: Bench) -> None:
+def test_kills_a_container_that_ignores_sigterm(bench: Bench) -> None:
     bench.create(py("one", "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(1000)"))
     bench.says("one", "up")
     bench.delete("one", grace_period=1)
@@ -384,7 +386,7 @@ def test_a_token_that_is_left_out_is_told_and_fails_nothing(isolated: Bench, tmp
     assert (event["reason"], event["involvedObject"]["name"]) == ("TokenLeftOut", "one")
 
 
-def test_what_the_disk_refuses_a_pod_is_tried_again(benches: MakeBench, open_folder: Path) -> None:
+def test_retries_a_pod_whose_folder_cannot_be_created(benches: MakeBench, open_folder: Path) -> None:
     bench = benches(state_dir=open_folder / "s")
     script = (
         'echo $TMPDIR; test -e went-wrong && exit 0; touch went-wrong; above=$(dirname "$TMPDIR");'

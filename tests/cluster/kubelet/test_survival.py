@@ -136,7 +136,7 @@ def test_kubelet_and_supervisor_killed_at_once(tmp_path: Path, mode: NetworkMode
     assert not (tmp_path / "state").exists()
 
 
-def test_what_even_the_shim_could_not_kill_is_swept(tmp_path: Path) -> None:
+def test_sweeps_processes_that_outlived_their_shim(tmp_path: Path) -> None:
     """Kubelet, supervisor and shim killed at once in shared mode: a detached grandchild lives until the next start."""
     word = f"{tmp_path}/word"
     Path(word).touch()

@@ -102,9 +102,7 @@ def test_objects_of_a_deleted_definition_go_in_the_end(failing: Callable[[str, s
     until(lambda: names(cluster, things, "default") == [], SECONDS)
 
 
-def test_what_was_left_when_it_was_closed_goes_at_the_next_start(
-    failing: Callable[[str, str], MemoryCluster], tmp_path: Path
-) -> None:
+def test_collects_leftovers_at_the_next_start(failing: Callable[[str, str], MemoryCluster], tmp_path: Path) -> None:
     cluster = failing("DELETE", "child-%")
     owner = cluster.create(CONFIG_MAPS, "default", config_map("owner"))
     cluster.create(CONFIG_MAPS, "default", owned_by(owner, doomed("child-0")))

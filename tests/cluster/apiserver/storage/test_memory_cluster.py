@@ -151,7 +151,7 @@ def test_a_watch_from_a_bookmark_misses_nothing() -> None:
     assert seen == [f"c{number:06}" for number in range(len(seen))]
 
 
-def test_what_happened_before_the_end_is_told_to_a_late_reader() -> None:
+def test_late_reader_receives_all_events_before_the_timeout() -> None:
     with MemoryCluster() as cluster:
         events = cluster.watch(CONFIG_MAPS, since=cluster.list(CONFIG_MAPS).resource_version, timeout=0)
         cluster.create(CONFIG_MAPS, "default", config_map("a"))

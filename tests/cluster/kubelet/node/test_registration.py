@@ -81,7 +81,7 @@ def test_a_deleted_node_is_made_again(world: World, watched: bool) -> None:
         node_informer.stop()
 
 
-def test_what_other_clients_set_stays(world: World) -> None:
+def test_keeps_labels_and_taints_of_other_clients(world: World) -> None:
     world.registered()
     maintenance = {"key": "maintenance", "effect": "NoExecute"}
     change = {"metadata": {"labels": {"zone": "left"}}, "spec": {"unschedulable": True, "taints": [maintenance]}}

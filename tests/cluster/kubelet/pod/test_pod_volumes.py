@@ -48,7 +48,7 @@ def test_an_item_that_leaves_its_volume_fails_the_pod(isolated: Bench, kind: str
 
 
 @given(st.text(alphabet="ab./\0-", min_size=0, max_size=12))
-def test_what_a_volume_takes_stays_in_it(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+def test_files_of_a_volume_stay_inside_it(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
     folder = tmp_path_factory.mktemp("volume")
     pod = make_pod("p", "true")
     volume = {"name": "v", "downwardAPI": {"items": [{"path": path, **FIELD}]}}

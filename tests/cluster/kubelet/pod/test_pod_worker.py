@@ -16,7 +16,7 @@ def writer(cluster: MemoryCluster) -> StatusManager:
     return StatusManager(cluster, UidInformer(cluster, PODS, lambda uid: None), "n")
 
 
-def test_what_an_api_server_adds_is_no_news(memory: MemoryCluster) -> None:
+def test_defaults_of_an_api_server_are_not_written_back(memory: MemoryCluster) -> None:
     memory.create(PODS, "default", pod("one"))
     condition = {"type": "Ready", "status": "True", "lastProbeTime": None}
     memory.patch(PODS, "default", "one", {"status": {"conditions": [condition]}}, subresource="status")

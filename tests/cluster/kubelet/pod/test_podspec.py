@@ -136,7 +136,7 @@ def test_order_and_precedence() -> None:
         ({"env": [{"name": "V", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}, "unknown field x"),
     ],
 )
-def test_what_is_missing_is_named(fields: Object, message: str) -> None:
+def test_names_missing_references(fields: Object, message: str) -> None:
     with pytest.raises(PodStartError, match=message) as caught:
         plan(**fields)
     assert (caught.value.reason, caught.value.container) == ("CreateContainerConfigError", "c")

@@ -217,7 +217,7 @@ def test_a_read_only_root_needs_a_file_system_of_its_own(shared: Bench) -> None:
     assert "isolated" in status["message"]
 
 
-def test_what_is_left_out_is_said_once_for_each_pod_and_once_in_the_log(
+def test_warns_of_ignored_fields_once_for_each_pod_and_once_in_the_log(
     isolated: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = {"privileged": True, "allowPrivilegeEscalation": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -274,7 +274,7 @@ def plan(node_features: NodeFeatures, context: Object, **spec: Any) -> Container
     return plan_security(pod, pod["spec"]["containers"][0], node_features, users.get)
 
 
-def test_what_a_container_inherits_and_overrides() -> None:
+def test_container_overrides_security_context_of_pod() -> None:
     node_features = NodeFeatures(uid=0, gid=0, switch=True, drop=True)
     found = plan(
         node_features, {"runAsGroup": 7, "runAsUser": None}, securityContext={"runAsUser": 1000, "runAsGroup": 6}

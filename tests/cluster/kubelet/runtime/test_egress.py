@@ -145,7 +145,7 @@ def test_localhost_of_the_user_is_not_reached(opened: Bench, private: int) -> No
     assert "Error" in opened.log("one")
 
 
-def test_what_pods_say_to_one_another_does_not_pass_through_it(opened: Bench) -> None:
+def test_traffic_between_pods_does_not_pass_slirp(opened: Bench) -> None:
     (slirp,) = slirps(opened.kubelet.supervisor_pid)
     os.kill(slirp, signal.SIGSTOP)
     opened.create(make_pod("serves", "python", "-u", "-m", "http.server", "80"))
@@ -154,7 +154,7 @@ def test_what_pods_say_to_one_another_does_not_pass_through_it(opened: Bench) ->
     assert opened.log("asks") == "True\n"
 
 
-def test_it_comes_back_when_it_was_killed(opened: Bench, outside: str, site: int) -> None:
+def test_restarts_slirp_when_it_was_killed(opened: Bench, outside: str, site: int) -> None:
     (before,) = slirps(opened.kubelet.supervisor_pid)
     os.kill(before, signal.SIGKILL)
     until(lambda: [pid for pid in slirps(opened.kubelet.supervisor_pid) if pid != before], "it is back")
@@ -233,6 +233,6 @@ def test_not_even_a_zombie_is_left_to_process_1(benches: MakeBench, opened: Benc
     assert not Path(f"/proc/{slirp}").exists()
 
 
-def test_there_is_none_in_shared_mode(shared: Bench) -> None:
+def test_starts_no_slirp_in_shared_mode(shared: Bench) -> None:
     assert not slirps(shared.kubelet.supervisor_pid)
     assert not any("nothing outside" in limit for limit in shared.kubelet.network.limits)
