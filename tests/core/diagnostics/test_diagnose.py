@@ -26,7 +26,7 @@ def live(**fields: Any) -> Status:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_there_is_always_something_to_say(phase: Phase) -> None:
+def test_every_phase_has_a_diagnosis(phase: Phase) -> None:
     assert first(Status(phase=phase, reason="Whatever", message="something happened")).summary
 
 
@@ -153,7 +153,7 @@ def test_categories_are_a_contract() -> None:
         ("CrashLoopBackOff", Category.FAILURE, "previous attempt"),
     ],
 )
-def test_what_a_container_waits_for(reason: str, category: Category, advice: str) -> None:
+def test_diagnosis_of_a_waiting_container(reason: str, category: Category, advice: str) -> None:
     waiting = {"name": "tensorflow", "state": {"waiting": {"reason": reason, "message": "because"}}, "restartCount": 0}
     found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
     assert (found.category, found.detail) == (category, "because")

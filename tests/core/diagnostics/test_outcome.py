@@ -263,7 +263,7 @@ def test_a_deadline_says_nothing_of_an_older_failure() -> None:
     )
 
 
-def test_what_a_client_has_seen_is_added_and_reads_back() -> None:
+def test_observations_of_a_client_survive_writing_and_reading() -> None:
     found = job_outcome(ended("PodFailed", replica="worker-0", code=1, message="Traceback"))
     assert found is not None
     assert found.log == "Traceback"
@@ -275,7 +275,7 @@ def test_what_a_client_has_seen_is_added_and_reads_back() -> None:
 
 
 @pytest.mark.parametrize("document", [None, "evicted", 7, []])
-def test_what_is_no_outcome_reads_as_none(document: object) -> None:
+def test_reads_no_outcome_from_other_values(document: object) -> None:
     assert read_outcome(document) is None
 
 

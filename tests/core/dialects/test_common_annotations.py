@@ -88,7 +88,7 @@ def test_a_volcano_task_has_a_minimum_and_only_the_annotation_makes_it_elastic()
         ({"min": "3", "max": "2"}, MIN, "is 3, more than", "exchange the two"),
     ],
 )
-def test_what_is_wrong_with_bounds(said: dict[str, str], key: str, message: str, hint: str):
+def test_refuses_wrong_bounds_of_workers(said: dict[str, str], key: str, message: str, hint: str):
     (found,) = errors(dynamic(v1(), **said))
     assert found.path == AT.format(key)
     assert message in found.message
@@ -195,7 +195,7 @@ def test_a_job_that_names_nobody_leaves_it_to_its_driver(document: Callable[[], 
 
 
 @EVERY
-def test_it_is_for_tf_dist_and_not_for_pods(document: Callable[[], Doc]) -> None:
+def test_gang_scheduler_annotation_does_not_reach_pods(document: Callable[[], Doc]) -> None:
     job = parse(asking(document, "kueue")).job
     pod = replica_pod.build_pod(job, ReplicaId(job.replica_specs[0].type, 0), "1.0.0")
     assert GANG_SCHEDULER not in (pod["metadata"].get("annotations") or {})

@@ -18,7 +18,7 @@ def own_server() -> Doc:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_there_are_words_for_every_loss(make: Any):
+def test_every_aspect_of_a_job_has_words_for_its_loss(make: Any):
     assert {aspect for aspect, _ in job_semantics(parse(make()).job)} == CONSEQUENCES.keys()
 
 
@@ -93,7 +93,7 @@ def test_volcano_volumes_become_part_of_the_pods():
     assert pod["containers"][0]["volumeMounts"][-1]["mountPath"] == "/models"
 
 
-def test_what_a_tutorial_job_relies_on_is_said_to_be_lost():
+def test_reports_lost_plugins_and_policies():
     found = paths(list(convert(volcano()).lost))
     assert {"spec.plugins", "spec.plugins.env", "spec.plugins.svc", "spec.tasks[0].policies"} <= set(found)
 
@@ -104,7 +104,7 @@ def test_tasks_without_a_role_cannot_be_a_tfjob():
         convert(document)
 
 
-def test_what_tf_dist_does_not_use_is_left_out_and_said():
+def test_reports_unused_fields_that_are_left_out():
     document = changed(own_server(), "spec.modelName", "resnet")
     assert "spec.modelName" in paths(list(convert(document).lost))
 
@@ -122,7 +122,7 @@ def test_what_tf_dist_does_not_use_is_left_out_and_said():
         ),
     ],
 )
-def test_what_a_plugin_or_an_annotation_of_volcano_says_is_lost_in_words(change: str, value: Any, path: str):
+def test_reports_lost_plugins_and_annotations_of_volcano(change: str, value: Any, path: str):
     before = {problem.path for problem in convert(volcano()).lost}
     found = {problem.path for problem in convert(changed(volcano(), change, value)).lost}
     assert found - before == {path}

@@ -77,7 +77,7 @@ def test_each_fallback_is_the_document_with_its_changes(document: Doc) -> None:
         ([{"resources": {"cpu": True}}], [("fallback[0].resources", "is not a list of resources")]),
     ],
 )
-def test_what_is_wrong_has_its_place_in_the_list(fallback: Any, expected: list[tuple[str, str]]) -> None:
+def test_errors_name_their_place_in_the_list_of_fallbacks(fallback: Any, expected: list[tuple[str, str]]) -> None:
     found = errors(said(v1(), fallback, admission_timeout="10m"))
     places = [(AT.format("fallback") + where.removeprefix("fallback"), what) for where, what in expected]
     assert [one.path for one in found][: len(places)] == [where for where, _ in places]
@@ -125,12 +125,12 @@ def test_any_time_that_an_argument_may_be_is_one_of_the_annotation(given: Any, w
 
 
 @pytest.mark.parametrize("given", ["soon", "", -1, True, float("inf"), float("nan"), [1]])
-def test_what_is_no_time_is_not_written(given: Any) -> None:
+def test_refuses_admission_timeouts_that_are_no_time(given: Any) -> None:
     with pytest.raises(InvalidJob, match=r"admission_timeout: .* is not a duration"):
         policy_annotations(admission_timeout=given, has_fallbacks=True)
 
 
-def test_what_nothing_ever_tries_is_a_warning() -> None:
+def test_warns_of_fallbacks_that_are_never_tried() -> None:
     assert paths(warnings(said(v1(), [{"workers": 1}]))) == [AT.format("fallback")]
     assert paths(warnings(said(v1(), admission_timeout="10m"))) == [AT.format("admission-timeout")]
 

@@ -104,7 +104,7 @@ def mutated(draw: st.DrawFn) -> Doc:
 
 @given(mutated())
 @thorough(400)
-def test_what_both_accept_both_read_alike(document: Doc):
+def test_parse_and_read_agree(document: Doc):
     before = copy.deepcopy(document)
     parsed = attempt(document)
     job = attempt_read(document)

@@ -68,7 +68,7 @@ def test_kind_that_is_not_a_job_is_one_problem_that_says_what_to_do(kind: str):
         (datetime.date(2026, 1, 2), "a date"),
     ],
 )
-def test_what_is_no_mapping_is_no_document(document: Any, words: str):
+def test_refuses_documents_that_are_no_mapping(document: Any, words: str):
     problem = only_error(document)
     assert problem.path == ""
     assert words in problem.message
@@ -123,7 +123,7 @@ def test_an_object_of_a_cluster_is_judged_as_it_was_written():
         as_written({"kind": "Pod"})
 
 
-def test_what_kubectl_prints_is_accepted():
+def test_accepts_metadata_and_status_that_kubectl_prints():
     for make in ALL:
         document = make()
         document["metadata"] |= {

@@ -59,7 +59,7 @@ def test_the_task_of_the_workers_may_have_another_name():
     assert [task["replicas"] for task in scale_patch(document, 6)["spec"]["tasks"]] == [1, 6]
 
 
-def test_what_the_job_does_not_allow():
+def test_refuses_numbers_of_workers_outside_the_bounds():
     document = v1alpha1()
     document["spec"] |= {"min-instance": 2, "max-instance": 4}
     assert "with 5 workers: 5 workers are more than max-instance 4 (write 4 or fewer)" in told(document, 5)
@@ -161,7 +161,7 @@ def test_a_variable_of_the_containers_own_stays() -> None:
 
 
 @pytest.mark.parametrize(("said", "expected"), [(None, "Running"), ("None", "None"), ("All", "All")])
-def test_what_goes_at_the_end_is_said_where_nobody_did(said: str | None, expected: str) -> None:
+def test_sets_a_clean_pod_policy_where_the_job_has_none(said: str | None, expected: str) -> None:
     document = v1()
     document["spec"]["runPolicy"] = {} if said is None else {"cleanPodPolicy": said}
     assert apply_step_overrides(document, StepOverrides(tidy=True))["spec"]["runPolicy"]["cleanPodPolicy"] == expected

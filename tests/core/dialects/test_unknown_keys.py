@@ -68,7 +68,7 @@ def test_checks_of_several_keys_are_made_beside_an_unknown_key() -> None:
 
 
 @pytest.mark.parametrize("document", [v1(), v1alpha1(), volcano()], ids=["v1", "v1alpha1", "volcano"])
-def test_what_an_api_server_writes_is_known(document: Doc) -> None:
+def test_metadata_of_an_api_server_is_known(document: Doc) -> None:
     """``kubectl get -o yaml``; clusterName from servers before 1.24, as in the tf-operator's own README."""
     for key in ("clusterName", "selfLink", "resourceVersion", "creationTimestamp"):
         document = changed(document, f"metadata.{key}", "")

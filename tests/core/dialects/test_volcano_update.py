@@ -40,12 +40,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "value"), ALLOWED)
-def test_what_may_change(path: str, value: Any) -> None:
+def test_accepts_allowed_updates(path: str, value: Any) -> None:
     assert update_problems(volcano(), changed(volcano(), path, value)) == ()
 
 
 @pytest.mark.parametrize(("path", "value", "told"), REFUSED)
-def test_what_may_not_change(path: str, value: Any, told: str) -> None:
+def test_refuses_updates_of_immutable_fields(path: str, value: Any, told: str) -> None:
     assert [problem.path for problem in update_problems(volcano(), changed(volcano(), path, value))] == [told]
 
 

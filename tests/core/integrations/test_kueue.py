@@ -164,7 +164,7 @@ def test_a_class_that_goes_takes_nothing_from_who_has_queued_up_with_it() -> Non
         ({}, None),
     ],
 )
-def test_what_pods_ask_about_racks_is_handed_on(annotations: dict[str, str], request_: dict[str, Any] | None) -> None:
+def test_topology_annotations_reach_the_workload(annotations: dict[str, str], request_: dict[str, Any] | None) -> None:
     asked = {f"kueue.x-k8s.io/podset-{key}": value for key, value in annotations.items()}
     worker = {"metadata": {"annotations": asked}, "spec": template()["spec"]}
     sets = scene(v1_job(replicas("PS", 1), replicas("Worker", 2, template=worker))).gang()["spec"]["podSets"]
@@ -228,7 +228,7 @@ def test_one_that_was_switched_off_stays_so() -> None:
     assert len(made.gangs()) == 1
 
 
-def test_what_is_admitted_starts_where_its_flavor_is() -> None:
+def test_admitted_pods_select_nodes_of_their_flavor() -> None:
     made = admitted(v1_job(replicas("PS", 1), replicas("Worker", 2, template=template(nodeSelector={"gpu": "yes"}))))
     assert (made.status.reason, len(made.pods)) == ("Admitted", 3)
     pod = made.pods["mnist-worker-1"]
@@ -239,7 +239,7 @@ def test_what_is_admitted_starts_where_its_flavor_is() -> None:
     assert "kueue.x-k8s.io/queue-name" not in pod["metadata"]["labels"]
 
 
-def test_it_runs_at_the_size_it_was_admitted_with() -> None:
+def test_job_runs_at_the_admitted_size() -> None:
     made = admitted(v1_job(replicas("PS", 1), replicas("Worker", 4, min_replicas=1)), ps=1, worker=3)
     assert list(made.pods) == ["mnist-ps-0", "mnist-worker-0", "mnist-worker-1", "mnist-worker-2"]
     assert made.status.message == "begins with 3 worker instead of 4"
@@ -324,7 +324,7 @@ def test_after_a_timeout_kueue_says_itself_when_it_is_queued_again() -> None:
     assert again["status"] == "False"
 
 
-def test_that_all_pods_are_ready_is_reported_once() -> None:
+def test_reports_pods_ready_once() -> None:
     """Where Kueue waits for that, it would take the place away again."""
     made = admitted()
     made.bind()

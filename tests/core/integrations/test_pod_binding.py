@@ -74,7 +74,7 @@ def test_a_gang_starts_when_its_pods_have_nodes_and_not_before(
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_it_waits_in_the_schedulers_queue_for_as_long_as_that_takes(
+def test_waits_in_the_queue_of_the_scheduler_without_limit(
     gang: GangScheduler, served: ServedApis, status: dict[str, Any]
 ) -> None:
     """A schedule timeout gives back a place; here there is none to give back."""
@@ -101,9 +101,7 @@ def test_its_object_goes_when_its_last_pod_has_stopped(
 
 
 @pytest.mark.parametrize(("gang", "served", "status"), BINDING)
-def test_what_is_not_there_is_waited_for_and_said(
-    gang: GangScheduler, served: ServedApis, status: dict[str, Any]
-) -> None:
+def test_waits_for_missing_kinds_and_says_so(gang: GangScheduler, served: ServedApis, status: dict[str, Any]) -> None:
     scene = Scene(asking(gang), ServedApis(missing=f"gang scheduler {gang} cannot be used: no such kind"))
     plan = scene.settle()
     assert (scene.status.reason, scene.gangs(), scene.pods) == ("GangSchedulerMissing", [], {})
@@ -345,7 +343,7 @@ def test_every_restart_of_a_job_has_a_group_of_its_own() -> None:
     assert (second != first, len(scene.pods), scene.status.phase) == (True, 3, Phase.PENDING)
 
 
-def test_who_gave_a_place_speaks_for_the_job_whatever_is_asked_for_later() -> None:
+def test_scheduler_that_admitted_the_job_stays_responsible() -> None:
     """The default of a driver may change over a restart; a job that runs is left alone."""
     scene = waiting(GangScheduler.VOLCANO, VOLCANO, {"phase": "Inqueue"})
     scene.bind(phase="Running")

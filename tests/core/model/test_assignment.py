@@ -64,7 +64,7 @@ def test_a_job_without_a_place_or_without_sizes_is_what_its_document_says() -> N
     assert current_job(job, waits_again) is job
 
 
-def test_it_has_what_it_was_granted_less_when_the_document_says_less() -> None:
+def test_size_is_the_admitted_one_bounded_by_the_document() -> None:
     assert numbers(elastic(), placed(ps=1, worker=2)) == [1, 2]
     assert numbers(elastic(), placed(ps=1, worker=6)) == [1, 6]
     assert numbers(elastic(most=4), placed(ps=1, worker=6)) == [1, 4]
@@ -83,7 +83,7 @@ def test_after_its_end_it_still_has_the_size_it_had() -> None:
     assert numbers(elastic(), over) == [1, 2]
 
 
-def test_what_a_verdict_will_make_of_it_and_the_most_it_may_ever_be() -> None:
+def test_size_after_a_verdict_and_largest_size() -> None:
     job, status = elastic(), placed(ps=1, worker=2)
     resize = Resize(sizes={"worker": 5}, placement={}, message="")
 
@@ -220,7 +220,7 @@ def test_with_how_many_a_gang_starts(job: Job, expected: dict[str, int]) -> None
         (v1_job(), {"ps": 1, "worker": 2}, True),
     ],
 )
-def test_what_is_the_minimum(job: Job, have: dict[str, int], expected: bool) -> None:
+def test_minimum_of_a_gang(job: Job, have: dict[str, int], expected: bool) -> None:
     assert minimum_met(job, have) is expected
 
 
@@ -285,7 +285,7 @@ ALONE = {"worker": 2}
         (TFConfigStyle.NONE, SERVED, {"ps": 2, "worker": 9}, False),
     ],
 )
-def test_who_can_go_on_among_others(
+def test_replicas_that_keep_running_when_others_leave(
     style: TFConfigStyle, before: dict[str, int], after: dict[str, int], expected: bool
 ) -> None:
     specs = [replicas(type_, count) for type_, count in after.items()]
@@ -296,7 +296,7 @@ def test_who_can_go_on_among_others(
     ("style", "expected"),
     [(TFConfigStyle.SPARSE, True), (TFConfigStyle.V1, False), (TFConfigStyle.NONE, True)],
 )
-def test_who_grows_live(style: TFConfigStyle, expected: bool) -> None:
+def test_replica_types_that_grow_without_a_restart(style: TFConfigStyle, expected: bool) -> None:
     assert grows_live(elastic(tf_config=style)) is expected
 
 

@@ -30,7 +30,7 @@ def test_a_packed_document_reads_as_what_it_was_made_of() -> None:
             made.pack()
 
 
-def test_of_a_thousand_documents_few_are_more_than_a_text() -> None:
+def test_keeps_few_of_many_documents_decoded() -> None:
     known = [StoredDocument(job(str(number))) for number in range(1_000)]
     assert [one["spec"] for one in known] == [job("")["spec"]] * 1_000
     gc.collect()
@@ -67,7 +67,7 @@ def test_many_threads_read_more_documents_than_stay_decoded() -> None:
         assert all(pool.map(read, range(0, 200, 25)))
 
 
-def test_what_is_no_json_stays_as_it_is_and_hurts_no_other_document() -> None:
+def test_document_that_json_cannot_hold_is_kept_unchanged() -> None:
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]

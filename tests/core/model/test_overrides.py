@@ -107,7 +107,7 @@ def test_a_value_is_never_more_than_one_scalar(text: str) -> None:
 
 
 @pytest.mark.parametrize(("way", "option"), [("scalars", "--set"), ("json", "--set-json"), ("strings", "--set-string")])
-def test_what_is_wrong_is_told_of_the_option_that_it_was_given_with(way: str, option: str) -> None:
+def test_errors_of_overrides_name_their_option(way: str, option: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse_overrides(**{"scalars": [], way: ["no-value"]})  # type: ignore[arg-type]
     assert [problem.path for problem in caught.value.problems] == [option]
@@ -167,7 +167,7 @@ def test_the_document_itself_stays_as_it_is() -> None:
         ("metadata.name[0]=x", "not a list", ""),
     ],
 )
-def test_what_cannot_be_followed_is_told(text: str, message: str, hint: str) -> None:
+def test_refuses_paths_that_lead_nowhere(text: str, message: str, hint: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         changed(text)
     (problem,) = caught.value.problems

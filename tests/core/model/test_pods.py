@@ -89,7 +89,7 @@ def test_a_pod_that_lacks_its_image_only_is_pulling(waiting: str, ready: str | N
         ({"phase": PodPhase.FAILED}, ""),
     ],
 )
-def test_what_keeps_a_container_from_running_unless_its_pod_ends(fields: dict[str, Any], word: str) -> None:
+def test_waiting_reason_of_a_pod_that_has_not_ended(fields: dict[str, Any], word: str) -> None:
     view = PodView(name="w", uid="u", replica=ReplicaId("worker", 0), attempt="", phase=PodPhase.RUNNING)
     assert replace(view, **{"waiting": ("CrashLoopBackOff", "back-off"), **fields}).held_by == word
 
@@ -101,7 +101,7 @@ def test_what_keeps_a_container_from_running_unless_its_pod_ends(fields: dict[st
         *("ErrImageNeverPull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "ErrImagePull"),
     ],
 )
-def test_what_does_not_pass_by_waiting_is_said_of_the_container_that_it_keeps(reason: str) -> None:
+def test_lasting_waiting_reasons_name_their_container(reason: str) -> None:
     waiting = [("istio", "PodInitializing"), ("tensorflow", "ContainerCreating"), ("proxy", reason)]
     statuses = [{"name": name, "state": {"waiting": {"reason": why, "message": "m"}}} for name, why in waiting]
     found = pod_view(raw({"phase": "Pending", "containerStatuses": statuses}), "tensorflow")
@@ -162,7 +162,7 @@ def test_a_pod_with_a_time_of_deletion_is_being_deleted(stamp: Any, deleting: bo
         ({"phase": "Failed"}, False, False),
     ],
 )
-def test_what_a_cluster_did_to_a_pod_is_told_from_what_the_pod_did(status: Any, evicted: bool, lost: bool) -> None:
+def test_disruptions_are_distinguished_from_failures(status: Any, evicted: bool, lost: bool) -> None:
     view = pod_view(raw(status))
     assert view is not None
     assert (view.evicted, view.node_lost) == (evicted, lost)
@@ -182,7 +182,7 @@ def test_what_a_cluster_did_to_a_pod_is_told_from_what_the_pod_did(status: Any, 
         ("Rebalancing", "was disrupted from node n1"),
     ],
 )
-def test_what_took_a_pod_away_is_said_in_words(reason: str, text: str) -> None:
+def test_disruption_in_words(reason: str, text: str) -> None:
     conditions = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
     found = pod_view({**raw({"phase": "Failed", "conditions": conditions}), "spec": {"nodeName": "n1"}})
     assert found is not None

@@ -37,7 +37,7 @@ from tf_dist.core.model.quantity import format_quantity, parse_quantity
         ("8Ei", "9223372036854775808"),
     ],
 )
-def test_what_the_api_takes_is_read_exactly(text: str | int | float, value: str) -> None:
+def test_reads_quantities_exactly(text: str | int | float, value: str) -> None:
     assert parse_quantity(text) == Decimal(value)
 
 
@@ -72,7 +72,7 @@ def test_what_the_api_takes_is_read_exactly(text: str | int | float, value: str)
         [],
     ],
 )
-def test_what_the_api_refuses_is_refused(text: object) -> None:
+def test_refuses_quantities_that_the_api_refuses(text: object) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         parse_quantity(text)  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ def test_people_read_values_as_they_write_them(text: str, resource: str, shown: 
 
 
 @given(st.integers(0, 10**15), st.sampled_from(("cpu", "nvidia.com/gpu")))
-def test_what_is_shown_of_a_whole_number_is_that_number(value: int, resource: str) -> None:
+def test_whole_numbers_are_shown_exactly(value: int, resource: str) -> None:
     assert parse_quantity(format_quantity(Decimal(value), resource)) == value
 
 

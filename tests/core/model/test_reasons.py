@@ -62,7 +62,7 @@ def test_each_reason_is_seen_by_a_test() -> None:
     assert [reason for reason in Reason if reason.value not in text and f"Reason.{reason.name}" not in text] == []
 
 
-def test_what_diagnoses_say_of_a_reason_is_complete() -> None:
+def test_every_reason_has_a_diagnosis() -> None:
     waiting = [reason.row for reason in Reason if reason.row.group in (Group.WAITING, Group.CONTAINER)]
     assert [row.word for row in waiting if not row.category or not row.advice] == []
     assert {reason for reason in Reason if reason.row.unreachable} == {Reason.NEVER_FITS, Reason.UNREADABLE}

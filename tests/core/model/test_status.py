@@ -96,7 +96,7 @@ def test_the_place_is_kept_while_pods_stop_and_given_back_then() -> None:
     assert running.with_phase(Phase.FAILED, START, "", "").admission is None
 
 
-def test_whoever_gives_a_place_back_remembers_its_size() -> None:
+def test_released_admission_keeps_its_sizes() -> None:
     running = Status(phase=Phase.RUNNING, admission=Admission(START, sizes={"worker": 3}))
     assert running.with_phase(Phase.FAILED, START, "", "").last_sizes == {"worker": 3}
     aborting = running.with_phase(Phase.ABORTING, START, "", "")
@@ -198,7 +198,7 @@ STATUSES = st.builds(
 
 
 @given(STATUSES)
-def test_what_is_stored_reads_back_the_same(status: Status) -> None:
+def test_status_survives_writing_and_reading(status: Status) -> None:
     stored = json.loads(json.dumps({"tfDist": dump_status(status)}))
     assert load_status(stored) == status
     assert dump_status(load_status(stored)) == stored["tfDist"]
@@ -246,6 +246,6 @@ def test_phases_are_stored_in_words_that_other_versions_read() -> None:
     assert [phase.value for phase in Phase] == words.split()
 
 
-def test_of_a_replica_type_without_pods_none_does_anything() -> None:
+def test_counts_of_a_type_without_pods_are_zero() -> None:
     assert not any(astuple(NO_PODS))
     assert ready_text(v1_job(), Status()) == "0/3"

@@ -33,7 +33,7 @@ def test_go_durations(text: str, value: float):
 @pytest.mark.parametrize(
     "text", ["", "+", "10", "s", ".s", "1 h", "-1s", "1d", "1h 2m", "2562048h", "9" * 400 + "h", "0" * 64 + "s"]
 )
-def test_what_is_no_go_duration(text: str):
+def test_refuses_texts_that_are_no_go_duration(text: str):
     assert parse_go_duration(text) is None
 
 
@@ -43,7 +43,7 @@ def test_a_duration_of_an_annotation_may_be_a_number_of_seconds(text: str, value
 
 
 @pytest.mark.parametrize("text", ["", " 90", "+1m", ".5h", "1.s", "5us", "1.5", "-1", "1h30", "٣s", "9" * 65])
-def test_what_no_annotation_may_say(text: str):
+def test_refuses_durations_in_annotations(text: str):
     assert parse_duration(text) is None
 
 
@@ -52,7 +52,7 @@ def test_a_duration_is_bounded():
 
 
 @given(st.integers(min_value=0, max_value=2**31 - 1))
-def test_what_is_written_is_read_back(seconds: int):
+def test_durations_survive_writing_and_reading(seconds: int):
     text = format_go_duration(seconds + 0.4)
     assert parse_go_duration(text) == parse_duration(text) == seconds
 

@@ -45,7 +45,7 @@ def test_every_phase_has_an_answer(phase: Phase, reported: bool) -> None:
         (SUSPENDED, True, AdoptionAction.ADOPT),
     ],
 )
-def test_what_becomes_of_it(status: Status, reported: bool, expected: AdoptionAction) -> None:
+def test_adoption_of_a_stored_job(status: Status, reported: bool, expected: AdoptionAction) -> None:
     assert decide_existing_job(status, reported=reported) is expected
     succeeded = status.phase is Phase.COMPLETED
     anew = AdoptionAction.ADOPT if succeeded else AdoptionAction.REPLACE
@@ -89,7 +89,7 @@ def test_a_living_job_counts_more_than_an_older_result() -> None:
     assert decide_adoption([done, AdoptionCandidate(uid="alive", created=1.0)]).uid == "alive"
 
 
-def test_who_is_not_durable_begins_anew_and_leaves_nothing_alive() -> None:
+def test_step_that_is_not_durable_replaces_the_job() -> None:
     done = AdoptionCandidate(uid="done", created=2.0, done=True, succeeded=True)
     found = decide_adoption([done, AdoptionCandidate(uid="alive", created=1.0)], durable=False)
     assert found == AdoptionDecision(AdoptionAction.CREATE, surplus=("alive",))

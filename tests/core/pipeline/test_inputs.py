@@ -163,7 +163,7 @@ def test_no_declaration_and_no_list_of_values_is_more_than_refused(content: Any)
             continue
 
 
-def test_of_the_parameters_of_a_workflow_the_declared_ones_count() -> None:
+def test_reads_declared_parameters_of_a_workflow() -> None:
     listed = [{"name": "x", "value": "1"}, {"name": "y", "value": "2"}, {"name": "z"}]
     assert listed_values(listed, {"x", "z"}) == {"x": "1"}
     assert listed_values(None, {"x"}) == {}

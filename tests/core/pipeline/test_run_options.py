@@ -86,7 +86,7 @@ def test_times(text: Any, seconds: Any) -> None:
         ),
     ],
 )
-def test_what_is_wrong_and_what_would_be_right(kind: str, wrong: Any, told: str) -> None:
+def test_refuses_wrong_options_with_a_hint(kind: str, wrong: Any, told: str) -> None:
     (problem,) = argument_problems(kind, wrong)
     assert str(problem).startswith(told)
     assert problem.hint
@@ -129,11 +129,11 @@ def test_variables_and_what_is_long_are_not_shown(kind: str, wrong: Any) -> None
         ("annotations", {"note": "any text\nat all", "Example.com/Note": ""}),
     ],
 )
-def test_what_is_right_or_comes_later(kind: str, right: Any) -> None:
+def test_accepts_options_that_are_templates(kind: str, right: Any) -> None:
     assert [*argument_problems(kind, right)] == []
 
 
-def test_what_no_one_will_fill_in_any_more_is_wrong() -> None:
+def test_refuses_templates_that_are_never_rendered() -> None:
     (problem,) = argument_problems("image", "{{inputs.parameters.image}}", later=lambda _: False)
     assert "is not one line" in problem.message
 

@@ -55,7 +55,7 @@ def end(
 
 
 @pytest.mark.parametrize("status", [WAITS, PLACED, RUNS, SUSPENDED])
-def test_what_may_still_come_is_waited_for(status: Status) -> None:
+def test_waits_for_states_that_are_still_possible(status: Status) -> None:
     assert end(status) is None
 
 
@@ -77,7 +77,7 @@ def test_a_spec_that_its_driver_never_could_read_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("message", "said"), [("", "the job is Succeeded"), ("all is done", "all is done")])
-def test_what_was_waited_for_is_said_in_the_job_s_words_if_it_has_any(message: str, said: str) -> None:
+def test_errors_of_a_wait_have_the_message_of_the_job(message: str, said: str) -> None:
     found = evaluate_wait(JOB, ended(Phase.COMPLETED, message=message), (), NO_LIMITS, NOW)
     assert found is not None
     assert (found.message, found.reached) == (said, True)
@@ -173,7 +173,7 @@ def test_an_image_that_can_never_come_is_not_waited_for(reason: str) -> None:
     assert end(PLACED, NO_LIMITS, pod(reason)) is OutcomeKind.IMAGE_PULL_FAILED
 
 
-def test_what_to_look_again_for() -> None:
+def test_next_time_to_look() -> None:
     limits = WaitLimits(deadline=NOW + 100, admission=10, startup=5)
     assert next_wait_limit(WAITS, limits, NOW) == NOW + 10
     assert next_wait_limit(PLACED, limits, NOW) == NOW + 5

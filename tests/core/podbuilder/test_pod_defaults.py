@@ -74,9 +74,7 @@ def test_each_pod_has_what_its_own_template_says_and_nothing_of_another_template
     ],
 )
 @pytest.mark.parametrize("silent", [{}, None, ""])
-def test_what_the_job_says_fills_only_templates_that_say_nothing(
-    form: str, field: str, filled: bool, silent: Any
-) -> None:
+def test_fields_of_the_job_are_defaults_of_its_templates(form: str, field: str, filled: bool, silent: Any) -> None:
     quiet = template() if silent == {} else template(**{field: silent})
     document, first, second = jobs(template(**{field: "mine"}), quiet, **{field: "jobs"})[form]
     assert pod_spec(document, first)[field] == "mine"

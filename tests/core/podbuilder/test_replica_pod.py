@@ -220,7 +220,7 @@ def pinned(spec: dict[str, Any], node: str = "n1") -> dict[str, Any]:
 
 
 @given(st.lists(st.sampled_from(TERMS), max_size=3), st.sampled_from(LABELS), st.sampled_from(("n1", "n2", "n3")))
-def test_it_may_go_to_this_node_only_and_only_if_it_might_have_before(terms: Any, labels: Any, node: str) -> None:
+def test_pinned_pod_matches_its_node_only_if_its_template_did(terms: Any, labels: Any, node: str) -> None:
     spec: dict[str, Any] = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
     assert matches_node_affinity(pinned(spec), node, labels) == (
         node == "n1" and matches_node_affinity(spec, node, labels)

@@ -52,7 +52,7 @@ def test_workers_that_may_come_later_are_named_too() -> None:
     assert texts(job)["config"].count("HostName") == 3
 
 
-def test_whoever_has_the_private_key_is_let_in() -> None:
+def test_public_key_is_an_authorized_key() -> None:
     found = texts(ssh_job(), KeyPair("private", "public\n"))
     assert {key: found[key] for key in ("id_rsa", "id_rsa.pub", "authorized_keys")} == {
         "id_rsa": "private",

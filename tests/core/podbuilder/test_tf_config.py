@@ -284,9 +284,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subproces
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_it_is_told_to_stop_and_ends_as_if_killed(
-    server: subprocess.Popen[str], number: signal.Signals
-) -> None:
+def test_standard_server_serves_until_sigterm(server: subprocess.Popen[str], number: signal.Signals) -> None:
     assert server.stdout is not None
     cluster = {"master": ["example-master-76no-0:2222"], "ps": ["example-ps-76no-0:2222", "example-ps-76no-1:2222"]}
     assert server.stdout.readline() == f"{cluster} ps 1\n"

@@ -13,7 +13,7 @@ from tf_dist.core.model.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec, read_stored_spec
 
 
-def test_of_keys_that_nothing_reads_only_those_are_named() -> None:
+def test_names_unknown_keys_only() -> None:
     document = changed(changed(v1(), "spec.runPolicy.cleanPodPolicyy", "All"), "spec.tfReplicaSpecs.Worker.extra", 1)
     found = read_stored_spec(
         changed(document, "spec.tfReplicaSpecs.Chief.template.spec.restartPolicy", "Always"), Status()

@@ -60,7 +60,7 @@ def test_a_job_that_is_being_deleted_is_left_alone() -> None:
     assert reconcile(v1_job(), observed(v1_job(), deleting=True)).actions == ()
 
 
-def test_what_another_operator_said_about_a_job_it_ended_is_left_as_it_is() -> None:
+def test_keeps_the_status_of_a_job_that_another_operator_ended() -> None:
     stored = {
         "conditions": [{"type": "Failed", "status": "True", "reason": "TFJobFailed", "message": "because"}],
         "completionTime": "2027-01-15T08:00:00Z",

@@ -27,7 +27,7 @@ def test_the_same_words_are_said_once_and_others_one_after_the_other() -> None:
     assert (found.message, found.count) == ("quota exceeded; Error creating: no answer", 3)
 
 
-def test_what_is_not_routine_stays_as_it_is() -> None:
+def test_events_that_are_not_routine_are_not_combined() -> None:
     one, two = EmitEvent("Normal", "Resumed", "a"), EmitEvent("Normal", "Resumed", "b")
     assert combined_events([one, two]) == [one, two]
 

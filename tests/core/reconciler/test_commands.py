@@ -17,7 +17,7 @@ def command(action: str, **metadata: Any) -> dict[tuple[str, str], dict[str, Any
     return {(COMMAND, name): {"metadata": {"name": name, "uid": f"uid-{name}", **metadata}, "action": action}}
 
 
-def test_of_a_job_that_is_over_all_are_deleted_but_for_those_that_are_going() -> None:
+def test_deletes_commands_of_a_finished_job() -> None:
     world = started(volcano_job())
     over = replace(world.memory, phase=Phase.FAILED, reason="PodFailed")
     world.status = written_status(world.job, over, world.now)

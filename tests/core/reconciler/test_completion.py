@@ -88,7 +88,7 @@ def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
         (KEEP, {"mnist-worker-0", "mnist-worker-1", "mnist-ps-0"}),
     ],
 )
-def test_what_is_left_of_a_finished_job_is_its_clean_up_policys_choice(policy: CleanPodPolicy, left: set[str]) -> None:
+def test_clean_pod_policy_decides_about_pods_and_services(policy: CleanPodPolicy, left: set[str]) -> None:
     for asked in ({}, {"tf-dist.dev/services": "headless"}):
         world = started(v1_job(policy=RunPolicy(clean_pods=policy), annotations=asked))
         end(world, "worker-0")

@@ -83,7 +83,9 @@ def test_an_eviction_is_answered_as_the_pipeline_says_in_every_format(
         ("fallback", Phase.PENDING, None),
     ],
 )
-def test_so_is_a_preemption(job: Job, policy: str, phase: Phase, kind: OutcomeKind | None) -> None:
+def test_a_preemption_is_answered_as_the_pipeline_says_in_every_format(
+    job: Job, policy: str, phase: Phase, kind: OutcomeKind | None
+) -> None:
     world = started(with_fallbacks(job, on_preemption=policy, on_eviction="fail" if policy != "fail" else "requeue"))
     world.verdict = BY
     world.settle()
@@ -127,7 +129,7 @@ def test_a_failure_is_no_eviction() -> None:
     assert outcome_kind(world.memory) is OutcomeKind.FAILED
 
 
-def test_it_runs_as_the_fallback_that_was_admitted_and_says_so() -> None:
+def test_runs_as_the_admitted_fallback() -> None:
     world = World(with_fallbacks(v1_job()))
     world.verdict = Admit(sizes={"ps": 1, "worker": 1}, fallback=1)
     world.settle()

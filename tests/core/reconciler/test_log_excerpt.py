@@ -36,7 +36,7 @@ def test_the_end_is_what_is_kept() -> None:
 
 
 @given(st.text(max_size=3_000))
-def test_it_is_always_short(text: str) -> None:
+def test_log_excerpt_is_bounded(text: str) -> None:
     assert len(log_excerpt(text)) <= MAX_LENGTH
 
 

@@ -40,7 +40,7 @@ def patient(seconds: float | None = None, **fields: Any) -> Job:
 
 
 @pytest.mark.parametrize(("said", "limit"), [(None, 300.0), (45.0, 45.0)])
-def test_it_is_woken_for_it_and_gives_its_place_back_at_that_moment(said: float | None, limit: float) -> None:
+def test_releases_admission_at_the_recovery_timeout(said: float | None, limit: float) -> None:
     world = started(patient(said))
     lose(world, "worker-1")
     begun = world.now
@@ -167,7 +167,9 @@ def test_a_task_that_waits_for_another_is_not_missed() -> None:
         ("ps-0", 1, TFConfigStyle.V1, None),
     ],
 )
-def test_what_may_be_smaller_is(lost: str, least: int, style: TFConfigStyle, left: int | None) -> None:
+def test_elastic_gang_shrinks_at_the_recovery_timeout(
+    lost: str, least: int, style: TFConfigStyle, left: int | None
+) -> None:
     specs = replicas("PS", 1), replicas("Worker", 3, min_replicas=least)
     world = started(v1_job(*specs, tf_config=style, scheduling=Scheduling(min_available=1 + least)))
     lose(world, lost)
@@ -281,13 +283,13 @@ def test_annotations_say_both_limits() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " 5m", "5m\n", "soon", "-5m", "5 minutes", "1e3", "9" * 400])
-def test_what_is_no_duration_is_an_error_with_its_place(text: str) -> None:
+def test_refuses_recovery_timeouts_that_are_no_duration(text: str) -> None:
     with pytest.raises(InvalidJob, match=r"tf-dist.dev/recovery-timeout"):
         read(document(recovery_timeout=text))
 
 
 @pytest.mark.parametrize("text", ["", "many", "-1", "1.5", "9" * 400])
-def test_what_is_no_number_of_disruptions_is_an_error_with_its_place(text: str) -> None:
+def test_refuses_numbers_of_disruptions_that_are_no_number(text: str) -> None:
     with pytest.raises(InvalidJob, match=r"tf-dist.dev/max-disruptions"):
         read(document(max_disruptions=text))
 

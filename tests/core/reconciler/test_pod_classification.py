@@ -47,7 +47,7 @@ def test_every_event_has_a_sentence(event: Event) -> None:
     assert not sentence.endswith(".")
 
 
-def test_of_many_events_the_first_three_are_told() -> None:
+def test_names_the_first_three_of_many_events() -> None:
     spec = replicas("Worker", 5)
     many = [PodEvent(event=Event.NODE_LOST, spec=spec, replica=ReplicaId("worker", i)) for i in range(5)]
     assert describe_events(v1_job(spec), many) == (
@@ -71,7 +71,7 @@ _TAKEN = Disruption("EvictionByEvictionAPI", node="n")
         ({"phase": PodPhase.RUNNING, "disruption": _TAKEN}, []),
     ],
 )
-def test_what_a_pod_was_taken_by_is_said_of_those_that_were_taken(
+def test_disruption_belongs_to_evicted_and_lost_pods_only(
     pod: dict[str, Any], found: list[tuple[Event, Disruption | None]]
 ) -> None:
     job, replica = v1_job(replicas("Worker", 1)), ReplicaId("worker", 0)

@@ -36,7 +36,7 @@ def test_the_host_files_follow_the_number_of_workers() -> None:
     assert data["worker.host"] == "tf-dist-mnist-worker-0.tf-dist-mnist"
 
 
-def test_of_two_pods_for_one_replica_one_goes() -> None:
+def test_deletes_a_second_pod_of_a_replica() -> None:
     world = started(v1_job(replicas("Worker", 1)))
     double = {**world.pods["mnist-worker-0"], "metadata": {**world.pods["mnist-worker-0"]["metadata"]}}
     double["metadata"] |= {"name": "copy", "uid": "copy"}

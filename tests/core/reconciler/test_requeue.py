@@ -71,7 +71,7 @@ def test_a_job_that_gives_way_waits_again_and_pays_nothing(job: Job) -> None:
     assert attempts(world) == {"2.0.0"}
 
 
-def test_who_took_the_place_is_told_and_stays_known_while_it_waits() -> None:
+def test_names_the_preemptor_while_the_job_waits() -> None:
     world = started(v1_job())
     world.verdict = BY
     told = [action for action in world.look().actions if isinstance(action, EmitEvent)]
@@ -281,7 +281,7 @@ def test_a_gang_that_gets_no_nodes_gives_its_place_back_on_time(asked: float | N
     assert diagnose(world.job, memory, (), world.now)[0].category is Category.SCHEDULE_TIMEOUT
 
 
-def test_it_does_not_try_again_before_its_pause_is_over_whatever_admission_says() -> None:
+def test_requeue_backoff_holds_whatever_admission_says() -> None:
     world = unscheduled(patient(20))
     world.now += 20
     plan = world.settle()
@@ -332,7 +332,7 @@ def test_a_gang_that_was_complete_keeps_its_place_when_one_of_its_pods_is_to_be_
     assert world.memory.phase is Phase.RUNNING
 
 
-def test_that_all_pods_have_their_nodes_is_not_worth_a_write_of_its_own() -> None:
+def test_completed_admission_costs_no_write_of_its_own() -> None:
     world = World(patient(20), gathers=True)
     world.schedules = False
     world.settle()
@@ -378,7 +378,7 @@ def test_pods_that_may_not_even_be_made_count_as_well() -> None:
     assert world.memory.reason == "ScheduleTimeout"
 
 
-def test_what_was_done_before_the_place_was_given_back_stays_done() -> None:
+def test_requeue_keeps_replicas_that_succeeded() -> None:
     world = unscheduled(patient(20))
     first = world.pod("ps-0")
     assert first is not None
@@ -465,7 +465,7 @@ def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
     assert (world.memory.phase, dict(world.memory.disruptions)) == (Phase.RUNNING, {"Deleted": 1})
 
 
-def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:
+def test_unpins_a_replica_once_and_no_others() -> None:
     world = returned(patient(None, recovery=9000))
     world.now += 40
     world.settle()
@@ -484,7 +484,7 @@ def test_it_is_let_go_once_and_the_others_keep_their_nodes() -> None:
     assert pinned(world)["mnist-worker-0"] == "n1"
 
 
-def test_of_the_nodes_that_refused_its_pods_the_latest_are_remembered() -> None:
+def test_remembers_the_latest_nodes_that_refused_pods() -> None:
     world = returned(v1_job())
     earlier = {f"m{number}": world.now + 100 + number for number in range(1, 41)}
     world.status = written_status(world.job, replace(world.memory, refused_nodes=earlier), world.now)

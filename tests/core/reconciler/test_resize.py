@@ -47,7 +47,7 @@ def attempts(world: World) -> set[str]:
     return {pod["metadata"]["labels"][names.ATTEMPT] for pod in world.pods.values()}
 
 
-def test_it_starts_with_as_many_as_it_is_granted_and_says_so() -> None:
+def test_starts_with_the_admitted_number_of_workers() -> None:
     world = World(elastic())
     world.verdict = Admit(sizes={"ps": 1, "worker": 2})
     world.settle()
@@ -175,7 +175,7 @@ def test_before_the_first_pod_a_resize_restarts_nothing() -> None:
     assert dict(again.status.admission.sizes) == {"ps": 1, "worker": 4}
 
 
-def test_whoever_left_is_not_missed_and_comes_back_as_new() -> None:
+def test_removed_workers_are_no_disruption_and_return_as_new() -> None:
     world = admitted(elastic(), ps=1, worker=3)
     resize(world, ps=1, worker=1)
     assert not {str(replica) for replica in world.memory.observed_replicas} & {"worker-1", "worker-2"}
@@ -184,7 +184,7 @@ def test_whoever_left_is_not_missed_and_comes_back_as_new() -> None:
     assert (dict(world.memory.restarts), world.memory.failure) == ({}, None)
 
 
-def test_what_the_kubelet_had_restarted_in_pods_that_leave_stays_counted() -> None:
+def test_counts_container_restarts_of_removed_workers() -> None:
     world = admitted(elastic(rules=ON_FAILURE), ps=1, worker=3)
     leaving = world.pod("worker-2")
     assert leaving is not None
@@ -262,7 +262,7 @@ def test_a_volcano_job_that_runs_smaller_succeeds_when_all_there_are_have() -> N
     assert world.memory.phase is Phase.COMPLETED
 
 
-def test_who_starts_again_with_replicas_that_were_done_does_not_grow_into_their_room() -> None:
+def test_restart_of_finished_replicas_comes_before_growth() -> None:
     """The verdict was reckoned with one replica fewer than there now are."""
     worker = replicas("worker", 3, rules=(), min_replicas=1, max_replicas=5)
     rule = Rule(events=frozenset({Event.POD_FAILED}), action=Action.RESTART_JOB)

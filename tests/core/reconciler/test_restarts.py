@@ -51,9 +51,7 @@ def test_a_failure_is_remembered_with_what_was_said_of_it(what: dict[str, Any], 
     ("action", "kept"), [(Action.RESTART_POD, 2), (Action.RESTART_TASK, 6), (Action.RESTART_JOB, 7)]
 )
 @pytest.mark.parametrize("counted", [True, False])
-def test_what_the_kubelet_restarted_in_pods_that_go_is_remembered_once(
-    action: Action, kept: int, counted: bool
-) -> None:
+def test_counts_container_restarts_of_deleted_pods_once(action: Action, kept: int, counted: bool) -> None:
     """Pods that stay still say it themselves, so that nothing is counted twice."""
     workers = replicas("worker", 2, rules=(Rule(events=FAILED, action=action),))
     policy = RunPolicy(max_restarts=8, container_restarts_count=counted)
@@ -75,7 +73,7 @@ def test_what_the_kubelet_restarted_in_pods_that_go_is_remembered_once(
 @pytest.mark.parametrize(
     ("action", "kept"), [(Action.RESTART_POD, 2), (Action.RESTART_TASK, 6), (Action.RESTART_JOB, 7)]
 )
-def test_what_the_kubelet_restarted_in_a_pod_that_vanishes_is_remembered_too(action: Action, kept: int) -> None:
+def test_counts_container_restarts_of_vanished_pods(action: Action, kept: int) -> None:
     workers = replicas("worker", 2, rules=(Rule(events=EVICTED, action=action),))
     policy = RunPolicy(max_restarts=8)
     world = started(volcano_job(replicas("ps", 1, rules=()), workers, run_policy=policy))

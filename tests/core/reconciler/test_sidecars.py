@@ -164,9 +164,7 @@ def test_exit_codes_are_those_of_the_container_that_trains(
         (CREATES, CREATES, "Starting", ""),
     ],
 )
-def test_what_keeps_a_pod_from_starting_is_said_of_the_right_container(
-    tensorflow: Any, sidecar: Any, said: str, detail: str
-) -> None:
+def test_state_names_the_container_that_cannot_start(tensorflow: Any, sidecar: Any, said: str, detail: str) -> None:
     job = v1_job(replicas("Worker", 1))
     found = state("Pending", tensorflow, sidecar)
     row = replica_states(job, after(job, "worker-0", found), views(pod(job, "worker-0", found)))[0]

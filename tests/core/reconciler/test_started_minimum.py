@@ -49,7 +49,7 @@ def more(world: World, count: int, **placement: int) -> None:
     world.settle()
 
 
-def test_it_says_who_waits() -> None:
+def test_status_names_replicas_that_wait() -> None:
     world = started(of_four())
     assert len(world.pods) == 2
     assert world.memory.message.startswith("2 of 4 replicas are admitted; 2 more wait for capacity")
@@ -98,7 +98,7 @@ def test_tf_config_names_all_and_never_changes() -> None:
     assert world.pods["mnist-worker-0"]["metadata"]["uid"] == uid
 
 
-def test_it_is_completed_when_all_that_the_document_asks_for_have_ended() -> None:
+def test_completes_when_all_replicas_of_the_document_have_ended() -> None:
     world = started(of_four())
     run(world)
     end(world, 0, 1)

@@ -59,7 +59,7 @@ RUN, RESTART, DONE = (Phase.RUNNING, "m"), (Phase.RESTARTING, "m"), (Phase.COMPL
         ),
     ],
 )
-def test_what_each_condition_does_to_those_before_it(steps: Any, expected: Any) -> None:
+def test_each_condition_updates_earlier_conditions(steps: Any, expected: Any) -> None:
     assert brief(after(*steps)) == expected
 
 
@@ -84,7 +84,7 @@ def test_a_new_message_of_a_condition_of_our_own_is_an_update_and_no_transition(
     assert changed["lastUpdateTime"] == "2027-01-15T08:00:01Z"
 
 
-def test_what_others_wrote_among_the_conditions_stays_and_breaks_nothing() -> None:
+def test_keeps_foreign_conditions() -> None:
     foreign = [{"type": "Running", "status": "True"}, {"type": "Mine", "status": "True"}, {"status": "True"}]
     assert [c.get("type") for c in after(DONE, stored=foreign)] == [
         "Admitted",

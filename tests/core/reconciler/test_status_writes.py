@@ -62,7 +62,7 @@ def test_pods_that_end_one_by_one_cost_one_write_with_the_end_of_the_job() -> No
     assert world.writes == before + 1
 
 
-def test_that_pods_have_been_created_is_written_with_the_next_news_or_after_a_minute() -> None:
+def test_created_pods_are_written_with_the_next_change_or_after_a_minute() -> None:
     world = World(v1_job(replicas("Worker", 8), success=(SuccessRule(type="worker"),)), gathers=True)
     world.schedules = False
     world.settle()
@@ -78,7 +78,7 @@ def test_that_pods_have_been_created_is_written_with_the_next_news_or_after_a_mi
     assert world.memory.counts["worker"].pending == len(world.memory.observed_replicas) == 8
 
 
-def test_what_is_shown_is_written_within_ten_seconds() -> None:
+def test_displayed_fields_are_written_within_ten_seconds() -> None:
     world = gathering()
     first, second, *_ = world.pods.values()
     world.run(first)
@@ -160,7 +160,7 @@ def test_another_reason_to_wait_is_written_at_once() -> None:
     assert (world.writes, world.memory.reason) == (2, "NeverFits")
 
 
-def test_what_else_changes_is_written_with_the_words() -> None:
+def test_admission_is_written_with_a_gathered_message() -> None:
     world = waiting(10_000)
     world.verdict = replace(WAIT, message="1 free", rank=10_000)
     world.settle()
@@ -170,7 +170,7 @@ def test_what_else_changes_is_written_with_the_words() -> None:
     assert world.memory.reason == "Admitted"
 
 
-def test_what_was_gathered_and_not_written_is_known_while_the_driver_lives() -> None:
+def test_unwritten_status_is_known_while_the_controller_lives() -> None:
     """A pod that came and went between two writes was taken away: it is not simply made again."""
     world = gathering()
     assert world.memory.observed_replicas == frozenset()

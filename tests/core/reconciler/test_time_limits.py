@@ -209,7 +209,7 @@ def test_a_driver_that_comes_late_finds_a_job_that_runs() -> None:
     assert world.memory.phase is Phase.RUNNING
 
 
-def test_what_a_gang_without_nodes_waited_for_them_counts_as_waiting() -> None:
+def test_time_without_nodes_counts_as_waiting() -> None:
     world = World(v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=100)))
     world.schedules = False
     world.settle()

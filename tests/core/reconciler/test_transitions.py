@@ -150,7 +150,7 @@ def preempted(world: World) -> None:
     ],
 )
 @pytest.mark.parametrize("swapped", [False, True])
-def test_of_two_things_at_one_moment_the_one_that_weighs_more_decides(
+def test_precedence_of_simultaneous_changes(
     first: Happens, then: Happens, phase: Phase, reason: str, swapped: bool
 ) -> None:
     """The order in which they are seen does not matter: each pass looks at what is there."""
@@ -237,7 +237,7 @@ def test_where_two_pods_ask_for_different_things_the_gravest_is_done_and_nothing
 
 
 @pytest.mark.parametrize("graver", [Action.TERMINATE_JOB, Action.ABORT_JOB, Action.COMPLETE_JOB, Action.RESTART_JOB])
-def test_of_what_a_table_says_of_evictions_the_gravest_decides_about_a_preemption(graver: Action) -> None:
+def test_gravest_eviction_policy_decides_about_a_preemption(graver: Action) -> None:
     evicted = frozenset({Event.POD_EVICTED})
     tasks = [
         replicas(name, 1, rules=(Rule(events=evicted, action=action),))

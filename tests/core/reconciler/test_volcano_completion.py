@@ -47,7 +47,9 @@ def test_all_workers_done_complete_the_job_though_nobody_said_so() -> None:
         (0, 0, (1, 1, 1), Phase.COMPLETED),
     ],
 )
-def test_so_many_have_to_succeed(min_available: int, task_minimum: int, codes: tuple[int, ...], phase: Phase) -> None:
+def test_number_of_replicas_that_have_to_succeed(
+    min_available: int, task_minimum: int, codes: tuple[int, ...], phase: Phase
+) -> None:
     job = volcano_job(replicas("worker", 3, rules=(), min_replicas=task_minimum), min_available=min_available)
     world = started(job)
     for index, code in enumerate(codes):

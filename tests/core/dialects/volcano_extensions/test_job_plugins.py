@@ -57,7 +57,7 @@ def test_arguments(plugins: Any, expected: Plugins | dict[str, bool]):
         (["--worker=wroker"], "names the task 'wroker', which the job does not have", "did you mean worker?"),
     ],
 )
-def test_what_volcano_does_not_read_is_a_warning(arguments: list[str], message: str, hint: str):
+def test_warns_of_arguments_that_volcano_does_not_read(arguments: list[str], message: str, hint: str):
     (found,) = warnings(with_plugins(tensorflow=arguments))
     assert (found.path, message in found.message, hint) == ("spec.plugins.tensorflow", True, found.hint)
 
@@ -76,7 +76,7 @@ def test_the_env_plugin_takes_no_arguments():
         ("ssh", ["--ssh-key-file-path=.ssh"], "is an absolute path without ':'"),
     ],
 )
-def test_what_no_job_can_run_with_is_an_error(plugin: str, arguments: list[str], message: str):
+def test_refuses_arguments_that_no_job_can_run_with(plugin: str, arguments: list[str], message: str):
     found = only_error(with_plugins(**{plugin: arguments}))
     assert (found.path, message in found.message) == (f"spec.plugins.{plugin}", True)
 
@@ -89,7 +89,7 @@ def test_what_no_job_can_run_with_is_an_error(plugin: str, arguments: list[str],
         (["--ssh-private-key=one", "--ssh-public-key=two"], "every user who may read the job can read the key"),
     ],
 )
-def test_what_is_told_of_ssh(arguments: list[str], message: str):
+def test_warns_of_arguments_of_ssh(arguments: list[str], message: str):
     assert any(message in found.message for found in warnings(with_plugins(ssh=arguments)))
 
 

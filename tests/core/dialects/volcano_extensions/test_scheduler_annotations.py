@@ -162,12 +162,12 @@ def test_every_other_is_named_once(key: str, message: str, hint: str):
         "scheduling.k8s.io/group-name",
     ],
 )
-def test_what_volcano_knows_is_not_taken_for_a_slip_of_the_pen(key: str):
+def test_known_annotations_of_volcano_are_no_typos(key: str):
     (found,) = warnings(annotated(**{key if "/" in key else f"volcano.sh/{key}": "x"}))
     assert "tf-dist does not use it" in found.message
 
 
-def test_what_is_read_from_the_job_is_not_read_from_its_pods():
+def test_annotations_of_the_job_are_not_read_from_its_pods():
     document = volcano()
     document["spec"]["tasks"][0]["template"].setdefault("metadata", {})["annotations"] = {SLA: "1m"}
     (found,) = warnings(document)
