@@ -150,6 +150,30 @@ def test_what_is_due_while_a_worker_is_at_it_waits_for_that(time: Time) -> None:
     assert queue.get(0.0) == ("a", 101.0)
 
 
+def test_groups_take_turns_whatever_number_of_keys_they_have(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time, group=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "a4", "b1", "c1", "b2"):
+        queue.add(key)
+    queue.add("a5", lane=Lane.FIRST)
+    queue.add("b3", lane=Lane.ROUTINE)
+    assert take(queue) == ["a5", "a1", "b1", "c1", "a2", "b2", "a3", "a4", "b3"]
+
+
+def test_group_leaves_workers_to_others(time: Time) -> None:
+    queue: WorkQueue[str] = WorkQueue(time, group=lambda key: key[0], most=2)
+    for key in ("a1", "a2", "a3"):
+        queue.add(key)
+    assert [queue.get(0.0), queue.get(0.0), queue.get(0.0)] == [("a1", 100.0), ("a2", 100.0), None]
+    queue.add("b1")
+    assert queue.get(0.0) == ("b1", 100.0)
+    taken: list[Any] = []
+    worker = threading.Thread(target=lambda: taken.append(queue.get()), daemon=True)
+    worker.start()
+    queue.done("a1")
+    worker.join(SECONDS)
+    assert taken == [("a3", 100.0)]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 1000), st.booleans()), max_size=300))
 def test_it_holds_a_few_entries_a_key_whatever_is_wished(steps: list[tuple[int, float, bool]]) -> None:
     time, wishes = Time(), dict[int, float]()

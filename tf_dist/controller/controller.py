@@ -123,7 +123,9 @@ class Controller:
         self._leadership = leadership or Standalone()
         self._on_change = on_change
         self._clock_steps = ClockStepDetector(clock, monotonic)
-        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime)
+        # A namespace whose passes take long, or of which there are very many, leaves workers to the others.
+        most = max(1, self._settings.workers * 3 // 4)
+        self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime, group=lambda ref: ref.namespace, most=most)
         self._events = EventRecorder(
             cluster,
             clock,
@@ -407,7 +409,7 @@ class Controller:
         waits = after is not None and after.waits
         if waits != (before is not None and before.waits):
             (self._resync_waiting.add if waits else self._resync_waiting.discard)(ref)
-        changed = (before and before.admission_inputs) != (after and after.admission_inputs)
+        changed = (before.admission_inputs if before else ()) != (after.admission_inputs if after else ())
         if changed or (after is not None and self._admission.outdated(after)):
             self._capacity_changed()
         return after

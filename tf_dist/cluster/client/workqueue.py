@@ -6,7 +6,7 @@ import heapq
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -116,6 +116,39 @@ class _Pass:
     lane: Lane = Lane.ROUTINE  # in which the key is to wait again
 
 
+class _FairLane(Generic[K]):
+    """Keys that wait, and since when: groups take turns, and within a group the key that came first is next."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[Hashable, OrderedDict[K, float]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, group: Hashable, key: K, since: float) -> None:
+        self._groups.setdefault(group, OrderedDict())[key] = since
+
+    def remove(self, group: Hashable, key: K) -> float:
+        keys = self._groups[group]
+        since = keys.pop(key)
+        if not keys:
+            del self._groups[group]
+        return since
+
+    def take(self, may: Callable[[Hashable], bool]) -> tuple[K, float] | None:
+        """The next key of the first group that may have one; the group is the last from then on."""
+        for group in filter(may, self._groups):
+            keys = self._groups.pop(group)
+            found = keys.popitem(last=False)
+            if keys:
+                self._groups[group] = keys
+            return found
+        return None
+
+    def clear(self) -> None:
+        self._groups.clear()
+
+
 class WorkQueue(Generic[K]):
     """A work queue as client-go's: each key waits once, and is worked on by one worker at a time. Thread-safe.
 
@@ -124,17 +157,27 @@ class WorkQueue(Generic[K]):
     whether the answer or the watch shows it first (with that each job has two passes less). Versions are
     resourceVersions as numbers (``resource_version_of``). ``monotonic``: seconds that only go forward; no wall clock
     has a part in it. ``runtime``: what ``get`` waits with.
+
+    No group of keys holds up the others, however many it has: groups take turns in each lane, and one has ``most``
+    workers at a time (None: all). ``group``: the group of a key.
     """
 
     def __init__(
-        self, monotonic: Callable[[], float] = time.monotonic, runtime: ThreadRuntime = SYSTEM_RUNTIME
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        runtime: ThreadRuntime = SYSTEM_RUNTIME,
+        *,
+        group: Callable[[K], Hashable] = lambda _: None,
+        most: int | None = None,
     ) -> None:
         self._monotonic = monotonic
         self._runtime = runtime
+        self._group, self._most = group, math.inf if most is None else most
         # Keys that wait for a worker, by lane, and since when.
-        self._lanes: dict[Lane, OrderedDict[K, float]] = {lane: OrderedDict() for lane in Lane}
+        self._lanes: dict[Lane, _FairLane[K]] = {lane: _FairLane() for lane in Lane}
         self._where: dict[K, Lane] = {}
         self._passes: dict[K, _Pass] = {}
+        self._busy: Counter[Hashable] = Counter()  # workers, by the group of their key
         self._in_a_row = 0  # keys that were taken while routine ones waited
         # When a key is due later, and the serial number of the heap's entry that says so.
         self._later: dict[K, tuple[float, int]] = {}
@@ -195,11 +238,11 @@ class WorkQueue(Generic[K]):
         if before is not None:
             if lane >= before:
                 return
-            since = self._lanes[before].pop(key)
+            since = self._lanes[before].remove(self._group(key), key)
         else:
             self.adds += 1
         self._where[key] = lane
-        self._lanes[lane][key] = since
+        self._lanes[lane].add(self._group(key), key, since)
         self._changed.notify()
 
     def _add_later(self, key: K, when: float) -> None:
@@ -260,24 +303,27 @@ class WorkQueue(Generic[K]):
                 self._add(key, when, Lane.NORMAL)
 
     def _take(self) -> tuple[K, float] | None:
-        first, normal, routine = self._lanes.values()
-        if routine and (not (first or normal) or self._in_a_row >= _OTHERS_PER_ROUTINE):
-            self._in_a_row, lane = 0, routine
-        elif lane := first or normal:
-            self._in_a_row += bool(routine)
-        else:
-            return None
-        key, since = lane.popitem(last=False)
-        del self._where[key]
-        self._passes[key] = _Pass(self._monotonic())
-        return key, since
+        routine = self._in_a_row >= _OTHERS_PER_ROUTINE
+        for lane in (Lane.ROUTINE, Lane.FIRST, Lane.NORMAL) if routine else Lane:
+            found = self._lanes[lane].take(lambda group: self._busy[group] < self._most)
+            if found is not None:
+                self._in_a_row = 0 if lane is Lane.ROUTINE else self._in_a_row + bool(self._lanes[Lane.ROUTINE])
+                del self._where[found[0]]
+                self._passes[found[0]] = _Pass(self._monotonic())
+                self._busy[self._group(found[0])] += 1
+                return found
+        return None
 
     def done(self, key: K) -> None:
         """The worker is done with ``key``, which waits again if something happened that it has not written itself."""
         with self._changed:
-            found = self._passes.pop(key)
+            found, group = self._passes.pop(key), self._group(key)
+            self._busy[group] -= 1
+            if not self._busy[group]:
+                del self._busy[group]
             if found.noticed - found.written:
                 self._add(key, self._monotonic(), found.lane)
+            self._changed.notify()  # the group may have had all the workers that it may have
 
     # Failures
 
