@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.controller.harness import World, container, tfjob
 from tf_dist.cluster.api import TFJOBS, Object
 from tf_dist.controller.job_index import JobIndex
 from tf_dist.controller.settings import ControllerSettings, JobRef
+from tf_dist.core.model import names
 
 FIRST_FORMAT = {
     **tfjob(),
@@ -35,3 +38,29 @@ def test_addresses_of_a_job_end_in_the_domain_of_the_cluster(domain: str) -> Non
     known = index.read(JobRef(TFJOBS, "default", "mnist"), World().submit(tfjob()))
     assert known.job is not None
     assert known.job.cluster_domain == domain
+
+
+def invalid(document: Object) -> None:
+    document["metadata"]["annotations"] = {names.FALLBACK: "[{"}
+
+
+def suspended(document: Object) -> None:
+    document["spec"]["runPolicy"]["suspend"] = True
+
+
+def deleting(document: Object) -> None:
+    document["metadata"]["finalizers"] = ["example.com/other"]
+
+
+@pytest.mark.parametrize("change", [invalid, suspended, deleting])
+def test_admission_is_not_asked_again_for_job_it_has_nothing_to_decide_about(change: Callable[[Object], None]) -> None:
+    """Of such jobs a tenant may create thousands, and edit them all the time."""
+    index, world, document = JobIndex(), World(), tfjob()
+    change(document)
+    stored = world.submit(document)
+    if change is deleting:
+        world.memory.delete(TFJOBS, "default", "mnist")
+        stored = world.job()
+    known = index.read(JobRef(TFJOBS, "default", "mnist"), stored)
+    assert known.claim() is None
+    assert known.admission_inputs == ()

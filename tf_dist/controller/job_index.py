@@ -83,8 +83,22 @@ class JobEntry:
         return JobMetricsKey(self.ref.resource, status.phase.value, queue, waits, admitted)
 
     @property
+    def concerns_admission(self) -> bool:
+        """Whether admission has to know of it."""
+        job = self.job
+        if job is None or self.deleting:
+            return False  # pods of a job that is being deleted count as pods without a job do
+        if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
+            return False  # until its status says that it stops, its pods may still be created
+        if self._another_decides(job):
+            return False  # its pods use capacity as any others
+        return not (self.status.unconfirmed and self.status.admission is None)  # it could not create pods
+
+    @property
     def admission_inputs(self) -> tuple[object, ...]:
         """All of it on which admission's decisions depend, as a value to compare."""
+        if not self.concerns_admission:
+            return ()
         status = self.status
         live = status.phase in LIVE
         done = status.succeeded, *(counts.failed for counts in status.counts.values())
@@ -92,19 +106,13 @@ class JobEntry:
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
         attempts = status.attempts, status.phase is Phase.PENDING
         ways = (status.fallback, status.fallback_from, status.since) if self.job and self.job.fallbacks else ()
-        return *parts, attempts, status.gang, refused, unconfirmed, ways, self.deleting
+        return *parts, attempts, status.gang, refused, unconfirmed, ways
 
     def claim(self) -> AdmissionRequest | None:
         """What admission has to know of it; None where there is nothing to know."""
         job = self.job
-        if job is None or self.deleting:
-            return None  # pods of a job that is being deleted count as pods without a job do
-        if job.run_policy.suspend and (self.status.admission is None or self.status.phase not in LIVE):
-            return None  # until its status says that it stops, its pods may still be created
-        if self._another_decides(job):
-            return None  # its pods use capacity as any others
-        if self.status.unconfirmed and self.status.admission is None:
-            return None  # it could not create pods
+        if job is None or not self.concerns_admission:
+            return None
         created = parse_time(self.stored["metadata"].get("creationTimestamp")) or 0.0
         # The API server's clock may be ahead of ours: a job was there when a controller first saw it.
         created = min(created, self.status.created or created)
