@@ -22,6 +22,7 @@ from tf_dist.controller.observability.metrics_interface import WorkQueueStats
 from tf_dist.controller.plan_executor import InvalidObject, NameConflict
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.model.context import EmitEvent, Plan
+from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.reasons import Reason
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
@@ -176,10 +177,10 @@ class Workers:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
         expected = isinstance(error, ClusterError)
         self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
-        what = str(error) if expected else f"{type(error).__name__}: {error}"
+        what = hide_credentials(str(error) if expected else f"{type(error).__name__}: {error}")
         before, self._last_errors[ref] = self._last_errors.get(ref), (known.uid, what)
         level = logging.DEBUG if before == (known.uid, what) else logging.WARNING
-        _LOG.log(level, "%s: %s; again in %.1f s", ref, error, pause, exc_info=None if expected else error)
+        _LOG.log(level, "%s: %s; again in %.1f s", ref, what, pause, exc_info=None if expected else error)
         hint = getattr(error, "hint", "")
         message = f"{what} ({hint})" if hint else what
         failures = self._queue.failures(ref)

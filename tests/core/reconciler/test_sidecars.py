@@ -359,3 +359,13 @@ def test_another_container_that_the_kubelet_restarts_is_named_with_its_exit_code
     )
     assert status.failure is not None
     assert (status.failure.code, status.failure.message) == (4, "no such bucket")
+
+
+def test_credential_in_command_that_cannot_run_is_hidden() -> None:
+    """The runtime repeats what it cannot find, which is a whole command where someone wrote it as one word."""
+    job = v1_job(replicas("Worker", 1, rules=EXIT_CODE))
+    said = 'exec: "train --password=hunter2 --epochs 3": executable file not found in $PATH'
+    status = after(job, str(job.replicas[-1]), {"phase": "Failed", "reason": "ErrImageEntrypoint", "message": said})
+    assert status.message.endswith(
+        'ErrImageEntrypoint: exec: "train --password=*** --epochs 3": executable file not found in $PATH'
+    )

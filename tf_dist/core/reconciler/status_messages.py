@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from tf_dist.core.model.assignment import current_job, fallback_job, replica_difference_text, startable_replicas
+from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.job import Event, Job
 from tf_dist.core.model.pods import Exit, PodView
 from tf_dist.core.model.reasons import HOLDING_REASONS, Reason
@@ -89,7 +90,9 @@ def exit_text(exit_: Exit | None) -> str:
     if exit_.out_of_memory:
         return f"was killed for its memory (OOMKilled, code {exit_.code})"
     if exit_.never_runs:
-        return ": ".join(filter(None, ("cannot start", exit_.reason, exit_.message[:_LONGEST_DETAIL])))
+        return ": ".join(
+            filter(None, ("cannot start", exit_.reason, hide_credentials(exit_.message)[:_LONGEST_DETAIL]))
+        )
     if exit_.code is None:
         return f"failed: {exit_.reason}"
     name = signal_name(exit_.code)
@@ -119,7 +122,7 @@ def _what_holds(pod: PodView) -> str:
     """
     message = pod.waiting[1] if pod.waiting else ""
     if pod.held_by in _NAMING:
-        return message[:_LONGEST_DETAIL]
+        return hide_credentials(message)[:_LONGEST_DETAIL]
     found = _IMAGE.search(message) if pod.held_by == Reason.IMAGE_PULL_BACK_OFF else None
     return f'image "{found[1][:_LONGEST_DETAIL]}"' if found else ""
 
@@ -133,7 +136,11 @@ def describe_event(job: Job, occurrence: PodEvent) -> str:
         case Event.POD_EVICTED:
             if occurrence.disruption is not None:
                 return f"{who} {occurrence.disruption}"
-            said = ": ".join(filter(None, (exit_.reason, exit_.message))) if (exit_ := occurrence.exit) else ""
+            said = (
+                ": ".join(filter(None, (exit_.reason, hide_credentials(exit_.message))))
+                if (exit_ := occurrence.exit)
+                else ""
+            )
             return f"{who} was evicted" + (f" ({said})" if said else "")
         case Event.NODE_LOST:
             return f"{who} {occurrence.disruption or 'is lost with its node'}"

@@ -1,0 +1,31 @@
+"""Credentials in text that others wrote: containers, kubelets, webhooks. What tf-dist repeats of it hides them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_HIDDEN: Final = "***"
+# What is a secret by its form, or by the name that stands before it.
+_SECRETS: Final = (
+    (re.compile(r"-----BEGIN [A-Z ]{1,40}-----.*?(-----END [A-Z ]{1,40}-----|\Z)", re.DOTALL), _HIDDEN),
+    (re.compile(r"(://)[^/\s@]{1,200}@"), rf"\1{_HIDDEN}@"),
+    (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {_HIDDEN}"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+"), _HIDDEN),
+    (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), _HIDDEN),
+    (
+        re.compile(
+            r"((?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)"
+            r"[\w-]{0,40}[\"']?\s{0,3}[=:]\s{0,3})(\"[^\"\n]*\"?|'[^'\n]*'?|[^\s,;&\"']+)",
+            re.IGNORECASE,
+        ),
+        rf"\1{_HIDDEN}",
+    ),
+)
+
+
+def hide_credentials(text: str) -> str:
+    """The text without what is a credential by its form, or by the name that stands before it."""
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
