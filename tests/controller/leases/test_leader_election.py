@@ -411,6 +411,28 @@ def test_a_lease_that_a_killed_process_has_left_in_a_namespace_holds_up_nobody(s
     assert one.valid
 
 
+def test_new_leader_reads_no_leases_of_other_names(stage: Stage) -> None:
+    """A tenant may write thousands with the label, of a megabyte each."""
+    for n in range(3):
+        stage.put(LeaseRef(TEAM.namespace, f"forged-{n}"), "tenant")
+    read: list[str] = []
+
+    class Wire:
+        def __getattr__(self, verb: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                found = getattr(stage.memory, verb)(*args, **kwargs)
+                if verb == "list":
+                    read.extend(one["metadata"]["name"] for one in found.items)
+                return found
+
+            return call
+
+    elector = LeaderElector(Wire(), CLUSTER, "me", monotonic=lambda: stage.now)  # type: ignore[arg-type]
+    elector.step()
+    assert elector.valid()
+    assert set(read) <= {CLUSTER.name}
+
+
 def test_a_namespace_that_begins_while_the_cluster_is_won_sees_it(stage: Stage) -> None:
     """Each writes its own Lease, then looks at the other's: at least one of them sees the other."""
     one, all_ = stage.team("team"), stage.cluster("cluster")

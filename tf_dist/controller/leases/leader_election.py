@@ -379,14 +379,15 @@ class LeaderElector:
     def _namespaces_are_led(self) -> bool:
         """Whether anybody leads a single namespace, as far as that may be seen."""
         try:
-            found = self._cluster.list(LEASES, None, labels=names.LEADER).items
+            # By its name there is one in a namespace: of others, as large as they may be, tenants can write thousands.
+            fields = f"metadata.name={self.ref.name}"
+            found = self._cluster.list(LEASES, None, labels=names.LEADER, fields=fields).items
         except Forbidden:
             return True
         return any(map(self._is_led, found))
 
     def _is_led(self, lease: Object) -> bool:
-        metadata = lease["metadata"]
-        if metadata["name"] != self.ref.name or metadata["namespace"] == self.ref.namespace:
+        if lease["metadata"]["namespace"] == self.ref.namespace:
             return False
         renewed = parse_time(mapping(lease.get("spec")).get("renewTime"))
         left_behind = renewed is None or renewed < self._clock() - _LEFT_BEHIND
