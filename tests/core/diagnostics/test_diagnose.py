@@ -160,6 +160,14 @@ def test_diagnosis_of_a_waiting_container(reason: str, category: Category, advic
     assert advice in found.resolution
 
 
+def test_image_that_cannot_be_pulled_is_reported_with_the_node() -> None:
+    waiting = {"name": "tensorflow", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    status = {"phase": "Pending", "containerStatuses": [{**waiting, "restartCount": 0}]}
+    body = pod(v1_job(), "worker-0", status)
+    body["spec"]["nodeName"] = "n2"
+    assert first(live(), body).detail == "on node n2: no such image"
+
+
 def test_a_pod_that_cannot_be_scheduled_gives_the_schedulers_reason() -> None:
     conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]
     found = first(live(), pod(v1_job(), "worker-0", {"phase": "Pending", "conditions": conditions}))

@@ -352,7 +352,8 @@ def _of_waiting(reason: str) -> tuple[Category, str]:
 
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     category, advice = _of_waiting(reason)
-    evidence = message
+    # Nodes differ in the images that they have, and in the registries that they reach.
+    evidence = f"on node {pod.node}: {message}" if category is Category.IMAGE and pod.node else message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
         said = pod.last_exit.message.splitlines()
         if pod.last_exit.start_failed or known_failure(pod.last_exit.message):
