@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generator.markdown import code, prose, table
 from tf_dist.cli.commands.argo_workflows import documents
-from tf_dist.cli.install.manifests import ClusterSupport, InstallOptions, manifests
+from tf_dist.cli.install.manifests import InstallOptions, manifests
 from tf_dist.controller.observability.metrics_interface import (
     ControllerStats,
     InformerStats,
@@ -58,7 +58,7 @@ def roles() -> str:
     seen: set[str] = set()
     parts = []
     for title, settings in _VARIANTS:
-        parts += [f"### {title}", *_of_objects(manifests(settings, ClusterSupport()), seen)]
+        parts += [f"### {title}", *_of_objects(manifests(settings), seen)]
     parts += [
         "### Steps of Argo workflows: `tf-dist workflows export DIR -n research`",
         *_of_objects(documents("rbac.yaml", "research"), seen),

@@ -76,7 +76,7 @@ def test_a_worker_that_is_evicted_comes_back_and_training_goes_on(namespace: Nam
     name, worker = namespace.apply(shipped("tfjob.yaml", steps=LONG, name="evicted")), "evicted-worker-1"
     namespace.until_said(worker, "step=")
     before = uid(namespace, worker)
-    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": worker}}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": worker}}
     path = f"/api/v1/namespaces/{namespace.name}/pods/{worker}/eviction"
     namespace.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
     until(lambda: uid(namespace, worker) not in ("", before), 60, every=0.5)

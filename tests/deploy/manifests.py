@@ -15,6 +15,7 @@ import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CHART = DEPLOY / "chart"
+KUBERNETES = "1.35"  # a Helm that Go builds takes itself for 1.20
 SYSTEM = "tf-dist-system"
 
 Manifest = dict[str, Any]
@@ -76,10 +77,10 @@ def helm(*arguments: str, kubeconfig: str = "", fails: bool = False) -> str:
 
 
 @cache
-def template(*values: str, namespace: str = SYSTEM, release: str = "tf-dist", kubernetes: str = "1.31") -> str:
+def template(*values: str, namespace: str = SYSTEM, release: str = "tf-dist") -> str:
     """What ``helm template`` makes of the chart with these values, each as ``--set`` has it."""
     given = [part for value in values for part in ("--set", value)]
-    return helm("template", release, str(CHART), "--namespace", namespace, "--kube-version", kubernetes, *given)
+    return helm("template", release, str(CHART), "--namespace", namespace, f"--kube-version={KUBERNETES}", *given)
 
 
 def rendered(*values: str, namespace: str = SYSTEM, release: str = "tf-dist") -> list[Manifest]:

@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-import yaml
 
 from tests.deploy.conftest import SYSTEM, Object
 from tests.deploy.manifests import CHART, DEPLOY, helm, shipped
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.cluster
 Kubectl = Callable[..., str]
 Install = Callable[..., "subprocess.CompletedProcess[str]"]
 PART_OF = "app.kubernetes.io/part-of"
-
-
-def minor(kubectl: Kubectl) -> int:
-    """The server's minor version."""
-    found = yaml.safe_load(kubectl("version", "-o", "yaml"))["serverVersion"]["minor"]
-    return int(re.sub(r"\D", "", found))
 
 
 def test_all_that_is_printed_is_accepted(installed: str) -> None:
@@ -43,15 +36,7 @@ def test_applied_again_nothing_changes(kubectl: Kubectl, install: Install, insta
 
 
 def test_shipped_file_is_accepted_as_it_is(kubectl: Kubectl, installed: str) -> None:
-    file = str(DEPLOY / "tf-dist.yaml")
-    if minor(kubectl) >= 27:
-        assert changed(kubectl("apply", "-f", file)) == []
-        return
-    # policy/v1 came with 1.21; this older server can judge all the rest. It drops validation rules, which its kubectl
-    # would not even send: tf-dist install leaves them out where it finds such a server.
-    said = kubectl("apply", "--validate=false", "--dry-run=server", "-f", file, fails=True)
-    refused = [line for line in said.splitlines() if not line.endswith(" (server dry run)")]
-    assert [line for line in refused if "PodDisruptionBudget" not in line and "CRDs are installed" not in line] == []
+    assert changed(kubectl("apply", "-f", str(DEPLOY / "tf-dist.yaml"))) == []
 
 
 def test_chart_differs_in_nothing_from_what_is_installed(kubectl: Kubectl, kubeconfig: str, installed: str) -> None:

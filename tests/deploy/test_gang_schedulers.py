@@ -84,7 +84,7 @@ def home(
     kubectl: Kubectl, install: Callable[..., Any], installed: str, schedulers: None, namespace: str
 ) -> Iterator[str]:
     """A namespace in which drivers may drive jobs that ask for these schedulers; so may the controller, everywhere."""
-    made = template(_ASKED, f"drivers={{{namespace}}}", "crds.enabled=false", "podDisruptionBudget=false")
+    made = template(_ASKED, f"drivers={{{namespace}}}", "crds.enabled=false")
     kubectl("apply", "-f", "-", stdin=made)
     yield namespace
     kubectl("delete", "--ignore-not-found", "clusterrolebinding", "tf-dist-flavors", f"tf-dist-driver-{namespace}")

@@ -223,8 +223,7 @@ def volcano(
     """A namespace in which programs may run Volcano's jobs, too."""
     if is_served(admin, VOLCANO_JOBS):
         pytest.skip("this cluster has Volcano")
-    values = ("volcanoJobs=true", f"drivers={{{namespace}}}", "podDisruptionBudget=false")
-    kubectl("apply", "-f", "-", stdin=template(*values, kubernetes="1.26"))  # for any server: without validation rules
+    kubectl("apply", "-f", "-", stdin=template("volcanoJobs=true", f"drivers={{{namespace}}}"))
     try:
         until(lambda: is_served(admin, VOLCANO_JOBS), 60)
         yield namespace

@@ -14,6 +14,7 @@ import yaml
 from tests.deploy.manifests import (
     CHART,
     DEPLOY,
+    KUBERNETES,
     Manifest,
     by_place,
     container,
@@ -21,8 +22,8 @@ from tests.deploy.manifests import (
     helm,
     of_kind,
     rendered,
-    template,
 )
+from tf_dist.cli.install.cluster_check import OLDEST_KUBERNETES
 from tf_dist.core.model.gang_scheduler import GangScheduler
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -124,7 +125,14 @@ def test_names_follow_release(release: str, values: tuple[str, ...], name: str) 
 
 def test_names_that_yaml_takes_for_numbers_stay_text() -> None:
     values = ('drivers=["1","true"]', 'systemNamespace="null"', 'networkPolicy={"enabled":true,"from":["2"]}')
-    said = helm("template", "3", str(CHART), "--namespace=4", *(f"--set-json={value}" for value in values))
+    said = helm(
+        "template",
+        "3",
+        str(CHART),
+        "--namespace=4",
+        f"--kube-version={KUBERNETES}",
+        *(f"--set-json={value}" for value in values),
+    )
     for one in documents(said):
         metadata = one["metadata"]
         texts = [metadata["name"], metadata.get("namespace", ""), *metadata["labels"].values()]
@@ -164,11 +172,15 @@ def test_network_policy_lets_scrapes_in() -> None:
     assert "from" not in open_["spec"]["ingress"][0]
 
 
-@pytest.mark.parametrize(("release", "knows"), [("1.20.2", False), ("1.26", False), ("1.27.0-eks-1", True)])
-def test_only_servers_that_know_validation_rules_get_them(release: str, knows: bool) -> None:
-    text = template("volcanoJobs=true", kubernetes=release)
-    assert ("x-kubernetes-validations" in text) is knows
-    assert len(of_kind(documents(text), "CustomResourceDefinition")) == 4
+@pytest.mark.parametrize(("minor", "fails"), [(OLDEST_KUBERNETES[1] - 1, True), (OLDEST_KUBERNETES[1], False)])
+def test_helm_refuses_releases_that_are_not_supported(minor: int, fails: bool) -> None:
+    """The same release as ``tf-dist install --check`` and the documentation have."""
+    assert (
+        f"| Kubernetes | 1.{OLDEST_KUBERNETES[1]} or later |"
+        in (DEPLOY.parent / "docs/reference/versions.md").read_text()
+    )
+    said = helm("template", "tf-dist", str(CHART), "--kube-version", f"1.{minor}.3-eks-1", fails=fails)
+    assert ("kubeVersion: >=1.29.0-0" in said) is fails
 
 
 REFUSED = [
@@ -240,7 +252,14 @@ def test_schema_has_all_values_and_no_others() -> None:
     ],
 )
 def test_contradictions_are_refused_in_words(values: tuple[str, ...], told: str) -> None:
-    assert told in helm("template", "tf-dist", str(CHART), *(f"--set={value}" for value in values), fails=True)
+    assert told in helm(
+        "template",
+        "tf-dist",
+        str(CHART),
+        f"--kube-version={KUBERNETES}",
+        *(f"--set={value}" for value in values),
+        fails=True,
+    )
 
 
 def test_document_names_values_that_exist() -> None:

@@ -1,8 +1,8 @@
 """Validation rules (CEL) of the definitions: the API server refuses common mistakes at once.
 
 They say what ``core.dialects`` says of a stored job, and never more: a job that runs must not lose its status because a
-definition became stricter. A rule cannot see annotations. Servers from 1.27 on know the language; each expression must
-stay below their bound on estimated cost, which is why lists and texts in the schemas have bounds.
+definition became stricter. A rule cannot see annotations. Each expression must stay below the API server's
+bound on estimated cost, which is why lists and texts in the schemas have bounds.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from tf_dist.core.model.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from tf_dist.cli.install.cluster_check import DefinitionDifference
-    from tf_dist.cli.install.manifests import ClusterSupport
     from tf_dist.cluster.client.rest import RestCluster
 
 _IMAGE: Final = re.compile(r"[\w][\w./:-]*(@sha256:[0-9a-f]{64})?")
@@ -50,7 +49,7 @@ def install(
     The command reads the cluster and leaves out definitions of other installations. It changes nothing. For other
     settings, use the Helm chart from which these manifests are made.
     """
-    from tf_dist.cli.install.manifests import IMAGE, ClusterSupport, InstallOptions, manifests
+    from tf_dist.cli.install.manifests import IMAGE, InstallOptions, manifests
     from tf_dist.errors import InvalidJob, Problem
 
     problems = []
@@ -64,9 +63,9 @@ def install(
     if problems:
         raise InvalidJob(problems)
     found: list[DefinitionDifference] = []
-    support = ClusterSupport()
+    foreign: frozenset[str] = frozenset()
     if not offline:
-        support, found = _looked(kubeconfig, context, check=check)
+        foreign, found = _looked(kubeconfig, context, check=check)
     if check:
         for one in found:
             output.line(f"{one.what}\n    {one.so}")
@@ -87,21 +86,20 @@ def install(
     settings = InstallOptions(
         namespace=namespace or SYSTEM_NAMESPACE, image=image or IMAGE, replicas=replicas, namespaced=namespaced
     )
-    output.data("yaml", manifests(settings, support))
+    output.data("yaml", manifests(settings, foreign))
 
 
-def _looked(kubeconfig: str, context: str, *, check: bool) -> tuple[ClusterSupport, list[DefinitionDifference]]:
+def _looked(kubeconfig: str, context: str, *, check: bool) -> tuple[frozenset[str], list[DefinitionDifference]]:
     from tf_dist.cli.install.cluster_check import check_cluster, needed_values
-    from tf_dist.cli.install.manifests import ClusterSupport
     from tf_dist.errors import Unavailable
 
     cluster = _cluster(kubeconfig, context, required=check)
     if cluster is None:
-        return ClusterSupport(), []
+        return frozenset(), []
     with cluster:
         try:
-            support, found = check_cluster(cluster, cluster.version())
-            return support, found if check else [*found, *needed_values(cluster)]
+            foreign, found = check_cluster(cluster, cluster.version())
+            return foreign, found if check else [*found, *needed_values(cluster)]
         except Unavailable as error:
             hint = "try again; or --offline, if the cluster has no definitions of others (kubectl get crds)"
             raise Unavailable(str(error), hint=hint) from error

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tf_dist.cli.install.manifests import ClusterSupport, Manifest, definition
+from tf_dist.cli.install.manifests import Manifest, definition
 from tf_dist.client import stored_jobs
 from tf_dist.client.connection import PART_OF, TF_DIST, VOLCANO_JOBS_DEFINITION, get_definition, is_tf_dist_definition
 from tf_dist.cluster.api import QUEUES, VOLCANO_JOBS, Cluster, Object
@@ -102,26 +102,30 @@ def keeps(version: Mapping[str, Any], path: str) -> bool:
 
 
 _TFJOBS: Final = "tfjobs.kubeflow.org"
-_VALIDATION_RULES_SINCE: Final = (1, 27)
-_DISRUPTION_BUDGETS_SINCE: Final = (1, 21)
+OLDEST_KUBERNETES: Final = (1, 29)
+"""The oldest that is supported. From it on, validation rules (CEL) are stable, and kubelets report that a pod waits for
+an image."""
 
 
-def check_cluster(cluster: Cluster, release: tuple[int, int]) -> tuple[ClusterSupport, list[DefinitionDifference]]:
-    """What the cluster can take, and what to report about it. Nothing in the cluster is changed.
+def check_cluster(cluster: Cluster, release: tuple[int, int]) -> tuple[frozenset[str], list[DefinitionDifference]]:
+    """The definitions that another installation owns, and what to report about the cluster. Nothing is changed.
 
-    ``release``: of its API server, as (1, 27); (0, 0) if it is not known.
+    ``release``: of its API server, as (1, 29); (0, 0) if it is not known.
     """
-    known = release != (0, 0)
     there = get_definition(cluster, _TFJOBS)
     foreign = there is not None and not is_tf_dist_definition(there)
     found = list(_differences_of(there)) if there is not None and foreign else []
     found += _unlimited_default(cluster)
-    support = ClusterSupport(
-        foreign=frozenset({_TFJOBS} if foreign else ()),
-        validation_rules=not known or release >= _VALIDATION_RULES_SINCE,
-        disruption_budgets=not known or release >= _DISRUPTION_BUDGETS_SINCE,
-    )
-    return support, found
+    if (0, 0) < release < OLDEST_KUBERNETES:
+        found.insert(0, DefinitionDifference(f"the cluster runs Kubernetes {_dotted(release)}", _TOO_OLD))
+    return frozenset({_TFJOBS} if foreign else ()), found
+
+
+def _dotted(release: tuple[int, int]) -> str:
+    return ".".join(map(str, release))
+
+
+_TOO_OLD: Final = f"tf-dist supports {_dotted(OLDEST_KUBERNETES)} and later: upgrade the cluster first"
 
 
 def needed_values(cluster: Cluster) -> list[DefinitionDifference]:

@@ -39,26 +39,17 @@ class InstallOptions:
     """The controller runs the jobs of its own namespace only, with Roles instead of ClusterRoles."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSupport:
-    """What of the manifests a cluster can take; by default all of it."""
+def manifests(options: InstallOptions, foreign: frozenset[str] = frozenset()) -> list[Manifest]:
+    """All objects of an installation, in the order in which they are to be applied.
 
-    foreign: frozenset[str] = frozenset()
-    """Names of definitions that another installation owns. They are left out."""
-    validation_rules: bool = True
-    """The API server has validation rules (CEL): from Kubernetes 1.27 on."""
-    disruption_budgets: bool = True
-    """The API server has policy/v1: from Kubernetes 1.21 on; before that it is policy/v1beta1."""
-
-
-def manifests(options: InstallOptions, support: ClusterSupport) -> list[Manifest]:
-    """All objects of an installation, in the order in which they are to be applied."""
+    ``foreign``: names of definitions that another installation owns. They are left out.
+    """
     file = _NAMESPACED if options.namespaced else _WHOLE_CLUSTER
     objects = _read(file)
     if options.namespaced:
         objects = [*(one for one in _read(_WHOLE_CLUSTER) if one["kind"] == _DEFINITION), *objects]
-    found = [_fitted(one, options, _NAMESPACE_IN_FILE[file], support) for one in objects]
-    return [one for one in found if not _is_left_out(one, support)]
+    found = [_fitted(one, options, _NAMESPACE_IN_FILE[file]) for one in objects]
+    return [one for one in found if not _is_left_out(one, foreign)]
 
 
 def definition(name: str) -> Manifest:
@@ -79,24 +70,22 @@ def _read(name: str) -> list[Manifest]:
     return [one for one in yaml.load_all(path.read_text(encoding="utf-8"), Loader=loader) if one is not None]
 
 
-def _fitted(manifest: Manifest, options: InstallOptions, in_file: str, support: ClusterSupport) -> Manifest:
-    """The manifest with the options, for this cluster."""
+def _fitted(manifest: Manifest, options: InstallOptions, in_file: str) -> Manifest:
+    """The manifest with the options."""
     kind = manifest["kind"]
     if kind == _DEFINITION:
-        return manifest if support.validation_rules else dict(_without_rules(manifest))
+        return manifest
     if kind == "Deployment":
         manifest["spec"]["replicas"] = options.replicas
         (container,) = manifest["spec"]["template"]["spec"]["containers"]
         container["image"] = options.image
-    if kind == "PodDisruptionBudget" and not support.disruption_budgets:
-        manifest["apiVersion"] = "policy/v1beta1"
     fitted: Manifest = _replaced(manifest, in_file, options.namespace)
     return fitted
 
 
-def _is_left_out(manifest: Manifest, support: ClusterSupport) -> bool:
+def _is_left_out(manifest: Manifest, foreign: frozenset[str]) -> bool:
     kind, name = manifest["kind"], manifest["metadata"]["name"]
-    return (kind == _DEFINITION and name in support.foreign) or (kind == "Namespace" and name in _KUBERNETES_OWN)
+    return (kind == _DEFINITION and name in foreign) or (kind == "Namespace" and name in _KUBERNETES_OWN)
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
@@ -106,10 +95,3 @@ def _replaced(value: Any, old: str, new: str) -> Any:
     if isinstance(value, list):
         return [_replaced(inner, old, new) for inner in value]
     return value.replace(old, new) if isinstance(value, str) else value
-
-
-def _without_rules(value: Any) -> Any:
-    """A definition without validation rules: kubectl of an older cluster refuses them."""
-    if isinstance(value, dict):
-        return {key: _without_rules(inner) for key, inner in value.items() if key != "x-kubernetes-validations"}
-    return [_without_rules(inner) for inner in value] if isinstance(value, list) else value

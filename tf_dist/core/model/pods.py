@@ -481,8 +481,7 @@ def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
 def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
     """Whether an image is what is left: volumes and network are there, init containers are over.
 
-    The kubelet sets the condition since Kubernetes 1.29. A pull without progress becomes ErrImagePull by the runtime
-    (containerd: ``image_pull_progress_timeout``, 5 minutes).
+    The runtime ends a pull without progress with an error (containerd: ``image_pull_progress_timeout``, 5 minutes).
     """
     waits = (_waiting(state.get("waiting")) or ("", ""))[0] in ("ContainerCreating", "PodInitializing")
     begun = all(one["state"].get("terminated") for one in status.get("initContainerStatuses") or ())
