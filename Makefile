@@ -1,7 +1,7 @@
 # Everything there is to set up: `make demo` trains for real, `make test` runs the tests.
 .DEFAULT_GOAL := help
 .PHONY: help install images manifests reference demo demo-job demo-argo docs site-pictures test test-slow test-stack test-faults test-packages \
-	test-clients test-airflow-lines test-newest-python test-control-plane test-node test-cluster test-containers test-all \
+	test-clients test-airflow-lines test-newest-python test-api-server test-nodes test-cluster test-containers test-all \
 	mutants lint check bench soak fault-mutants nightly clean
 
 # The first Python of the machine that is new enough.
@@ -35,7 +35,7 @@ images: ## Build the images: tf-dist (IMAGE=...), and the one that the examples 
 	$(ENGINE) build -t $(TRAINER) examples/digits
 
 HELM ?= $(shell .ci/helm)
-RENDER = $(HELM) template tf-dist deploy/chart --kube-version 1.31
+RENDER = $(HELM) template tf-dist deploy/chart --kube-version 1.35
 manifests: .venv/installed ## Write what is made from other files: definitions, deploy/*.yaml, and the reference pages
 	$(BIN)/python -m tools.definitions
 	$(RENDER) --namespace tf-dist-system --set createNamespace=true > deploy/tf-dist.yaml
@@ -86,11 +86,11 @@ test-airflow-lines: ## Run what differs between lines of Airflow with the oldest
 test-newest-python: ## Run the tests on Python 3.13, where it is there
 	.ci/newest-python
 
-test-control-plane: .venv/installed ## Run test-cluster on an API server of ../shared, where it is there
-	.ci/control-plane
+test-api-server: .venv/installed ## Run test-cluster on the Kubernetes of ../shared, where it is built
+	.ci/cluster api
 
-test-node: .venv/installed ## Run test-containers on a node of ../shared, where it is built
-	.ci/node
+test-nodes: .venv/installed ## Run test-containers on three nodes of ../shared, where it is built
+	.ci/cluster containers
 
 test-cluster: .venv/installed ## Run those that need a real API server: TF_DIST_TEST_KUBECONFIG, else K3s in Docker
 	$(BIN)/pytest -m cluster

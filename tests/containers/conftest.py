@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ ROOT = Path(__file__).parents[2]
 VARIABLE = "TF_DIST_TEST_CONTAINERS"
 IMAGE = os.environ.get("TF_DIST_TEST_IMAGE", "tf-dist:test")
 TRAINER = os.environ.get("TF_DIST_TEST_TRAINER", "tf-dist/digits:latest")
-NODE_TOOL = "TF_DIST_TEST_NODE"
+NODES_TOOL = "TF_DIST_TEST_NODES"
 SYSTEM = "tf-dist-system"
 TFJOBS = "tfjobs.kubeflow.org"
+FORMATS = {"v1": TFJOBS, "v1alpha1": "tfjobs.v1alpha1.kubeflow.org", "volcano": "jobs.batch.volcano.sh"}
+"""The formats of jobs, as kubectl names their kinds."""
 # Steps of the example that take at least ten seconds: with TensorFlow, or with tests/stand_in.
 LONG = 60_000 if "stand-in" in TRAINER else 6_000
 _DIGITS = ROOT / "examples" / "digits"
@@ -179,10 +182,8 @@ def installed(cluster: Namespace) -> Iterator[Namespace]:
     try:
         cluster.run("sh", "-ec", install)
         # As docs/install.md has it for Volcano Jobs: a value of the chart.
-        minor = re.match(r"\d+", json.loads(cluster.kubectl("version", "-o", "json"))["serverVersion"]["minor"])
         repository, _, tag = IMAGE.rpartition(":")
-        values = ("volcanoJobs=true", f"image.repository={repository}", f"image.tag={tag}", "podDisruptionBudget=false")
-        chart = template(*values, kubernetes=f"1.{minor and minor[0]}")
+        chart = template("volcanoJobs=true", f"image.repository={repository}", f"image.tag={tag}")
         cluster.run("kubectl", "apply", "-f", "-", given=chart)
         cluster.run(
             "kubectl", "rollout", "status", "deployment", "tf-dist-controller", "-n", SYSTEM, "--timeout", "120s"
@@ -216,32 +217,80 @@ def new_namespace(cluster: Namespace) -> Iterator[Namespace]:
         space.kubectl("delete", "namespace", space.name, "--timeout", "120s")
 
 
-class Node:
-    """The node whose parts a test may stop and start: ``tool stop|start DIR PART``."""
+class Nodes:
+    """The nodes of a cluster that is the tests' own; they may stop, lose power, and be cut off."""
 
-    def __init__(self, tool: str, folder: str) -> None:
-        self._tool, self._folder = tool, folder
+    def __init__(self, tool: str, cluster: Namespace) -> None:
+        self._tool, self._folder, self._cluster = tool, str(Path(cluster.kubeconfig).parent), cluster
+        self.names = sorted(one["metadata"]["name"] for one in cluster.objects("nodes"))
 
-    def stop(self, part: str, signal: str = "TERM") -> None:
-        subprocess.run([self._tool, "stop", self._folder, part], check=True, env={**os.environ, "SIG": signal})
+    def others(self, *names: str) -> list[str]:
+        """All nodes except these."""
+        return [one for one in self.names if one not in names]
 
-    def start(self, part: str) -> None:
-        subprocess.run([self._tool, "start", self._folder, part], check=True)
+    def stop(self, node: str, part: str, signal: str = "TERM") -> None:
+        self._call("stop", f"{node}/{part}", SIG=signal)
 
-    def tag_image(self, image: str, tag: str) -> None:
+    def start(self, node: str, part: str) -> None:
+        self._call("start", f"{node}/{part}")
+
+    @contextmanager
+    def without_power(self, node: str) -> Iterator[None]:
+        """The node loses its power. Afterwards it boots with the same disk."""
+        self._call("node-kill", node)
+        try:
+            yield
+        finally:
+            self._call("node-up", node)
+            self._cluster.kubectl("wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")
+
+    @contextmanager
+    def cut_off(self, node: str) -> Iterator[None]:
+        """The node runs, and its network does not."""
+        self._call("cut", node)
+        try:
+            yield
+        finally:
+            self._call("heal", node)
+            self._cluster.kubectl("wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")
+
+    @contextmanager
+    def cordoned(self, *nodes: str) -> Iterator[None]:
+        self._cluster.kubectl("cordon", *nodes)
+        try:
+            yield
+        finally:
+            self._cluster.kubectl("uncordon", *nodes)
+
+    def until_ready(self, node: str, ready: bool) -> None:
+        """Until the cluster takes the node for ready, or for lost."""
+
+        def is_ready() -> bool:
+            conditions = self._cluster.job(node, "node")["status"]["conditions"]
+            return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+        until(lambda: is_ready() is ready, 120, every=1)
+
+    def tag_image(self, node: str, image: str, tag: str) -> None:
         """Give an image of the node another name."""
-        names = [f"docker.io/library/{name}" for name in (image, tag)]
-        tagging = ["ctr", "-n", "k8s.io", "images", "tag", "--force", *names]
-        subprocess.run([self._tool, "exec", self._folder, *tagging], check=True)
+        names = [f"docker.io/{name if '/' in name else f'library/{name}'}" for name in (image, tag)]
+        self._call("exec", node, "ctr", "-n", "k8s.io", "images", "tag", "--force", *names)
+
+    def _call(self, verb: str, *words: str, **environment: str) -> None:
+        command = [self._tool, verb, self._folder, *words]
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
 
 
 @pytest.fixture
-def node(cluster: Namespace) -> Node:
-    """The only node of a cluster that is the tests' own."""
-    tool = os.environ.get(NODE_TOOL)
+def nodes(cluster: Namespace) -> Nodes:
+    """The nodes of a cluster that is the tests' own."""
+    tool = os.environ.get(NODES_TOOL)
     if not tool:
-        pytest.skip(f"no node of the tests' own: {NODE_TOOL} names the program that stops its parts (docs/testing.md)")
-    return Node(tool, str(Path(cluster.kubeconfig).parent))
+        pytest.skip(f"no nodes of the tests' own: {NODES_TOOL} names the program that stops them (docs/testing.md)")
+    return Nodes(tool, cluster)
 
 
 def shipped(file: str, *, steps: int | None = None, name: str = "") -> str:
@@ -282,3 +331,38 @@ def small_job(name: str, script: str, *, type_: str = "Worker", **replica: Any) 
         worker = {"replicas": 1, "restartPolicy": "ExitCode", "template": {"spec": beside}}
         document["spec"]["tfReplicaSpecs"]["Worker"] = worker
     return yaml.safe_dump(document)
+
+
+def small_gang(format_: str, name: str, script: str, *, replicas: int = 1, cpu: str = "10m", **pod: Any) -> str:
+    """A job of any of ``FORMATS`` whose pods all run a shell script and end together; ``pod``: fields of their spec."""
+    container = {
+        "name": "tensorflow",
+        "image": TRAINER,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "resources": {"requests": {"cpu": cpu, "memory": "16Mi"}},
+    }
+    containers = [{**container, **extra} for extra in pod.pop("containers", [{}])]
+    template = {"spec": {"containers": containers, "terminationGracePeriodSeconds": 1, **pod}}
+    metadata = {"name": name}
+    if format_ == "v1":
+        return small_job(name, script, replicas=replicas, restartPolicy="OnFailure", template=template)
+    template["spec"]["restartPolicy"] = "OnFailure"
+    if format_ == "v1alpha1":
+        counts = {"MASTER": 1, "WORKER": replicas - 1}
+        specs = [{"tfReplicaType": one, "replicas": n, "template": template} for one, n in counts.items() if n]
+        return yaml.safe_dump(
+            {
+                "apiVersion": "kubeflow.org/v1alpha1",
+                "kind": "TFJob",
+                "metadata": metadata,
+                "spec": {"replicaSpecs": specs},
+            }
+        )
+    policies = [{"event": "TaskCompleted", "action": "CompleteJob"}]
+    task = {"name": "worker", "replicas": replicas, "template": template, "policies": policies}
+    restart = [{"event": "PodEvicted", "action": "RestartJob"}]
+    spec = {"minAvailable": replicas, "plugins": {"svc": []}, "policies": restart, "tasks": [task]}
+    return yaml.safe_dump(
+        {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": spec}
+    )

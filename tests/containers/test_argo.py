@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.containers.conftest import IMAGE, LONG, TFJOBS, TRAINER, Namespace, Node, new_namespace, small_job, written
+from tests.containers.conftest import IMAGE, LONG, TFJOBS, TRAINER, Namespace, Nodes, new_namespace, small_job, written
 from tests.waiting import until
 from tf_dist.argo.launcher.contract import OUTPUTS
 
@@ -197,7 +197,7 @@ def test_a_launcher_that_is_lost_is_followed_by_one_that_goes_on_with_the_job(wo
 def test_an_evicted_job_trains_on_in_the_next_step(workflows: Workflows) -> None:
     name = workflows.submit(workflows.shipped("evicted-or-failed.yaml"), steps=LONG)
     worker = f"{workflows.training(name)}-worker-1"
-    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": worker}}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": worker}}
     path = f"/api/v1/namespaces/{workflows.space.name}/pods/{worker}/eviction"
     workflows.space.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
     nodes = nodes_of(workflows.succeeded(name))
@@ -258,10 +258,9 @@ def test_each_item_of_a_loop_is_a_job(workflows: Workflows) -> None:
 
 
 @pytest.fixture
-def four_gpus(workflows: Workflows, node: Node) -> Iterator[None]:
-    """The node of the tests says that it has four."""
-    (name,) = [one["metadata"]["name"] for one in workflows.space.objects("nodes")]
-    patch = ("patch", "node", name, "--subresource=status", "--type=json", "-p")
+def four_gpus(workflows: Workflows, nodes: Nodes) -> Iterator[None]:
+    """A node of the tests says that it has four."""
+    patch = ("patch", "node", nodes.names[0], "--subresource=status", "--type=json", "-p")
     gpus = {"path": "/status/capacity/nvidia.com~1gpu", "value": "4"}
     workflows.space.kubectl(*patch, json.dumps([{"op": "add", **gpus}]))
     yield

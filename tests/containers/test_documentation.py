@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.conftest import IMAGE, ROOT, SYSTEM, TRAINER, Namespace, Node, small_job
+from tests.containers.conftest import IMAGE, ROOT, SYSTEM, TRAINER, Namespace, Nodes, small_job
 from tests.docs.test_tutorials import commands, files
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
@@ -119,9 +119,10 @@ def test_commands_of_installation_pages_work_and_leave_nothing(administrator: Ad
             cluster.kubectl("delete", "namespace", name, "--timeout", "120s")
 
 
-def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Administrator, node: Node) -> None:
+def test_a_job_runs_on_through_an_upgrade_and_the_way_back(administrator: Administrator, nodes: Nodes) -> None:
     cluster = administrator.cluster
-    node.tag_image(IMAGE, _NEXT)
+    for node in nodes.names:
+        nodes.tag_image(node, IMAGE, _NEXT)
     rollout = ["kubectl rollout status deployment/tf-dist-controller -n tf-dist-system"]
     install = page("install.md")[1]
     administrator.types_all([install, *rollout])
