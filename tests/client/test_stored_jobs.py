@@ -16,9 +16,10 @@ from tf_dist.client.stored_jobs import (
     job_cells,
     leader_problems,
     leaders_of,
+    network_problems,
     now,
 )
-from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.model import names
 from tf_dist.core.model.reasons import Category
@@ -103,6 +104,18 @@ def test_a_job_with_headless_names_says_for_how_long_dns_denies_them(cluster: Me
 def test_a_job_whose_names_have_addresses_says_nothing_of_dns(cluster: MemoryCluster) -> None:
     cluster.create(CONFIG_MAPS, "kube-system", {"metadata": {"name": "coredns"}, "data": {"Corefile": COREFILE}})
     assert dns_problems(cluster, starting(cluster)) == ()
+
+
+def test_policy_that_separates_replicas_is_reported_while_the_job_goes_on(cluster: MemoryCluster) -> None:
+    job = starting(cluster)
+    pods = [{"metadata": {"name": f"a-worker-{index}", "labels": {"app": "a"}}} for index in range(2)]
+    assert network_problems(cluster, job, pods) == ()
+    policy = {"metadata": {"name": "default-deny"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
+    cluster.create(NETWORK_POLICIES, "default", policy)
+    (found,) = network_problems(cluster, job, pods)
+    assert found.summary == "NetworkPolicy default-deny keeps a-worker-0 from reaching a-worker-1"
+    assert network_problems(cluster, job, pods[:1]) == ()
+    assert network_problems(cluster, with_status(job, phase="Completed"), pods) == ()
 
 
 def test_explain_and_get_name_the_other_manager(cluster: MemoryCluster) -> None:

@@ -33,6 +33,7 @@ from tf_dist.client.stored_jobs import (
     leader_problems,
     leaders_of,
     list_jobs,
+    network_problems,
     pods_of,
     refuse_finished,
     replica_of,
@@ -342,7 +343,7 @@ class Client:
         except InvalidJob:  # its spec is none, which is the first problem
             logs = {}
         problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods, logs))
-        return (*problems, *dns_problems(self.cluster, found))
+        return (*problems, *network_problems(self.cluster, found, pods), *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
         """A job, the state of each replica and what the leader has printed, as of now; a notebook shows a table.

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
-from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, JOB_KINDS, PODS, TFJOBS, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    EVENTS,
+    JOB_KINDS,
+    NETWORK_POLICIES,
+    PODS,
+    TFJOBS,
+    VOLCANO_JOBS,
+    Cluster,
+    Object,
+    Resource,
+)
 from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.leader_status import LeaderStatus, leader_status, nobody_leads
 from tf_dist.core.diagnostics.cluster_dns import denial_seconds
@@ -21,6 +32,7 @@ from tf_dist.core.diagnostics.diagnose import (
     diagnose_unreadable,
 )
 from tf_dist.core.diagnostics.display_text import format_age, format_duration, format_hours, table_html
+from tf_dist.core.diagnostics.network_policies import separated_pods
 from tf_dist.core.diagnostics.outcome import Outcome, job_outcome
 from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import mapping, suggestion, text
@@ -29,6 +41,7 @@ from tf_dist.core.model.pods import pod_views
 from tf_dist.core.model.reasons import Category, Level
 from tf_dist.core.model.status import STOPPED, Phase, Status, display_phase
 from tf_dist.core.model.status_codec import FIELD, displayed_status, stored_status
+from tf_dist.core.model.wording import join_names
 from tf_dist.core.podbuilder.services import has_headless_names
 from tf_dist.core.reconciler.accepted_spec import StoredSpec, read_stored_spec
 from tf_dist.core.reconciler.job_context import with_accepted_spec
@@ -238,6 +251,27 @@ def dns_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
         "without an address waits for as long"
     )
     return (Diagnosis(Level.INFO, Category.STARTING, said, resolution=_LATE_NAMES),)
+
+
+_LET_PEERS_IN: Final = (
+    "add a NetworkPolicy that lets the pods of a job reach each other: docs/troubleshooting.md, "
+    "'It hangs and prints no step'"
+)
+
+
+def network_problems(cluster: Cluster, job: StoredJob, pods: Sequence[Object]) -> tuple[Diagnosis, ...]:
+    """That NetworkPolicies keep replicas from reaching each other; none where policies cannot be read."""
+    if len(pods) < 2 or job.status.finished or job.status.phase in STOPPED:
+        return ()
+    try:
+        policies = cluster.list(NETWORK_POLICIES, job.namespace).items
+    except ClusterError:
+        return ()
+    found = separated_pods(policies, pods, job.namespace)
+    if found is None:
+        return ()
+    said = f"NetworkPolicy {join_names(found.policies)} keeps {found.client} from reaching {found.server}"
+    return (Diagnosis(Level.WARNING, Category.CONFIGURATION, said, resolution=_LET_PEERS_IN),)
 
 
 def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:
