@@ -97,7 +97,9 @@ def test_controller_runs_job_with_nothing_but_its_role(
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=60)
-    said = (tmp_path / "log").read_text()
+    # The namespaces of earlier tests may take a while to go, and their jobs are the controller's until then.
+    lines = (tmp_path / "log").read_text().splitlines()
+    said = "\n".join(line for line in lines if "because it is being terminated" not in line)
     assert code == 0, said
     # One of a namespace says what it cannot see of the cluster, once.
     assert said.count("cannot list") == len(set(re.findall(r"cannot list resource \\\"(\w+)", said))), said
