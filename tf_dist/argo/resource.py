@@ -40,7 +40,7 @@ _CONDITIONS: Final = {False: (_SUCCESS, _OVER, _ENDS), True: (_SUCCESS_VOLCANO, 
 # Output parameters -> where they are in the object once the job has ended.
 _OUTCOME: Final = {
     "outcome": "{.status.tfDist.outcome.kind}",
-    "reason": "{.status.tfDist.reason}",
+    "reason": "{.status.tfDist.outcome.reason}",
     "replica": "{.status.tfDist.outcome.replica}",
     "exit-code": "{.status.tfDist.outcome.exitCode}",
     "restarts": "{.status.tfDist.outcome.restarts}",

@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import EVICTED, FAILED, ON_FAILURE, START, replicas, v1_job, v1alpha1_job, volcano_job
+from tests.core.builders import (
+    EVICTED,
+    FAILED,
+    ON_FAILURE,
+    START,
+    pod,
+    replicas,
+    v1_job,
+    v1alpha1_job,
+    views,
+    volcano_job,
+)
 from tests.core.world import World
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import (
@@ -22,10 +33,11 @@ from tf_dist.core.diagnostics.outcome import (
 )
 from tf_dist.core.model.assignment import Admit, Preempt
 from tf_dist.core.model.job import Action, Event, Job, JobKey, Rule, RunPolicy
-from tf_dist.core.model.reasons import OutcomeKind
+from tf_dist.core.model.reasons import Category, OutcomeKind, Reason
 from tf_dist.core.model.status import Admission, Failure, Phase, Status, display_phase, outcome_kind
 from tf_dist.core.model.status_codec import FIELD
 from tf_dist.core.model.usage import Spent, Usage
+from tf_dist.core.pipeline.wait_result import NO_LIMITS, evaluate_wait, wait_outcome
 from tf_dist.errors import AdmissionTimeout, ImagePullFailed, JobEvicted, JobFailed, JobTimeout
 
 KIND = OutcomeKind
@@ -85,6 +97,25 @@ def test_kind_of_a_status(status: Status, expected: OutcomeKind | None) -> None:
     assert outcome_kind(status) is expected
     outcome = job_outcome(status)
     assert (outcome and outcome.kind) is expected
+
+
+PERMANENT = [one for one in Reason if one.row.category is Category.IMAGE and one.row.permanent]
+
+
+@pytest.mark.parametrize("reason", PERMANENT)
+def test_an_image_that_cannot_be_used_has_one_reason_whatever_a_client_sees_first(reason: str) -> None:
+    job = v1_job(replicas("Worker", 1))
+    waiting = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": reason, "message": "why"}}}
+    pods = views(pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
+    admitted = Status(created=START, start_time=START, admission=Admission(START))
+    seen = evaluate_wait(job, admitted, pods, NO_LIMITS, START + 1)
+    assert seen is not None
+    first = wait_outcome(admitted, seen, START + 1)
+    later = job_outcome(ended("PodFailed", replica="worker-0", reason=reason))
+    assert first is not None
+    assert later is not None
+    assert (first.kind, first.reason, first.replica) == (later.kind, later.reason, later.replica)
+    assert (later.kind, later.reason) == (KIND.IMAGE_PULL_FAILED, reason)
 
 
 @pytest.mark.parametrize(

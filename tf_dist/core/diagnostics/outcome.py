@@ -22,6 +22,7 @@ from tf_dist.core.model.status import (
     disruptions,
     ending_failure,
     outcome_kind,
+    outcome_reason,
     preemptions,
 )
 from tf_dist.core.model.usage import NO_USAGE
@@ -89,7 +90,7 @@ class Outcome:
         usage = status.usage if ended is None else status.usage.until(ended)
         return cls(
             kind=kind,
-            reason=str(reason) or status.display_reason,
+            reason=str(reason) or outcome_reason(status),
             message=message or status.display_message,
             replica=failure.replica if failure else replica,
             exit_code=failure.code if failure else None,

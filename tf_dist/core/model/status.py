@@ -431,6 +431,16 @@ def outcome_kind(status: Status) -> OutcomeKind | None:
     return kind
 
 
+def outcome_reason(status: Status) -> str:
+    """Why the job ended so, in one word: of an image that cannot be used the reason of the container that needs it.
+
+    A client may see that reason before the job fails for it, and another client sees the end of the job first.
+    """
+    if outcome_kind(status) is OutcomeKind.IMAGE_PULL_FAILED and status.failure is not None and status.failure.reason:
+        return stable_reason(status.failure.reason)
+    return status.display_reason
+
+
 # What the last failure of a job says belongs to its end only where it ended for that.
 _ENDED_FOR_FAILURE: Final = DISRUPTED | {
     OutcomeKind.FAILED,

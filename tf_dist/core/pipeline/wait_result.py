@@ -139,7 +139,9 @@ def _held(pod: PodView) -> Row:
 
 def _of_image(found: Diagnosis, pods: tuple[PodView, ...]) -> WaitResult:
     waiting = sorted(
-        (str(pod.replica), pod.waiting[0]) for pod in pods if pod.waiting and _held(pod).category is Category.IMAGE
+        (str(pod.replica), stable_reason(pod.waiting[0]))
+        for pod in pods
+        if pod.waiting and _held(pod).category is Category.IMAGE
     )
     replica, reason = waiting[0] if waiting else ("", "")
     return WaitResult(

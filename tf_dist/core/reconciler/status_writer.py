@@ -30,6 +30,7 @@ from tf_dist.core.model.status import (
     disruptions,
     ending_failure,
     outcome_kind,
+    outcome_reason,
     preemptions,
 )
 from tf_dist.core.model.status_codec import FIELD, dump_status
@@ -190,7 +191,7 @@ def _outcome(status: Status) -> RawStatus:
     }
     failure = ending_failure(status)
     culprit = {} if failure is None else _without_none({"replica": failure.replica or None, "exitCode": failure.code})
-    return {"outcome": {"kind": kind.value, **counts, **culprit}}
+    return {"outcome": {"kind": kind.value, "reason": outcome_reason(status), **counts, **culprit}}
 
 
 def ready_text(job: Job, status: Status) -> str:
