@@ -16,7 +16,14 @@ from tests.controller.harness import tfjob
 from tf_dist import Client, InvalidJob, TFJob
 from tf_dist.client.connection import Connection
 from tf_dist.client.job_files import LoadedJob, load_job_files, one_job
-from tf_dist.client.submission import COMPANION_OWNER, WORKDIR, companion_owner, create_companion, create_job
+from tf_dist.client.submission import (
+    COMPANION_OWNER,
+    WORKDIR,
+    companion_owner,
+    create_companion,
+    create_job,
+    submitted_documents,
+)
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
@@ -241,6 +248,46 @@ def test_code_of_a_job_is_in_config_maps_that_it_owns(tmp_path: Path) -> None:
         (source,) = template["volumes"][1]["projected"]["sources"]
         assert source["configMap"]["name"] == part["metadata"]["name"]
         assert "annotations" not in stored["metadata"]
+
+
+def as_written_by_kubectl(stored: Object, name: str = "again") -> Any:
+    """``kubectl get -o yaml``, under another name."""
+    document = {"apiVersion": TFJOBS.api_version, "kind": TFJOBS.kind, **stored}
+    return one_job(load_job_files(["a"], texts={"a": yaml.safe_dump({**document, "metadata": {"name": name}})}))
+
+
+def test_job_written_from_one_with_code_takes_the_code_along(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    with MemoryCluster() as cluster:
+        first = create_with_code(cluster, tmp_path)
+        entry = as_written_by_kubectl(first)
+        second = create_job(cluster, entry, "default", workdir="").stored
+        parts = {
+            one["metadata"]["ownerReferences"][0]["name"]: one for one in cluster.list(CONFIG_MAPS, "default").items
+        }
+        assert parts["again"]["binaryData"] == parts["mnist"]["binaryData"]
+        pod = second["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+        (source,) = pod["volumes"][1]["projected"]["sources"]
+        assert source["configMap"]["name"] == parts["again"]["metadata"]["name"]
+        assert [len(pod[key]) for key in ("volumes", "initContainers")] == [2, 1]
+        for one in parts.values():
+            cluster.delete(CONFIG_MAPS, "default", one["metadata"]["name"])
+        with pytest.raises(InvalidJob, match="was deleted with the job") as caught:
+            create_job(cluster, as_written_by_kubectl(first, "late"), "default", workdir="")
+        assert "--code DIR" in caught.value.problems[0].hint
+        assert [one["metadata"]["name"] for one in cluster.list(TFJOBS, "default").items] == ["again", "mnist"]
+
+
+def test_printed_job_uses_the_config_maps_of_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    documents = submitted_documents(CODE_JOB.replace(code=tmp_path).files(), packed=True)
+    bundle = load_job_files(["a"], texts={"a": yaml.safe_dump_all(documents)})
+    with MemoryCluster() as cluster:
+        Client(connection=Connection(cluster, "default", "the test's")).submit_files(bundle)
+        (part,) = cluster.list(CONFIG_MAPS, "default").items
+        (job,) = cluster.list(TFJOBS, "default").items
+        pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+        assert pod["volumes"][1]["projected"]["sources"][0]["configMap"]["name"] == part["metadata"]["name"]
 
 
 def test_job_whose_code_cannot_be_stored_is_deleted(tmp_path: Path) -> None:

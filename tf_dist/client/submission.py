@@ -15,11 +15,11 @@ from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob
 from tf_dist.client.stored_jobs import StoredJob, definition_missing_error, namespace_missing_error
 from tf_dist.client.yaml_files import FileProblem, YamlDocument
 from tf_dist.cluster import api
-from tf_dist.cluster.api import TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import AmbiguousCreate, NotServed
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.names import ANNOTATION_PREFIX, CODE, EMULATED
-from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound, Problem
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"
 """Annotation of a companion object: the job, as its file names it, that a ConfigMap, Secret, claim or Service stands
@@ -217,15 +217,37 @@ def _with_code(
     cluster: Cluster, document: dict[str, Any], entry: LoadedJob, archive: bytes
 ) -> tuple[dict[str, Any], tuple[Object, ...]]:
     """The document with the code that goes along with the job, and the ConfigMaps that it needs; InvalidJob."""
+    from tf_dist.core.dialects.code_folder import with_code_archive, with_code_here  # slow to import
+
     folder = _code_folder(entry)
     archive = archive or code_archive(cluster, entry)
     if folder is None and not archive:
-        return document, ()
-    from tf_dist.core.dialects.code_folder import with_code_archive, with_code_here  # slow to import
-
+        archive = _code_of_earlier_job(cluster, document)
+        if not archive:
+            return document, ()
     if not archive:
         return with_code_here(document, existing_folder(folder or ".")), ()
     return with_code_archive(document, archive, secrets.token_hex(_NONCE))
+
+
+def _code_of_earlier_job(cluster: Cluster, document: Mapping[str, Any]) -> bytes:
+    """The code of the job that a document was written from (``kubectl get -o yaml``), which goes with that job.
+
+    b"" for a document without, and for ConfigMaps that no job owns or that may not be read. InvalidJob: they are gone.
+    """
+    from tf_dist.core.dialects.code_folder import code_archive_of, code_parts
+
+    parts: list[Object] = []
+    for name in code_parts(document):
+        try:
+            parts.append(cluster.get(CONFIG_MAPS, document["metadata"]["namespace"], name))
+        except Forbidden:
+            return b""
+        except NotFound as error:
+            what = f"the pods mount code in ConfigMap {name}, which was deleted with the job that it was submitted with"
+            hint = "submit the job with its code: --code DIR"
+            raise InvalidJob([Problem("spec", what, hint)]) from error
+    return code_archive_of(parts) if all(one["metadata"].get("ownerReferences") for one in parts) else b""
 
 
 def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.dialects.step_overrides import training_containers
-from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, text
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.names import CODE
 from tf_dist.core.model.overrides import Override, apply_overrides
@@ -84,6 +84,21 @@ def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnC
         _without_annotation(apply_overrides(document, changes)),
         tuple(_config_map(name, digest, part) for name, part in zip(names, parts, strict=True)),
     )
+
+
+def code_parts(document: Document) -> list[str]:
+    """The ConfigMaps with the code to which a job refers that was submitted before; empty for a job without."""
+    for _, _, _, pod in training_containers(document):
+        for volume in mappings(pod.get("volumes")):
+            if volume.get("name") == _PARTS:
+                sources = mappings(mapping(volume.get("projected")).get("sources"))
+                return [text(mapping(one.get("configMap")).get("name")) for one in sources]
+    return []
+
+
+def code_archive_of(config_maps: Iterable[Document]) -> bytes:
+    """The archive whose parts these ConfigMaps are."""
+    return b"".join(base64.b64decode(text(mapping(one.get("binaryData")).get("part"))) for one in config_maps)
 
 
 def _without_annotation(document: Document) -> dict[str, Any]:
