@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.controller.harness import tfjob
+from tests.core.builders import pod
 from tests.leaderless import held_lease
 from tf_dist.client.stored_jobs import (
     StoredJob,
@@ -18,8 +19,10 @@ from tf_dist.client.stored_jobs import (
     leaders_of,
     network_problems,
     now,
+    pods_of,
+    start_events,
 )
-from tf_dist.cluster.api import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, TFJOBS
+from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NAMESPACES, NETWORK_POLICIES, PODS, TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.model import names
 from tf_dist.core.model.reasons import Category
@@ -142,6 +145,40 @@ def test_explain_and_get_say_what_keeps_a_job_that_is_being_deleted(cluster: Mem
     assert found.summary == "the job is being deleted; what keeps it: example.com/backup (metadata.finalizers)"
     assert job_cells(job)[-1] == "Deleting"
     assert job_cells(job, wide=True)[-1] == found.summary
+
+
+def test_explain_reads_in_events_which_object_a_volume_misses(cluster: MemoryCluster) -> None:
+    cluster.create(TFJOBS, "default", tfjob("a", workers=1, ps=0))
+    memory = {
+        "phase": "Pending",
+        "reason": "Admitted",
+        "message": "admitted",
+        "admission": {"at": format_time(now() - 60)},
+    }
+    cluster.patch(TFJOBS, "default", "a", {"status": {"tfDist": memory}}, subresource="status")
+    job = StoredJob(TFJOBS, cluster.get(TFJOBS, "default", "a"))
+    creating = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    made = pod(job.job, "worker-0", {"phase": "Pending", "containerStatuses": [creating]})
+    del made["metadata"]["uid"], made["metadata"]["creationTimestamp"]
+    made["spec"]["nodeName"] = "n1"
+    about = cluster.create(PODS, "default", made)["metadata"]
+    message = 'MountVolume.SetUp failed for volume "c" : configmap "settings" not found'
+    for number, reason in enumerate(("Scheduled", "FailedMount", "Pulled")):
+        event = {
+            "metadata": {"name": f"e{number}"},
+            "involvedObject": {"kind": "Pod", "name": about["name"], "uid": about["uid"]},
+            "reason": reason,
+            "message": message if reason == "FailedMount" else "of no account",
+            "lastTimestamp": f"2027-01-15T08:00:0{number}Z",
+        }
+        cluster.create(EVENTS, "default", event)
+    pods = pods_of(cluster, job)
+    pods[0]["metadata"]["creationTimestamp"] = format_time(now() - 60)
+    (found,) = find_problems(job, pods, events=start_events(cluster, job, pods))
+    assert (found.summary, found.detail) == ("worker-0 waits for a volume", message)
+    assert "create the ConfigMap settings" in found.resolution
+    running = cluster.patch(PODS, "default", about["name"], {"status": {"phase": "Running"}}, subresource="status")
+    assert start_events(cluster, job, [running]) == []
 
 
 @pytest.mark.parametrize(

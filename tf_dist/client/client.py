@@ -37,6 +37,7 @@ from tf_dist.client.stored_jobs import (
     pods_of,
     refuse_finished,
     replica_of,
+    start_events,
 )
 from tf_dist.client.wait import wait_for, wait_goal, wait_on_loop
 from tf_dist.cluster.api import JOB_KINDS, PODS, LogOptions, Object
@@ -342,7 +343,8 @@ class Client:
             logs = read_log_ends(self.cluster, found, pods).logs
         except InvalidJob:  # its spec is none, which is the first problem
             logs = {}
-        problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods, logs))
+        events = start_events(self.cluster, found, pods)
+        problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods, logs, events))
         return (*problems, *network_problems(self.cluster, found, pods), *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:

@@ -24,6 +24,7 @@ from tf_dist.cluster.api_errors import NotServed
 from tf_dist.controller.leases.leader_status import LeaderStatus, leader_status, nobody_leads
 from tf_dist.core.diagnostics.cluster_dns import denial_seconds
 from tf_dist.core.diagnostics.diagnose import (
+    VOLUME_REASONS,
     Diagnosis,
     diagnose,
     diagnose_deletion,
@@ -192,18 +193,39 @@ class JobList(list[StoredJob]):
 
 
 def find_problems(
-    job: StoredJob, pods: list[Object], logs: Mapping[str, Sequence[str]] = MappingProxyType({})
+    job: StoredJob,
+    pods: list[Object],
+    logs: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    events: Iterable[Object] = (),
 ) -> tuple[Diagnosis, ...]:
-    """What there is to say about a job with these raw pods and ends of logs, most important first."""
+    """What there is to say about a job with these raw pods, ends of logs and events, most important first."""
     newer = diagnose_newer_format(stored_status(job.stored))
     if deletion := diagnose_deletion(job.stored):
         return deletion  # nothing reconciles it any more, so its status says how it was
     if manager := external_manager(job.stored):
         return (diagnose_managed_elsewhere(manager),)
     try:
-        return (*newer, *diagnose(job.job, job.status_now, pod_views(job.job, pods), now(), logs))
+        return (
+            *newer,
+            *diagnose(job.job, job.status_now, pod_views(job.job, pods), now(), logs, volume_events(events)),
+        )
     except InvalidJob as error:
         return (*newer, diagnose_unreadable(error))
+
+
+def volume_events(events: Iterable[Object]) -> dict[str, str]:
+    """The last message about volumes of each pod, of events in their order."""
+    said = (event for event in events if event.get("reason") in VOLUME_REASONS)
+    return {text(mapping(event.get("involvedObject")).get("name")): text(event.get("message")) for event in said}
+
+
+def start_events(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
+    """The events of a job of which pods that have a node do not start; none where no such pod exists."""
+    waits = (
+        mapping(pod.get("status")).get("phase") == "Pending" and mapping(pod.get("spec")).get("nodeName")
+        for pod in pods
+    )
+    return events_of(cluster, job, pods) if any(waits) else []
 
 
 _NO_LEADER: Final = (

@@ -174,6 +174,57 @@ def test_a_pod_that_cannot_be_scheduled_gives_the_schedulers_reason() -> None:
     assert (found.category, found.detail) == (Category.UNSCHEDULABLE, "0/3 nodes are available")
 
 
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            'MountVolume.SetUp failed for volume "c" : configmap "settings" not found',
+            "create the ConfigMap settings in",
+        ),
+        ('MountVolume.SetUp failed for volume "s" : secret "keys" not found', "create the Secret keys in"),
+        ('MountVolume.SetUp failed for volume "s" : references non-existent secret key: a.pem', "add the key a.pem to"),
+        ('Multi-Attach error for volume "pvc-1" Volume is already exclusively attached to one node', "ReadWriteMany"),
+        (
+            "Unable to attach or mount volumes: unmounted volumes=[data]: timed out",
+            "kubectl describe pod mnist-worker-0",
+        ),
+    ],
+)
+def test_a_pod_that_waits_for_a_volume_names_what_is_missing(message: str, advice: str) -> None:
+    creating = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    job = v1_job(replicas("Worker", 1))
+    waits = pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [creating]})
+    waits["spec"]["nodeName"] = "n1"
+    said = {waits["metadata"]["name"]: message}
+    (found,) = diagnose(job, live(), views(waits), START + 60, volumes=said)
+    assert (found.level, found.category, found.detail) == (Level.WARNING, Category.CONFIGURATION, message)
+    assert found.summary == "worker-0 waits for a volume"
+    assert advice in found.resolution
+    (early,) = diagnose(job, live(), views(waits), START + 1, volumes=said)  # it is created with the job
+    assert early.category is Category.STARTING
+    # This machine's kubelet says it in the pod.
+    creating["state"]["waiting"]["message"] = message
+    assert diagnose(job, live(), views(waits), START + 60) == (found,)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ('configmap "settings" not found', "create the ConfigMap settings in"),
+        ('secret "keys" not found', "create the Secret keys in"),
+        ("couldn't find key rate in ConfigMap default/settings", "add the key rate to the ConfigMap settings"),
+        ("couldn't find key token in Secret default/keys", "add the key token to the Secret keys"),
+    ],
+)
+def test_a_container_that_cannot_be_made_names_what_is_missing(message: str, advice: str) -> None:
+    reason = {"reason": "CreateContainerConfigError", "message": message}
+    waiting = {"name": "tensorflow", "restartCount": 0, "state": {"waiting": reason}}
+    job = v1_job()
+    found = first(live(), pod(job, "worker-0", {"phase": "Pending", "containerStatuses": [waiting]}))
+    assert found.detail == message
+    assert advice in found.resolution
+
+
 def test_waiting_for_admission_and_never_fitting() -> None:
     waits = first(Status(reason="WaitingForCapacity", message="needs 2 × (cpu 4) for worker"))
     assert (waits.level, waits.category, waits.summary) == (

@@ -128,7 +128,7 @@ def describe(
         seen = read_log_ends(client.cluster, job, raw)
     except InvalidJob:
         seen = None
-    problems = find_problems(job, raw, seen.logs if seen else {})
+    problems = find_problems(job, raw, seen.logs if seen else {}, events)
     found = (*leader_problems(client.cluster, [job]), *problems)
     if form is not options.TextFormat.TEXT:
         findings = [asdict(one) for one in found]

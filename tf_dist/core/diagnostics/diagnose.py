@@ -89,20 +89,56 @@ def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
         yield _reason_diagnosis(lost, f"it {failure.message}" if failure.event == Reason.PREEMPTED else failure.message)
 
 
+_NOT_FOUND: Final = re.compile(r'\b(configmap|secret|persistentvolumeclaim) "([^"]+)" not found', re.IGNORECASE)
+_NO_KEY: Final = re.compile(r"couldn't find key (\S+) in (ConfigMap|Secret) (?:[^/\s]+/)?([^\s,;]+)")
+_NO_KEY_IN_VOLUME: Final = re.compile(r"references non-existent (?:config|secret) key: (\S+)")
+_KINDS: Final = {"configmap": "ConfigMap", "secret": "Secret", "persistentvolumeclaim": "PersistentVolumeClaim"}
+_ATTACHED_ELSEWHERE: Final = "Multi-Attach error"
+
+
+def missing_object_advice(message: str) -> str:
+    """What to do about a container that waits for an object, by the words of Kubernetes; "" where they name none."""
+    if found := _NOT_FOUND.search(message):
+        kind = _KINDS[found[1].lower()]
+        optional = "" if kind == "PersistentVolumeClaim" else "; optional: true in the template does without it"
+        return f"create the {kind} {found[2]} in the namespace of the job, or put it into the job's file{optional}"
+    if found := _NO_KEY.search(message):
+        return f"add the key {found[1]} to the {found[2]} {found[3]}, or correct the key in the template"
+    if found := _NO_KEY_IN_VOLUME.search(message):
+        return f"add the key {found[1]} to the ConfigMap or Secret of the volume, or correct items in the template"
+    if _ATTACHED_ELSEWHERE in message:
+        return (
+            "another node has the volume: wait until its pod there is gone (kubectl get volumeattachments), or use a "
+            "volume that several nodes may mount (ReadWriteMany)"
+        )
+    return ""
+
+
 Logs = Mapping[str, Sequence[str]]
 """The last lines of replicas, by their names, as far as a client has read them."""
 _NO_LOGS: Final[Logs] = {}
+VolumeEvents = Mapping[str, str]
+"""The last message about a volume that cannot be mounted, by pod: a kubelet says it in Events only."""
+_NO_EVENTS: Final[VolumeEvents] = {}
+VOLUME_REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+"""The reasons of these Events."""
 
 
 def diagnose(
-    job: Job, status: Status, pods: tuple[PodView, ...], now: float, logs: Logs = _NO_LOGS
+    job: Job,
+    status: Status,
+    pods: tuple[PodView, ...],
+    now: float,
+    logs: Logs = _NO_LOGS,
+    volumes: VolumeEvents = _NO_EVENTS,
 ) -> tuple[Diagnosis, ...]:
     """The diagnoses of a job at this moment, most important first; never empty.
 
-    ``logs``: more than the ends of the logs that pods and status have of failed containers.
+    ``logs``: more than the ends of the logs that pods and status have of failed containers. ``volumes``: what Events
+    say of volumes that cannot be mounted.
     """
     s = read_context(job, status, Observed(now=now, pods=pods))
-    of_phase = _of_end(status, logs) if status.phase not in LIVE else _of_life(s, logs)
+    of_phase = _of_end(status, logs) if status.phase not in LIVE else _of_life(s, logs, volumes)
     found = [*_of_last_error(status), *_of_refusal(status), *of_phase]
     known = {one.resolution for one in found}
     warnings = (one for one in diagnose_logs(job, logs) if one.resolution not in known)
@@ -244,7 +280,8 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     if exit_.out_of_memory:
         return Category.MEMORY, "raise resources.limits.memory of the container, or use a smaller batch"
     if exit_.never_runs:
-        return _of_waiting(exit_.reason)
+        category, advice = _of_waiting(exit_.reason)
+        return category, missing_object_advice(exit_.message) or advice
     if exit_.start_failed or exit_.code in _START_FAILED:
         return Category.COMMAND, Reason.RUN_CONTAINER_ERROR.row.advice
     if exit_.code == _KILLED:
@@ -259,7 +296,7 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     return Category.FAILURE, "" if said else "tf-dist logs shows what its replicas wrote"
 
 
-def _of_life(s: ReconcileContext, logs: Logs) -> Iterator[Diagnosis]:
+def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator[Diagnosis]:
     job, status, facts = s.job, s.status, s.facts
     if status.admission is None:
         yield from pending_reasons(job, status)
@@ -268,7 +305,7 @@ def _of_life(s: ReconcileContext, logs: Logs) -> Iterator[Diagnosis]:
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.
         if status.admission is not None or pod.has_node:
-            yield from _of_pod(pod, s.now, logs)
+            yield from _of_pod(pod, s.now, logs, volumes.get(pod.name, ""))
         if pod.replica not in facts.succeeded:
             yield from _of_sidecar(job, pod)
     for pod in facts.stale:
@@ -303,11 +340,16 @@ def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
         yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
 
 
+_STARTING: Final = ("", "ContainerCreating", "PodInitializing")
 # Seconds after which a pod without any word of a scheduler is one that no scheduler will look at.
 _SCHEDULER_SILENCE: Final = 30.0
 
 
-def _of_pod(pod: PodView, now: float, logs: Logs) -> Iterator[Diagnosis]:
+# Seconds for which a pod may wait for what is created together with its job.
+_CREATED_TOGETHER: Final = 10.0
+
+
+def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagnosis]:
     who = str(pod.replica)
     if pod.phase is PodPhase.FAILED:
         said = _said(pod.exit, who, logs)
@@ -320,8 +362,15 @@ def _of_pod(pod: PodView, now: float, logs: Logs) -> Iterator[Diagnosis]:
         text = f"no scheduler has looked at {who} yet: its schedulerName is {pod.scheduler_name}"
         advice = "see that a scheduler of this name runs in the cluster, or take schedulerName out of the template"
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, text, resolution=advice)
-    elif pod.waiting is not None and pod.waiting[0] not in ("", "ContainerCreating", "PodInitializing"):
+    elif pod.waiting is not None and pod.waiting[0] not in _STARTING:
         yield _waiting(pod, *pod.waiting)
+    elif (
+        pod.phase is PodPhase.PENDING
+        and (why := volume or (pod.waiting[1] if pod.waiting else ""))
+        and (pod.created_at is None or now - pod.created_at >= _CREATED_TOGETHER)
+    ):
+        advice = missing_object_advice(why) or f"see the events of the volume: kubectl describe pod {pod.name}"
+        yield Diagnosis(Level.WARNING, Category.CONFIGURATION, f"{who} waits for a volume", why, advice)
     elif pod.node_silent and not pod.deleting:
         advice = f"see kubectl describe node {pod.node}: its pods go on when it reports again, else they are replaced"
         text = f"{who} is on node {pod.node}, which is not ready: it may still run"
@@ -352,6 +401,7 @@ def _of_waiting(reason: str) -> tuple[Category, str]:
 
 def _waiting(pod: PodView, reason: str, message: str) -> Diagnosis:
     category, advice = _of_waiting(reason)
+    advice = missing_object_advice(message) or advice
     # Nodes differ in the images that they have, and in the registries that they reach.
     evidence = f"on node {pod.node}: {message}" if category is Category.IMAGE and pod.node else message
     if reason == Reason.CRASH_LOOP_BACK_OFF and pod.last_exit is not None:
