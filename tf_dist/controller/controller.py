@@ -19,7 +19,6 @@ from tf_dist.cluster.concurrency import SYSTEM_RUNTIME, ThreadRuntime
 from tf_dist.controller.gang_admission import GangAdmission
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.job_index import JobChanges, JobEntry, JobIndex
-from tf_dist.controller.job_reconciler import JobReconciler
 from tf_dist.controller.leases.leadership import Leadership, LeadershipLost, Standalone
 from tf_dist.controller.observability import metrics_interface
 from tf_dist.controller.observability.events import EventRecorder
@@ -144,13 +143,13 @@ class Controller:
         self._executor = PlanExecutor(
             context, self.informers, self._events, wrote=self._queue.wrote, remaining=self._remaining
         )
-        self._reconciler = JobReconciler(context, self.informers, self._job_index, self._executor)
         self._workers = Workers(
             context,
-            self._reconciler,
-            self._admission,
-            self._queue,
             self.informers,
+            self._job_index,
+            self._admission,
+            self._executor,
+            self._queue,
             self._events,
             lookup=self._lookup,
             on_leadership_lost=self._doubt,

@@ -1,4 +1,7 @@
-"""Workers: they reconcile single jobs, each by one worker at a time; a failure stays with its job."""
+"""Workers: they take jobs from the work queue and reconcile them, each job by one worker at a time.
+
+A pass observes the job, asks the core for a plan, and has the plan executor write it. Its failure stays with its job.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,35 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tf_dist.cluster.api_errors import AdmissionDenied
 from tf_dist.cluster.client.workqueue import Lane, WorkQueue
 from tf_dist.controller.gang_admission import GangAdmission
-from tf_dist.controller.informers.informer_set import InformerSet
-from tf_dist.controller.job_index import JobEntry
-from tf_dist.controller.job_reconciler import JobReconciler
+from tf_dist.controller.informers.informer_set import InformerSet, JobPods
+from tf_dist.controller.job_index import JobEntry, JobIndex
 from tf_dist.controller.leases.leadership import LeadershipLost
 from tf_dist.controller.observability.events import EventRecorder
 from tf_dist.controller.observability.json_logging import job_log_context
 from tf_dist.controller.observability.metrics_interface import WorkQueueStats
-from tf_dist.controller.plan_executor import InvalidObject, NameConflict
+from tf_dist.controller.plan_executor import InvalidObject, NameConflict, PlanExecutor
 from tf_dist.controller.settings import ControllerContext, JobRef
-from tf_dist.core.model.context import EmitEvent, Plan
+from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.model import names
+from tf_dist.core.model.assignment import Verdict, current_job
+from tf_dist.core.model.context import Action, EmitEvent, Observed, Plan, WriteStatus
 from tf_dist.core.model.credentials import hide_credentials
+from tf_dist.core.model.fieldpath import LazyMapping
+from tf_dist.core.model.job import Job
+from tf_dist.core.model.pods import PodView, pod_views
 from tf_dist.core.model.reasons import Reason
+from tf_dist.core.model.status import Status
+from tf_dist.core.model.status_codec import stored_status
+from tf_dist.core.podbuilder.tf_config import tf_config_endpoints
+from tf_dist.core.reconciler.accepted_spec import plan_for_invalid_spec
+from tf_dist.core.reconciler.job_context import with_default_scheduler
+from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled, Unavailable
 
 _LOG = logging.getLogger(__name__)
@@ -45,27 +59,31 @@ class Workers:
     def __init__(
         self,
         context: ControllerContext,
-        reconciler: JobReconciler,
-        admission: GangAdmission,
-        queue: WorkQueue[JobRef],
         informers: InformerSet,
+        job_index: JobIndex,
+        admission: GangAdmission,
+        executor: PlanExecutor,
+        queue: WorkQueue[JobRef],
         events: EventRecorder,
         *,
         lookup: Callable[[JobRef], JobEntry | None],
         on_leadership_lost: Callable[[], None],
     ) -> None:
-        self._recorder, self._clock, self._monotonic = context.recorder, context.clock, context.monotonic
-        self._reconciler = reconciler
-        self._admission = admission
-        self._queue = queue
+        self._cluster, self._recorder, self._runtime = context.cluster, context.recorder, context.runtime
+        self._clock, self._monotonic = context.clock, context.monotonic
         self._informers = informers
+        self._job_index = job_index
+        self._admission = admission
+        self._executor = executor
+        self._queue = queue
         self._events = events
         self._lookup = lookup
         self._on_leadership_lost = on_leadership_lost
-        self._runtime = context.runtime
         self._workers = max(1, context.settings.workers)
-        # What was logged last of a job whose passes fail, and of which job: once, and not for each attempt.
-        self._last_errors: dict[JobRef, tuple[str, str]] = {}
+        # What was logged last of a job that cannot be reconciled, and of which job: once, and not for each attempt.
+        self._logged: dict[JobRef, tuple[str, str]] = {}
+        # When a status was written last, or that job was reconciled first, and its uid.
+        self._written: dict[JobRef, tuple[str, float]] = {}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -91,7 +109,7 @@ class Workers:
         ref, since = found
         begun = self._monotonic()
         try:
-            return self._reconcile(ref)
+            return self._work_on(ref)
         except Exception:
             _LOG.exception("reconciling failed by a defect job=%s", ref)
             self._recorder.reconcile_failed("defect")
@@ -104,8 +122,8 @@ class Workers:
     def forget(self, ref: JobRef) -> None:
         """The job is gone."""
         self._queue.succeeded(ref)
-        self._last_errors.pop(ref, None)
-        self._reconciler.forget(ref)
+        self._logged.pop(ref, None)
+        self._written.pop(ref, None)
 
     def reading(self) -> WorkQueueStats:
         """How much there is to do, and how far the workers are."""
@@ -113,8 +131,7 @@ class Workers:
         running = {str(ref): now - begun for ref, begun in self._queue.passes().items()}
         return WorkQueueStats(self._queue.ready(), self._queue.adds, self._queue.retries, running, self._workers)
 
-    def _reconcile(self, ref: JobRef) -> int:
-        """One job's pass. Its failure stays with it."""
+    def _work_on(self, ref: JobRef) -> int:
         known = self._lookup(ref)
         if known is None:
             self._queue.succeeded(ref)
@@ -129,8 +146,8 @@ class Workers:
         self._queue.succeeded(ref)
         if again:
             self._admission.readmit(known.uid)
-        if not (plan.status.last_error or plan.status.not_before):
-            self._last_errors.pop(ref, None)
+        if known.newer is None and not (plan.status.last_error or plan.status.not_before):
+            self._logged.pop(ref, None)
         if again and plan.status.last_error:
             self._queue.add(ref)  # it goes on, and is to say so
         if plan.wake_at is not None:
@@ -140,11 +157,7 @@ class Workers:
     def _attempt(self, ref: JobRef, known: JobEntry, again: bool) -> Plan | None:
         """None: it failed, and will be tried again. ``again``: the one before failed, too."""
         try:
-            # Other gangs that are admitted wait for no pods of this one.
-            brief = self._queue.waits(Lane.FIRST)
-            plan, left = self._reconciler.reconcile(
-                ref, known, self._admission.verdict(known), again=again, brief=brief
-            )
+            return self._reconcile(ref, known, again)
         except LeadershipLost as error:
             _LOG.debug("%s", error)
             self._on_leadership_lost()
@@ -152,54 +165,172 @@ class Workers:
             _LOG.debug("job changed meanwhile, trying again: job=%s error=%s", ref, error)
             self._recorder.reconcile_failed(type(error).__name__)
             self._queue.retry(ref)
-            self._refetch(ref, known)
+            try:  # what was seen of the job is out of date: do not wait for the watch to report it
+                self._informers.refetch(ref, known.uid)
+            except ClusterError as failure:
+                _LOG.debug("failed to read job anew: job=%s error=%s", ref, failure)
         except Unavailable as error:
             # The server may yet do it: what the job was promised stays promised until one of the writes has come there.
             self._report(ref, known, error)
             return None
         except Exception as error:
             self._report(ref, known, error)
-        else:
-            if left:
-                self._queue.add(ref)
-            return plan
         self._admission.withdraw(known.uid, set_aside=self._queue.failures(ref) >= _STALLED_AFTER_FAILURES)
         return None
 
-    def _refetch(self, ref: JobRef, known: JobEntry) -> None:
-        """What was seen of a job is out of date: do not wait for the watch to say so."""
-        try:
-            self._informers.refetch(ref, known.uid)
-        except ClusterError as error:
-            _LOG.debug("failed to read job anew: job=%s error=%s", ref, error)
+    def _reconcile(self, ref: JobRef, known: JobEntry, again: bool) -> Plan:
+        """One pass: observe, plan, write. Errors of the cluster are raised."""
+        if known.newer is not None:  # neither the job nor its pods are touched
+            said = known.uid, str(known.newer)
+            if self._logged.get(ref) != said:
+                self._logged[ref] = said
+                _LOG.warning("skipping job=%s: %s", ref, known.newer)
+                event = EmitEvent("Warning", Reason.NEWER_STATUS_FORMAT, f"{known.newer} ({known.newer.hint})")
+                self._events.emit(ref.resource, ref.namespace, known.stored, event)
+            return Plan(known.status)
+        seen = self._informers.pods_with_gone(ref.namespace, known.uid)
+        verdict = self._admission.verdict(known)
+        plan = self._plan(known, verdict, seen=seen, last_error=None if again else "")
+        # Where a gang is admitted, only that is written now if other jobs wait for their verdicts: not for its pods.
+        admitted = known.status.admission is None and plan.status.admission is not None
+        left = admitted and self._queue.waits(Lane.FIRST)
+        self._apply(ref, known, _only_actions(plan, WriteStatus, EmitEvent) if left else plan)
+        self._informers.deleted_pods.forget(names.owned_by_key(ref.namespace, known.uid), seen.gone)
+        self._job_index.remember(ref, known, plan.status)
+        self._record(known, plan.status)
+        if left:
+            self._queue.add(ref)
+        return plan
+
+    def _apply(self, ref: JobRef, known: JobEntry, plan: Plan) -> None:
+        if self._last_written(known) is None or any(isinstance(action, WriteStatus) for action in plan.actions):
+            self._written[ref] = known.uid, self._clock()  # if the write fails, what decides is written all the same
+        self._executor.apply(ref, known.stored, plan)
+
+    def _last_written(self, known: JobEntry) -> float | None:
+        uid, at = self._written.get(known.ref, ("", 0.0))
+        return at if uid == known.uid else None
+
+    def _plan(
+        self,
+        known: JobEntry,
+        verdict: Verdict | None = None,
+        *,
+        seen: JobPods | None = None,
+        last_error: str | None = None,
+        rejected: Reason | None = None,
+        invalid: bool = False,
+    ) -> Plan:
+        """What would be done now; raises what keeps the job from being read.
+
+        ``seen``: its pods, if they were looked at already.
+        """
+        now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
+        if known.problem is not None:
+            raise known.problem
+        if job is None:
+            if reading.refused is None:
+                raise RuntimeError("neither a job nor a reason why not")
+            return plan_for_invalid_spec(stored, known.status, reading.refused, now)
+        seen = seen or self._informers.pods_with_gone(known.ref.namespace, known.uid)
+        pods = pod_views(job, seen.present)
+        scheduler = integration_of(job, with_default_scheduler(job, known.remembered or known.status, known.gang))
+        # Asked before its objects are: they are followed from then on.
+        served = None if scheduler is None else self._informers.served(scheduler)
+        observed = Observed(
+            now=now,
+            stored_status=LazyMapping(lambda: stored_status(stored)),  # looked at where the status is written
+            pods=pods,
+            departed=seen.gone,
+            unready=self._informers.unready(pod.node for pod in pods if pod.node and not pod.finished),
+            closed_nodes=self._closed_nodes(job, known.remembered or known.status, pods),
+            recovery_timeout=self._informers.recovery_timeout(current_job(job, known.status).scheduling.queue),
+            objects=self._informers.objects(known.ref.namespace, known.uid)
+            | self._informers.commands(known.ref, known.uid),
+            verdict=verdict,
+            addresses=self._addresses(known, verdict, len(pods)),
+            deleting="deletionTimestamp" in stored["metadata"],
+            last_status=known.remembered,
+            last_written=now if (written := self._last_written(known)) is None else written,
+            served=served,
+            gang=known.gang,
+            last_error=last_error,
+            rejected=rejected,
+            invalid=invalid,
+            accepted=reading.accepted,
+            refused=reading.refused,
+        )
+        return reconcile(job, observed, known.status)
+
+    def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> dict[str, frozenset[str]]:
+        """Asked only when a pod lacks its node."""
+        placement = status.admission.placement if status.admission is not None else {}
+        if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
+            return {}
+        pod_specs = {spec.type: spec.pod_spec for spec in current_job(job, status).replica_specs}
+        return {
+            type_: self._informers.closed(nodes, pod_specs[type_])
+            for type_, nodes in placement.items()
+            if type_ in pod_specs
+        }
+
+    def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
+        """Asked only when a pod may have to be made."""
+        if known.job is None or known.status.finished:
+            return {}
+        job = current_job(known.job, known.status, verdict)
+        if pods >= len(job.replicas):
+            return {}
+        return dict(self._cluster.addresses(dict(known.stored), tf_config_endpoints(job)))
+
+    def _record(self, known: JobEntry, after: Status) -> None:
+        before = known.status
+        if before.admission is None and after.admission is not None:
+            self._recorder.admitted(max(0.0, after.admission.at - (after.created or after.admission.at)))
+        for cause, count in after.restarts.items():
+            for _ in range(count - before.restarts.get(cause, 0)):
+                self._recorder.restarted(cause)
+        for reason, count in after.disruptions.items():
+            for _ in range(count - before.disruptions.get(reason, 0)):
+                self._recorder.disrupted(reason)
+        if after.usage is not before.usage and known.job is not None:
+            self._recorder.used(known.job.scheduling.queue, before.usage, after.usage)
+
+    # What failed
 
     def _report(self, ref: JobRef, known: JobEntry, error: Exception) -> None:
         pause = self._queue.retry(ref, error.after if isinstance(error, Throttled) else None)
         expected = isinstance(error, ClusterError)
         self._recorder.reconcile_failed(type(error).__name__ if expected else "defect")
         what = hide_credentials(str(error) if expected else f"{type(error).__name__}: {error}")
-        before, self._last_errors[ref] = self._last_errors.get(ref), (known.uid, what)
+        before, self._logged[ref] = self._logged.get(ref), (known.uid, what)
         level = logging.DEBUG if before == (known.uid, what) else logging.WARNING
         _LOG.log(level, "%s: %s; again in %.1f s", ref, what, pause, exc_info=None if expected else error)
         hint = getattr(error, "hint", "")
         message = f"{what} ({hint})" if hint else what
-        failures = self._queue.failures(ref)
-        if failures >= _STALLED_AFTER_FAILURES:
-            rejected, invalid = _rejection(error, failures), isinstance(error, InvalidObject)
-            self._report_stalled(ref, message, rejected=rejected, invalid=invalid)
-        self._events.emit(
-            ref.resource, ref.namespace, known.stored, EmitEvent("Warning", Reason.RECONCILE_FAILED, message)
-        )
+        if self._queue.failures(ref) >= _STALLED_AFTER_FAILURES:
+            self._report_stalled(ref, error, message)
+        event = EmitEvent("Warning", Reason.RECONCILE_FAILED, message)
+        self._events.emit(ref.resource, ref.namespace, known.stored, event)
 
-    def _report_stalled(self, ref: JobRef, message: str, *, rejected: Reason | None, invalid: bool) -> None:
-        """Have the job itself say what keeps it from going on."""
+    def _report_stalled(self, ref: JobRef, error: Exception, message: str) -> None:
+        """Have the job itself report what keeps it from going on, and do nothing else for it."""
         known = self._lookup(ref)
         if known is None:
             return
+        rejected = _rejection(error, self._queue.failures(ref))
         try:
-            self._reconciler.report_stalled(ref, known, message, rejected=rejected, invalid=invalid)
-        except Exception as error:
-            _LOG.debug("cannot report stalled job=%s: %s", ref, error)
+            invalid = isinstance(error, InvalidObject)
+            plan = self._plan(known, last_error=message, rejected=rejected, invalid=invalid)
+            kinds = (WriteStatus, EmitEvent) if plan.status.finished else (WriteStatus,)
+            self._apply(ref, known, _only_actions(plan, *kinds))
+            self._record(known, plan.status)
+        except Exception as failure:
+            _LOG.debug("cannot report stalled job=%s: %s", ref, failure)
+
+
+def _only_actions(plan: Plan, *kinds: type[Action]) -> Plan:
+    return Plan(plan.status, tuple(action for action in plan.actions if isinstance(action, kinds)))
 
 
 def _rejection(error: Exception, failures: int) -> Reason | None:
