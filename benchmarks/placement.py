@@ -18,8 +18,7 @@ import numpy as np
 
 from benchmarks import naive_place
 from benchmarks.measure import Measured, Row, Target, benchmark
-from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.node_table import NodeTable
+from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot, NodeTable
 from tf_dist.core.gang.placement.pod_sets import PodClass
 from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import Node, PodSet, TopologyRequest

@@ -38,7 +38,7 @@ class Missing(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 from tf_dist.cli.main import main
-import tf_dist.controller.manager, tf_dist.argo.launcher.main, tf_dist.core.gang.placement, tf_dist.controller.plan_executor
+import tf_dist.controller.manager, tf_dist.argo.launcher.main, tf_dist.core.gang.placement
 main({arguments})
 """
 

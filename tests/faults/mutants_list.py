@@ -281,7 +281,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "resource-quota-ignored",
-        "core/gang/cycle.py",
+        "core/gang/scheduling.py",
         "if self._cache.resource_quotas.beyond(entry.gang, counts, more=entry.admitted) is not None:",
         "if False:",
         "half of a gang is made, and the namespace's ResourceQuota refuses the rest",

@@ -268,7 +268,6 @@ class Case:
 def drawn(dice: Random) -> Case:
     """Up to 4 nodes that are nearly full, and up to 4 gangs that wait, of pods of one size each."""
     cache = SchedulerCache()
-    cache.track_nodes()
     free = {f"n{at}": dice.randint(0, 4) for at in range(dice.randint(1, 4))}
     quotas = {"a": dice.randint(2, 10), "b": dice.randint(2, 10)}
     cache.put_queues([*(queue(name, gpu=gpus) for name, gpus in quotas.items()), queue("free")])

@@ -83,10 +83,10 @@ class ExpectedCompletions:
 
 
 class SchedulerCache:
-    """All gangs, with the nodes and the quotas that they use."""
+    """All gangs, with the nodes and the quotas that they use. ``sees_nodes`` False: nodes cannot be listed."""
 
-    def __init__(self) -> None:
-        self.assumed_pods: AssumedPods | None = None
+    def __init__(self, *, sees_nodes: bool = True) -> None:
+        self.assumed_pods = AssumedPods() if sees_nodes else None
         """The nodes; None: they cannot be listed."""
         self.quotas = Quotas(())
         self.resource_quotas = ResourceQuotaUsage()
@@ -117,7 +117,8 @@ class SchedulerCache:
         """Grows with every change."""
         self.state = 0
         """Grows with changes of what gangs use or may use."""
-        self._requests = GangRequests()
+        # Requests depend on the nodes that they are made for.
+        self._requests = GangRequests(self.assumed_pods.snapshot.shape if self.assumed_pods is not None else None)
         self._orphans: Mapping[str, Resources] = {}
         self._rules = 0
 
@@ -130,12 +131,12 @@ class SchedulerCache:
 
     def put_node(self, node: Node) -> None:
         """Add or update a node."""
-        assumed_pods = self.track_nodes()
-        layout = assumed_pods.layout
-        assumed_pods.put_node(node)
-        if assumed_pods.layout != layout:
-            self.quotas.put_capacity(assumed_pods.capacity)
-        self._changed()
+        if self.assumed_pods is not None:
+            layout = self.assumed_pods.layout
+            self.assumed_pods.put_node(node)
+            if self.assumed_pods.layout != layout:
+                self.quotas.put_capacity(self.assumed_pods.capacity)
+            self._changed()
 
     def remove_node(self, name: str) -> None:
         """Remove a node that is gone or unschedulable. An unknown one is no error."""
@@ -149,20 +150,6 @@ class SchedulerCache:
         if self.assumed_pods is not None and nodes != self.assumed_pods.unavailable:
             self.assumed_pods.put_unavailable(nodes)
             self._changed()
-
-    def track_nodes(self) -> AssumedPods:
-        """Track nodes from now on, even if there are none yet: requests depend on the nodes that they are made for."""
-        if self.assumed_pods is None:
-            self.assumed_pods = AssumedPods()
-            self._requests = GangRequests(self.assumed_pods.snapshot.shape)
-            for entry in self.entries.values():
-                request, problem, held = self._counted(entry.gang)
-                entry.update(entry.gang, request, problem)
-                self._unlist(entry)
-                self.quotas.give(entry.queue, entry.held.quota)
-                self._enter(entry, held)
-            self._changed()
-        return self.assumed_pods
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Replace all queues. ValueError: two of one name."""

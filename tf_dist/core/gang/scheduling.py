@@ -1,19 +1,27 @@
-"""Scheduler of gangs: the cache and the queues that it keeps up to date, and one cycle of decisions at a time."""
+"""Scheduler of gangs, and one cycle of its decisions: which gangs start, are preempted or grow.
+
+``SchedulingCycle.run`` is the whole of a cycle. ``Scheduler`` keeps the cache and the queues between cycles.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from tf_dist.core.gang.backfill import ReservationCache
+from tf_dist.core.gang import elastic, messages, preemption
+from tf_dist.core.gang.backfill import ReservationCache, Reservations
 from tf_dist.core.gang.cache import SchedulerCache
-from tf_dist.core.gang.cycle import SchedulingCycle
 from tf_dist.core.gang.messages import explain_wait, unsatisfiable
-from tf_dist.core.gang.queue import PendingQueues
+from tf_dist.core.gang.placement.assumed_pods import AssumedPods, NodeAssignments
+from tf_dist.core.gang.placement.pod_sets import Counts, GangRequest
+from tf_dist.core.gang.queue import FairSharingIterator, PendingQueues, QueueIterator
 from tf_dist.core.gang.quota import QueueUsage, queue_usage
-from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, Node
-from tf_dist.core.model.assignment import Admit, Verdict, Wait
+from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang, GangDecisionError, Node
+from tf_dist.core.gang.workload import EquivalentGangs, Workload, assigned_counts
+from tf_dist.core.model.assignment import Admit, Resize, Sizes, Verdict, Wait
+from tf_dist.core.model.gang_queue import QueueingStrategy
 from tf_dist.core.model.reasons import Reason
 
 
@@ -43,7 +51,7 @@ class Scheduler:
 
     def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
         self._policy = policy or AdmissionPolicy()
-        self.cache = SchedulerCache()
+        self.cache = SchedulerCache(sees_nodes=sees_nodes)
         """Nodes, queues and quotas are put there; gangs here."""
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
@@ -55,8 +63,6 @@ class Scheduler:
         self._due = inf
         self._new: set[str] = set()
         self._limits: tuple[int, int] | None = None
-        if sees_nodes:
-            self.cache.track_nodes()
 
     def put_gang(self, gang: Gang) -> None:
         """Add or update a gang; also to report whether a verdict on it was carried out."""
@@ -219,3 +225,459 @@ def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.nominated, gang.estimate
     way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
     return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.assigned is None, way
+
+
+_Head = tuple[QueueIterator, Workload, EquivalentGangs]
+
+
+class SchedulingCycle:
+    """The decisions at ``now``. ``confirmed``: gangs whose admission is known to be written."""
+
+    def __init__(
+        self,
+        cache: SchedulerCache,
+        pending: PendingQueues,
+        policy: AdmissionPolicy,
+        now: float,
+        known: ReservationCache,
+        confirmed: Set[str],
+    ) -> None:
+        self.now = now
+        self.verdicts: dict[str, Verdict] = {}
+        """On gangs that start, are preempted or grow, by uid."""
+        self.nominated: list[str] = []
+        """Gangs for which others are preempted."""
+        self.awaits_confirmation = False
+        """Whether there may be more to decide once more admissions are confirmed."""
+        self.has_more = False
+        """Whether the cycle ended at its limit."""
+        self._cache = cache
+        self._pending = pending
+        self._policy = policy
+        self._confirmed = confirmed
+        self._reservations = Reservations(cache, now, known)
+        # By job, the fallback with which it starts in this cycle, unless a better way comes up and fits.
+        self._provisional: dict[str, Gang] = {}
+        self._is_idle = self._has_preempted = self._has_exchanged = False
+        self._failed_searches = self._count_failed_searches()
+
+    def run(self, limit: float = inf) -> None:
+        """Decide; about ``limit`` verdicts at most."""
+        # 0. Admitted gangs with pods to be created on nodes that take none any more get other nodes.
+        self._leave_closed_nodes()
+        # 1. Heads of the queues, one at a time: gangs for which others were preempted, then the queue with the smallest
+        #    share. Equal gangs of a queue count as one: if the first cannot start, none can.
+        for queue, entry, group in self._heads():
+            if len(self.verdicts) >= limit and not self._provisional:
+                self.has_more = True
+                return
+            try:
+                # 2. Nominate: find quota and nodes beside all reservations. All free capacity is as earlier admissions
+                #    of this cycle leave it. A job that holds a worse fallback gives that back first.
+                if entry.gang.fallback_of and self._preempts(entry.gang.fallback_of):
+                    continue  # others are preempted for the way in which the job would rather start
+                withdrawn = self._withdraw_fallback(entry)
+                found = self._nominate(entry)
+                # 3. Admit: the gang uses its nodes and quota from now on, and the next of its group is a head.
+                if found is not None:
+                    self._start(entry, *found)
+                    queue.push(group)
+                    continue
+                # 4. Preempt others for it, or wait for those that are ending already.
+                possible = not self._can_never_start(entry)
+                coming = possible and self._make_way(entry, group)
+                # 5. Reserve, once it has waited for its patience: later gangs get only what does not delay it.
+                if withdrawn is not None:
+                    self._keep_fallback(withdrawn)
+                elif possible:
+                    if not coming and not queue.has_reservation and self._is_due(entry):
+                        queue.has_reservation = True
+                        self._reservations.want(entry, self._least_counts(entry))
+                    # 6. Requeue: it stays in its queue. It blocks those behind it, except its own fallbacks, only in a
+                    #    strict queue.
+                    if queue.is_strict and not entry.gang.fallback_of:
+                        queue.stop(keep={fallback.uid for fallback in entry.gang.fallbacks})
+            except Exception as error:
+                raise GangDecisionError(entry.gang.job_uid, error) from error
+        # 7. Fallbacks that started are admitted. Gangs that started with their minimum get more of their replicas; and
+        #    elastic gangs grow if no gang waits for capacity.
+        for uid, gang in self._provisional.items():
+            if gang.assigned is not None:
+                self._admit(self._cache.entries[uid].gang, gang.assigned, gang.fallback)
+        self._start_rest(overdue=False)
+        self._is_idle = bool(self._cache.elastic) and not self._any_gang_waits()
+        if self._is_idle and elastic.growth_allowed_at(self._cache, self._policy) <= self.now:
+            for gang in elastic.grow_gangs(self._cache, self.now, self._policy):
+                if gang.uid in self._confirmed and gang.uid not in self.verdicts:
+                    self._resize(gang, messages.grow_text)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether another cycle would surely decide nothing more, should nothing change."""
+        if self._has_exchanged or self._reservations or len(self._pending.queues) > 1:
+            return False
+        if self._failed_searches != self._count_failed_searches() or self._has_preempted:
+            return False
+        return all(isinstance(verdict, Admit) for verdict in self.verdicts.values())
+
+    def due(self) -> float:
+        """When time alone may lead to another decision: epoch seconds; inf: never."""
+        policy = self._policy
+        times = [self._pending.next_wake()]
+        times += [entry.changed_at + policy.patience for entry in self._cache.partial.values()]
+        for group in self._groups():
+            entry = self._first(group)
+            times.append(entry.since + policy.patience_of(entry.gang))
+            if group.request.elastic or self._cache.elastic:
+                times += [entry.since + policy.shrink_after, entry.since + policy.shrink_below_spec_after]
+        if self._reservations:
+            times.append(self._cache.ends.first)
+        if self._is_idle:
+            times.append(elastic.growth_allowed_at(self._cache, policy))
+            times += [elastic.resize_cooldown_until(entry, policy) for entry in self._cache.elastic.values()]
+        return min((time for time in times if time > self.now), default=inf)
+
+    def _count_failed_searches(self) -> int:
+        return self._cache.assumed_pods.failed_searches if self._cache.assumed_pods else 0
+
+    # -- heads --
+
+    def _heads(self) -> Iterator[_Head]:
+        """The gangs that may start, in order, each with its queue and its group."""
+        queues: dict[str, QueueIterator] = {}
+        for name, pending in self._pending.queues.items():
+            if name in self._cache.quotas:
+                strict = self._cache.queues[name].order is QueueingStrategy.STRICT_FIFO
+                queues[name] = QueueIterator(
+                    pending, strict=strict, asleep=self._is_unchanged, due=self._is_due_for_reservation
+                )
+        while nominated := [queue for queue in queues.values() if queue and queue.head.nominated]:
+            if head := self._head(min(nominated, key=lambda queue: queue.head)):
+                yield head
+        self._start_rest(overdue=True)
+        heads = {name: queue.head for name, queue in queues.items() if queue}
+        order = FairSharingIterator(
+            self._cache.quotas, heads, {name: self._cache.queues[name].priority for name in heads}
+        )
+        while order:
+            name = order.next()
+            queue = queues[name]
+            if head := self._head(queue):
+                yield head
+            while queue and not order:  # no other queue is left
+                if head := self._head(queue):
+                    yield head
+            if queue:
+                order.back(name, queue.head)
+
+    def _head(self, queue: QueueIterator) -> _Head | None:
+        rank, group = queue.pop()
+        if rank in group.ranks[:1]:
+            return queue, self._cache.entries[rank.uid], group
+        queue.push(group)  # the job has started in another way
+        return None
+
+    def _groups(self) -> Iterator[EquivalentGangs]:
+        for queue in self._pending.queues.values():
+            yield from queue.groups.values()
+
+    def _first(self, group: EquivalentGangs) -> Workload:
+        return self._cache.entries[group.ranks[0].uid]
+
+    def _is_unchanged(self, group: EquivalentGangs) -> bool:
+        """Whether its first gang could not start before, and nothing has changed since."""
+        entry = self._first(group)
+        if not all(self._is_known_to_lack(entry, counts) for counts in self._choices(entry)):
+            return False
+        return not self._cache.departing and (
+            bool(entry.gang.fallback_of)
+            or not preemption.may_preempt(self._cache, entry)
+            or group.no_preemption_at == self._preemption_state(entry)
+        )
+
+    def _is_due_for_reservation(self, group: EquivalentGangs) -> bool:
+        entry = self._first(group)
+        return self._is_due(entry) and not self._can_never_start(entry)
+
+    def _is_due(self, entry: Workload) -> bool:
+        """Whether it has waited so long that it gets a reservation; of a job, the first way that can start does."""
+        if self._waited(entry) < self._policy.patience_of(entry.gang):
+            return False
+        if entry.gang.fallback_of:
+            job = self._cache.entries[entry.gang.fallback_of]
+            better = [job]
+            for fallback in job.gang.fallbacks:
+                if fallback.uid == entry.uid:
+                    break
+                better.append(self._cache.entries[fallback.uid])
+            return all(way.request is None or self._can_never_start(way) for way in better)
+        return True
+
+    def _waited(self, entry: Workload) -> float:
+        return self.now - entry.since
+
+    def _can_never_start(self, entry: Workload) -> bool:
+        """Whether it could not even start as the only gang, with all the capacity there is.
+
+        A ResourceQuota concerns no queue: a gang that waits for one blocks no other.
+        """
+        request = _request(entry)
+        if self._cache.resource_quotas.beyond(entry.gang, request.least) is not None:
+            return True
+        if not self._cache.quotas.could_fit(entry.queue, request.need(request.least)):
+            return True
+        return self._cache.assumed_pods is not None and self._cache.assumed_pods.never(request) is not None
+
+    # -- nominate and admit --
+
+    def _nominate(self, entry: Workload) -> tuple[Counts, NodeAssignments] | None:
+        """With how many pods, and on which nodes, a gang can start now; None: it cannot."""
+        for counts in self._choices(entry):
+            nodes = None if self._is_known_to_lack(entry, counts) else self._find(entry, counts)
+            if nodes is not None:
+                full = _request(entry).full
+                return (counts, nodes) if counts == full else self._largest(entry, counts, full, nodes)
+        return None
+
+    def _choices(self, entry: Workload) -> Iterator[Counts]:
+        """The numbers of pods with which it may start: all it asks for, or the minimum.
+
+        An elastic gang starts smaller only after it has waited for a while. The minimum of another gang is not a size:
+        its other replicas start as capacity becomes free.
+        """
+        request = _request(entry)
+        yield request.full
+        if request.elastic and (request.starts_early or self._waited(entry) >= self._policy.shrink_after):
+            yield request.least
+
+    def _least_counts(self, entry: Workload) -> Counts:
+        """The minimum with which it may start now."""
+        return list(self._choices(entry))[-1]
+
+    def _is_known_to_lack(self, entry: Workload, counts: Counts) -> bool:
+        return self._cache.assumed_pods is not None and self._cache.assumed_pods.lacks(_request(entry), counts)
+
+    def _find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
+        if self._cache.resource_quotas.beyond(entry.gang, counts, more=entry.admitted) is not None:
+            return None
+        return self._reservations.find_more(entry, counts) if entry.admitted else self._reservations.find(entry, counts)
+
+    def _largest(
+        self, entry: Workload, counts: Counts, full: Counts, nodes: NodeAssignments
+    ) -> tuple[Counts, NodeAssignments]:
+        """As many pods as fit, between ``counts`` (which fit on ``nodes``) and ``full``, member by member."""
+        for at in _by_priority(entry):
+            low, high = counts[at], full[at]
+            while low < high:
+                middle = (low + high + 1) // 2
+                tried = (*counts[:at], middle, *counts[at + 1 :])
+                found = self._find(entry, tried)
+                if found is None:
+                    high = middle - 1
+                else:
+                    low, counts, nodes = middle, tried, found
+        return counts, nodes
+
+    def _start(self, entry: Workload, counts: Counts, nodes: NodeAssignments) -> None:
+        """Admit a gang, or a fallback provisionally: those of the job that come after it are out of question."""
+        types = [want.type for want in _request(entry).wants]
+        named = zip(types, nodes, strict=True) if entry.gang.pinned else ()
+        placement = {type_: dict(sorted(pods.items())) for type_, pods in named if pods}
+        assigned = AssignedPods(at=self.now, sizes=dict(zip(types, counts, strict=True)), placement=placement)
+        self._pending.remove(entry.uid)
+        if not entry.gang.fallback_of:
+            self._admit(entry.gang, assigned, entry.gang.fallback)
+            return
+        gang = replace(entry.gang, assigned=assigned)
+        self._cache.put(gang)
+        self._provisional[gang.fallback_of] = gang
+        self._has_exchanged = True
+        others = [fallback.uid for fallback in self._cache.entries[gang.fallback_of].gang.fallbacks]
+        for uid in others[others.index(gang.uid) + 1 :]:
+            self._pending.remove(uid)
+
+    def _admit(self, gang: Gang, assigned: AssignedPods, fallback: int) -> None:
+        """The job starts in this way, and leaves all queues."""
+        for one in gang.fallbacks:
+            self._pending.remove(one.uid)
+            self._cache.remove(one.uid)
+        self._pending.remove(gang.uid)
+        self._cache.put(gang.admitted(assigned, fallback))
+        self.verdicts[gang.uid] = Admit(placement=assigned.placement, sizes=assigned.sizes, fallback=fallback)
+
+    # -- fallbacks --
+    #
+    # Each way in which a job may start waits in a queue with the job's age, and uses nothing while it waits. A fallback
+    # may come up before a better way, whose queue has a larger share: then it starts provisionally.
+
+    def _withdraw_fallback(self, entry: Workload) -> Gang | None:
+        """The fallback with which the job has started though this way is better; its capacity is free again."""
+        held = self._provisional.pop(entry.gang.job_uid, None)
+        if held is not None:
+            self._cache.put(replace(held, assigned=None))
+        return held
+
+    def _keep_fallback(self, gang: Gang) -> None:
+        """The job starts with this fallback after all, unless others were preempted just now for a better way."""
+        if not self._preempts(gang.fallback_of):
+            self._cache.put(gang)
+            self._provisional[gang.fallback_of] = gang
+            return
+        for one in self._cache.entries[gang.fallback_of].gang.fallbacks:
+            self._pending.put(self._cache.entries[one.uid])
+
+    def _preempts(self, uid: str) -> bool:
+        """Whether others are preempted for a gang."""
+        return uid in self.nominated or self._cache.entries[uid].gang.nominated
+
+    # -- preemption --
+
+    def _make_way(self, entry: Workload, group: EquivalentGangs) -> bool:
+        """Whether capacity becomes free for the gang, if need be by preempting others. It is reserved."""
+        if entry.gang.fallback_of:
+            return False  # it takes what is free
+        counts = self._least_counts(entry)
+        if self._cache.departing and self._reservations.when_left(entry, counts):
+            return True
+        state = self._preemption_state(entry)
+        if not preemption.may_preempt(self._cache, entry) or group.no_preemption_at == state:
+            return False
+        self._has_preempted = True
+        running = self._cache.running
+        unconfirmed = running.keys() - self._confirmed if len(running) != len(self._confirmed) else frozenset()
+        with self._reservations.taken():
+            spared = self.verdicts.keys() | unconfirmed
+            plan = preemption.plan_preemption(self._cache, entry, counts, self.now, self._policy, spared)
+        if plan is None:
+            self.awaits_confirmation = self.awaits_confirmation or bool(unconfirmed)
+            busy = self._reservations or self.verdicts or self._provisional
+            group.no_preemption_at = None if busy else state
+            return False
+        self.nominated.append(entry.uid)
+        self.verdicts |= preemption.issue_preemptions(self._cache, plan, entry)
+        return self._reservations.when_left(entry, counts)
+
+    def _preemption_state(self, entry: Workload) -> object:
+        """A value that is equal as long as no further gang could be preempted."""
+        waited = self._waited(entry)
+        stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
+        return self._cache.state, entry.uid, stage
+
+    # -- nodes that take no pods any more --
+
+    def _leave_closed_nodes(self) -> None:
+        """Assign other nodes to pods that do not exist yet and whose nodes take no pods any more (a drain).
+
+        Their gang holds its quota, and they come before gangs that wait. Where they do not all fit on other nodes, no
+        nodes are assigned to them: they count wherever there is capacity until the cluster's scheduler has found some.
+        Where a topology domain is required, the reconciler decides what becomes of them.
+        """
+        pods = self._cache.assumed_pods
+        if pods is None:
+            return
+        found = [(entry, left) for entry in self._cache.unstarted.values() if (left := _on_closed_nodes(pods, entry))]
+        for entry, left in sorted(found, key=lambda one: (-one[0].gang.priority, one[0].changed_at, one[0].uid)):
+            locality = entry.gang.locality
+            if entry.releasing or (locality is not None and locality.required):
+                continue
+            if entry.uid not in self._confirmed:
+                self.awaits_confirmation = True
+                continue
+            try:
+                self._assign_other_nodes(pods, entry, left)
+            except Exception as error:
+                raise GangDecisionError(entry.uid, error) from error
+        if self.verdicts:
+            pods.settle()
+
+    def _assign_other_nodes(self, pods: AssumedPods, entry: Workload, left: dict[str, Counter[str]]) -> None:
+        """Give up the nodes ``left``, and assign others to as many pods if there are such nodes."""
+        gang, request, assigned = entry.gang, _request(entry), entry.gang.assigned
+        if assigned is None:
+            return
+        placement = {type_: Counter(nodes) - left.get(type_, Counter()) for type_, nodes in assigned.placement.items()}
+        counts = tuple(left.get(want.type, Counter()).total() for want in request.wants)
+        found = pods.fit(request, counts, keep=sum(placement.values(), Counter())) if gang.pinned else None
+        for want, nodes in zip(request.wants, found or (), strict=False):
+            placement[want.type] = placement.get(want.type, Counter()) + Counter(nodes)
+        chosen = {type_: dict(sorted(nodes.items())) for type_, nodes in placement.items() if nodes}
+        moved = replace(assigned, sizes=assigned_counts(gang), placement=chosen)
+        self._resize(replace(gang, assigned=moved), lambda *_: messages.leaves_nodes_text(left, found))
+
+    # -- the rest of gangs that have started with their minimum, and growth --
+
+    def _start_rest(self, *, overdue: bool) -> None:
+        """Start replicas of gangs that run without all of them, as far as they fit: the oldest first.
+
+        They come after the gangs that wait, as in Volcano, but only for so long: those that are ``overdue`` come
+        before gangs that have not waited as long, or a steady stream of small jobs would keep them from ever starting.
+        Nothing is preempted for them.
+        """
+        oldest = inf
+        if overdue and self._cache.partial:
+            entries = map(self._first, self._groups())
+            oldest = min((entry.since for entry in entries if not self._can_never_start(entry)), default=inf)
+        for entry in sorted(self._cache.partial.values(), key=lambda entry: (-entry.gang.priority, entry.changed_at)):
+            if overdue and (entry.changed_at >= oldest or self.now - entry.changed_at < self._policy.patience):
+                continue
+            if entry.releasing or entry.gang.inadmissible or entry.uid in self.verdicts:
+                continue
+            if entry.uid not in self._confirmed:
+                self.awaits_confirmation = True
+                continue
+            try:
+                self._start_rest_of(entry)
+            except Exception as error:
+                raise GangDecisionError(entry.uid, error) from error
+
+    def _start_rest_of(self, entry: Workload) -> None:
+        has, request = assigned_counts(entry.gang), _request(entry)
+        missing = tuple(max(0, want.least - has[want.type]) for want in request.wants)
+        needed = tuple(max(0, want.start - has[want.type]) for want in request.wants)
+        first = [at for at in _by_priority(entry) if missing[at]]
+        single_pods = [tuple(int(at == one) for at in range(len(missing))) for one in first]
+        for counts in [needed] if any(needed) else single_pods:
+            nodes = None if self._is_known_to_lack(entry, counts) else self._find(entry, counts)
+            if nodes is not None:
+                gang = elastic.with_more(entry, *self._largest(entry, counts, missing, nodes), self.now)
+                self._resize(gang, messages.rest_text)
+                return
+
+    def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
+        """A gang has more pods, or pods on other nodes, from now on."""
+        before = assigned_counts(self._cache.entries[gang.uid].gang)
+        self._cache.put(gang)
+        if gang.assigned is not None:
+            sizes = gang.assigned.sizes
+            message = text(before, sizes)
+            self.verdicts[gang.uid] = Resize(sizes=sizes, placement=gang.assigned.placement, message=message)
+
+    def _any_gang_waits(self) -> bool:
+        """Whether a gang waits for capacity. One that waits for quota is not helped by that."""
+        for name, queue in self._pending.queues.items():
+            for group in queue.groups.values() if name in self._cache.quotas else ():
+                need = group.request.need(group.request.least)
+                if self._cache.quotas.fits(name, need) and not self._can_never_start(self._first(group)):
+                    return True
+        return False
+
+
+def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[str]]:
+    """By type, pods that do not exist yet and are assigned to nodes that take none: how many on which."""
+    found: dict[str, Counter[str]] = {}
+    for type_, shape, number, nodes in entry.held.unstarted:
+        if closed := [node for node in nodes if not pods.takes(shape, node)]:
+            found[type_] = Counter([node for node in sorted(closed) for _ in range(nodes[node])][:number])
+    return found
+
+
+def _by_priority(entry: Workload) -> list[int]:
+    """The members of a gang by number, those whose pods come first in front."""
+    wants = _request(entry).wants
+    return sorted(range(len(wants)), key=lambda at: -wants[at].member.priority)
+
+
+def _request(entry: Workload) -> GangRequest:
+    """The request of a queued gang: gangs that cannot be read are not queued."""
+    assert entry.request is not None
+    return entry.request

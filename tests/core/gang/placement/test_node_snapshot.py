@@ -31,8 +31,7 @@ from tests.core.gang.placement.nodes import (
     wants,
 )
 from tests.thorough import examples
-from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot
-from tf_dist.core.gang.placement.node_table import ALL_NODES, pods_per_node
+from tf_dist.core.gang.placement.node_snapshot import ALL_NODES, NodeSnapshot, pods_per_node
 from tf_dist.core.gang.placement.pod_sets import PodClass
 from tf_dist.core.gang.placement.predicates import InvalidConstraints
 from tf_dist.core.gang.placement.search import place_gang

@@ -19,8 +19,15 @@ from typing import Final
 
 import numpy as np
 
-from tf_dist.core.gang.placement.node_snapshot import NodeSnapshot, TopologyDomains
-from tf_dist.core.gang.placement.node_table import ALL_NODES, Ints, Mask, NodeMask, Rows
+from tf_dist.core.gang.placement.node_snapshot import (
+    ALL_NODES,
+    Ints,
+    Mask,
+    NodeMask,
+    NodeSnapshot,
+    Rows,
+    TopologyDomains,
+)
 from tf_dist.core.gang.placement.pod_sets import PodClass, PodGroups, group_by_class
 from tf_dist.core.gang.types import TopologyRequest
 
