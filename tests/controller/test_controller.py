@@ -5,13 +5,25 @@ A driver that dies after any single write: the next one comes to the same end.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from itertools import count as counter
 from typing import Any, cast
 
 import pytest
 
-from tests.controller.harness import START, Counting, Crash, CrashingCluster, Hands, World, container, disturbed, tfjob
+from tests.controller.harness import (
+    START,
+    Counting,
+    Crash,
+    CrashingCluster,
+    Hands,
+    RunningClock,
+    World,
+    container,
+    disturbed,
+    tfjob,
+)
 from tests.waiting import until
 from tf_dist.cluster.api import (
     CONFIG_MAPS,
@@ -289,6 +301,27 @@ def test_the_loop_outlives_an_error_that_nobody_foresaw(world: World) -> None:
     finally:
         driver.stop()
     assert next(first) > 0
+
+
+def test_reports_how_long_a_round_of_the_loop_has_taken() -> None:
+    world, asked, let_go = World(clock=RunningClock()), threading.Event(), threading.Event()
+
+    def hangs(verb: str, resource: Resource, *_: Any, **__: Any) -> None:
+        if (verb, resource) == ("list", NODES):
+            asked.set()
+            let_go.wait(60)
+
+    driver = Controller(disturbed(world.memory, hangs), clock=world.clock, monotonic=world.clock)
+    driver.start()
+    try:
+        assert asked.wait(60)
+        world.clock.now += 400
+        assert driver.readings().loop_age >= 400
+        let_go.set()
+        until(lambda: driver.readings().loop_age < 400, 60)
+    finally:
+        let_go.set()
+        driver.stop()
 
 
 @pytest.mark.parametrize("stopping", [True, False], ids=["it stops", "its leadership ends"])

@@ -40,30 +40,6 @@ _ERROR_WAIT: Final = 1.0
 _CLOCK_TOLERANCE: Final = 1.0
 
 
-class Liveness:
-    """``beat`` it at every round of a loop. It is alive while the last beat is less than ``limit`` seconds old.
-
-    A loop has as long for its first round. Thread-safe. ``monotonic``: seconds that only go forward.
-    """
-
-    def __init__(self, limit: float = 300.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.limit = limit
-        self._monotonic = monotonic
-        self._last = monotonic()
-
-    def beat(self) -> None:
-        """The loop has begun another round."""
-        self._last = self._monotonic()
-
-    def age(self) -> float:
-        """Seconds since the last beat."""
-        return self._monotonic() - self._last
-
-    def alive(self) -> bool:
-        """Whether the loop has been round lately."""
-        return self.age() < self.limit
-
-
 class ClockStepDetector:
     """Compares ``clock`` (epoch seconds) with ``monotonic`` whenever it is asked. A suspended machine is a step, too.
 
@@ -154,7 +130,7 @@ class Controller:
             lookup=self._lookup,
             on_leadership_lost=self._doubt,
         )
-        self.liveness = Liveness()
+        self._round_began = monotonic()
         self._lock = threading.Lock()
         self._dirty: dict[JobRef, bool] = {}  # jobs that have changed, and whether a worker is to look at them
         # The term of leadership that has begun, and the one of which everything has been seen.
@@ -218,6 +194,7 @@ class Controller:
             informers=tuple(self.informers.readings()),
             jobs=metrics_interface.jobs_by_phase(mine),
             gangs=metrics_interface.gangs_by_queue(mine, queues) if mine else {},
+            loop_age=self._monotonic() - self._round_began if self._thread is not None else 0.0,
         )
 
     # The loop
@@ -225,7 +202,7 @@ class Controller:
     def _run(self) -> None:
         logged = ""  # an error that lasts is logged once
         while not self._stopped.is_set():
-            self.liveness.beat()
+            self._round_began = self._monotonic()
             self._woken.clear()
             try:
                 pause = self._round()

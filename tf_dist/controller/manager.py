@@ -167,8 +167,7 @@ class Manager(Service):
 
     def unhealthy(self) -> str:
         """Why this process should be started anew; "" while it should not."""
-        ages = [controller.liveness.age() for _, controller in self._pairs if not controller.liveness.alive()]
-        found = [f"the admission loop has not come round for {max(ages):.0f} s"] if ages else []
+        found: list[str] = []
         for _, controller in self._pairs:
             found += health.stuck_threads(
                 controller.readings(), worker=self._settings.worker_stuck, informer=INFORMER_STUCK_AFTER

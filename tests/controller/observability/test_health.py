@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.waiting import is_closed, until
-from tf_dist.controller.controller import Liveness
 from tf_dist.controller.observability.health import HealthServer, ProbeResponse, probe_response
 from tf_dist.errors import ClusterError
 
@@ -120,19 +119,6 @@ def test_it_can_be_reached_by_both_families() -> None:
             with socket.create_connection(("::1", server.port)) as sock:
                 sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
                 assert sock.makefile("rb").readline().startswith(b"HTTP/1.0 200")
-
-
-def test_a_pulse_is_alive_while_it_beats() -> None:
-    clock = [100.0]
-    pulse = Liveness(30.0, monotonic=lambda: clock[0])
-    assert pulse.alive(), "the first round may take its time"
-    clock[0] = 129.0
-    assert pulse.alive()
-    clock[0] = 131.0
-    assert not pulse.alive()
-    assert pulse.age() == 31.0
-    pulse.beat()
-    assert pulse.alive()
 
 
 def _threads() -> int:

@@ -233,13 +233,16 @@ def metrics_key(document: dict[str, Any], queue: str = "") -> JobMetricsKey:
 
 
 def test_what_has_stood_still_is_named() -> None:
-    idle = ControllerStats(WorkQueueStats(running={"a/b": 59.0}), (InformerStats("pods", 5000.0, 59.0, False, 1),))
+    pods = InformerStats("pods", 5000.0, 59.0, False, 1)
+    idle = ControllerStats(WorkQueueStats(running={"a/b": 59.0}), (pods,), loop_age=299.0)
     assert stuck_threads(idle, worker=60, informer=60) == [], "that the server says nothing is not the process's fault"
     busy = ControllerStats(
         WorkQueueStats(running={"a/b": 61.0}),
         (InformerStats("pods", 0.0, 61.0, False, 1), InformerStats("nodes", 0.0, 0.0, True, 1)),
+        loop_age=301.0,
     )
     assert stuck_threads(busy, worker=60, informer=60) == [
+        "the admission loop has not come round for 301 s",
         "a worker has been busy with a/b for 61 s",
         "the informer of pods has not come round for 61 s",
         "the informer of nodes has ended",

@@ -57,12 +57,16 @@ class QueueStats:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStats:
-    """One controller. ``jobs`` by phase and ``gangs`` by queue: of jobs that it leads now."""
+    """One controller. ``jobs`` by phase and ``gangs`` by queue: of jobs that it leads now.
+
+    ``loop_age``: seconds since the admission loop began its last round.
+    """
 
     work: WorkQueueStats
     informers: tuple[InformerStats, ...] = ()
     jobs: Mapping[str, int] = field(default_factory=dict)
     gangs: Mapping[str, QueueStats] = field(default_factory=dict)
+    loop_age: float = 0.0
 
 
 def jobs_by_phase(jobs: Mapping[JobMetricsKey, int]) -> dict[str, int]:
