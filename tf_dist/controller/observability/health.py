@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 _TEXT: Final = "text/plain; charset=utf-8"
-LOOP_STUCK_AFTER: Final = 300.0
-"""Seconds: far above what a round of the admission loop may take."""
+# Seconds: far above what a round of the admission loop may take.
+_LOOP_STUCK_AFTER: Final = 300.0
 
 
 class ProbeResponse(NamedTuple):
@@ -128,16 +128,13 @@ class _ProbeHandler(BaseHTTPRequestHandler):
         """Nothing: probes would fill the log."""
 
 
-def stuck_threads(
-    readings: ControllerStats, *, worker: float, informer: float, loop: float = LOOP_STUCK_AFTER
-) -> list[str]:
+def stuck_threads(readings: ControllerStats, *, worker: float, informer: float) -> list[str]:
     """What has stood still for longer than any request takes, so that only a new process helps.
 
-    ``worker``, ``informer``, ``loop``: seconds. A server that does not answer is not a reason: requests end, and are
-    tried again.
+    ``worker``, ``informer``: seconds. A server that does not answer is not a reason: requests end, and are tried again.
     """
     age = readings.loop_age
-    found = [f"the admission loop has not come round for {age:.0f} s"] if age > loop else []
+    found = [f"the admission loop has not come round for {age:.0f} s"] if age > _LOOP_STUCK_AFTER else []
     found += [
         f"a worker has been busy with {job} for {seconds:.0f} s"
         for job, seconds in sorted(readings.work.running.items())
