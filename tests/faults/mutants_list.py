@@ -40,7 +40,7 @@ MUTANTS: Final = (
     Mutant(
         "stake-bell",
         "controller/controller.py",
-        "changed = (before and before.admission_inputs) != (after and after.admission_inputs)",
+        "changed = (before.admission_inputs if before else ()) != (after.admission_inputs if after else ())",
         "changed = before is None or after is None",
         "a gang waits beside the place that a job has given back",
     ),
