@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from docs.generator import source
-from docs.generator.markdown import argument_table, code, paragraphs, prose, table, type_
+from docs.generator.markdown import argument_table, code, paragraphs, prose, table
 from docs.generator.source import Argument, Undocumented
 from tf_dist.airflow.provider import get_provider_info
 from tf_dist.airflow.task_options import OPTIONS
@@ -68,7 +68,7 @@ def _class(path: str, name: str, of_operator: dict[str, str]) -> str:
             if one.name not in said:
                 given.setdefault(one.name, one)
         for key, text in source.described(ast.get_docstring(found) or "").items():
-            if not text.startswith("and ``"):
+            if not text.startswith("See ``"):
                 texts.setdefault(key, text)
         calls = [call for function in made for call in ast.walk(function) if isinstance(call, ast.Call)]
         upward = [call for call in calls if ast.unparse(call.func) == "super().__init__"]
@@ -77,7 +77,7 @@ def _class(path: str, name: str, of_operator: dict[str, str]) -> str:
         found = next((one for one in siblings if one.name in bases), None)
     beside = [source.described(ast.get_docstring(one) or "") for one in siblings]
     shared = {"poke_interval": "Seconds between two looks.", **of_operator}
-    shared |= {key: text for one in beside for key, text in one.items() if not text.startswith("and ``")}
+    shared |= {key: text for one in beside for key, text in one.items() if not text.startswith("See ``")}
     told = {key: texts.get(key) or shared.get(key, "") for key in given}
     parts = [f"## {name}\n\n{paragraphs(source.summary(about))}"]
     if given:
@@ -110,10 +110,9 @@ def argo() -> str:
     parts = ["## TFJobStep\n\n" + paragraphs(source.summary(_doc(step)))]
     rows = {name: row.about(Face.STEP) for name, row in options_of(LauncherOptions, Face.STEP).items()}
     parts.append(argument_table("TFJobStep", source.fields(step), {**rows, **source.described(_doc(step))}))
-    given = source.class_(SOURCE, "Input")
-    parts.append("## Input\n\n" + paragraphs(source.summary(_doc(given))))
-    texts = {"name": "The name of the step's input parameter.", **source.described(_doc(given))}
-    parts.append(argument_table("Input", source.fields(given), texts))
+    declared = source.class_(SOURCE, "Input")
+    parts.append("## Input\n\n" + paragraphs(_doc(declared)))
+    parts.append(argument_table("Input", source.fields(declared), source.field_texts(declared)))
     for path, name in (
         (STEPS, "wait_admitted_step"),
         (STEPS, "cleanup_step"),
@@ -121,17 +120,10 @@ def argo() -> str:
         (RESOURCE, "tf_job_resource"),
     ):
         found = source.function(path, name)
-        parts.append(f"## {name}\n\n" + paragraphs(_doc(found)))
-        rows = [
-            (
-                code(one.name),
-                type_(one),
-                "required" if one.default is None else code(one.default),
-            )
-            for one in source.arguments(found)
-        ]
-        if rows:
-            parts.append(table(("argument", "type", "default"), rows))
+        parts.append(f"## {name}\n\n" + paragraphs(source.summary(_doc(found))))
+        if given := source.arguments(found):
+            own = {one.name: rows[one.name] for one in given if one.name in rows}
+            parts.append(argument_table(name, given, {**own, **source.described(_doc(found))}))
     parts.append("## Outputs of a step\n\n" + _outputs())
     return "\n\n".join(parts)
 

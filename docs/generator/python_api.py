@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from docs.generator import source
 from docs.generator.markdown import argument_table, code, paragraphs, prose, table
 from docs.generator.source import Undocumented
+from tf_dist.core.pipeline.run_options import Face, RunOptions, options_of
 
 _CLASSES = (
     ("client/tfjob.py", "TFJob"),
     ("client/run_session.py", "Result"),
     ("client/client.py", "Client"),
 )
-_NESTED = re.compile(r"[;.] ``(\w+)``: ")
 
 
 def page() -> str:
@@ -30,8 +29,10 @@ def _class(path: str, name: str) -> Iterator[str]:
     functions = [one for one in found.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
     made = next((one for one in functions if one.name == "__init__"), None)
     if made is not None:
-        texts = dict(_unnested(source.described(docstring)))
-        yield argument_table(name, source.arguments(made), texts)
+        given = source.arguments(made)
+        table_ = options_of(RunOptions) if name == "TFJob" else {}
+        texts = {one.name: table_[one.name].about(Face.COMMAND) for one in given if one.name in table_}
+        yield argument_table(name, given, {**texts, **source.described(docstring)})
     public = [one for one in functions if not one.name.startswith("_")]
     attributes = [(code(one.name), prose(_line(one))) for one in public if _is_property(one)]
     if attributes:
@@ -39,14 +40,6 @@ def _class(path: str, name: str) -> Iterator[str]:
     for one in public:
         if not _is_property(one):
             yield f"### {name}.{one.name}\n\n```text\n{_signature(one)}\n```\n\n{paragraphs(_doc(one))}"
-
-
-def _unnested(texts: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """``:param a: text; ``b``: text`` describes two arguments."""
-    for name, text in texts.items():
-        first, *others = _NESTED.split(text)
-        yield name, first
-        yield from zip(others[::2], others[1::2], strict=True)
 
 
 def _signature(found: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

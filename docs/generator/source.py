@@ -152,6 +152,17 @@ def fields(found: ast.ClassDef) -> list[Argument]:
     ]
 
 
+def field_texts(found: ast.ClassDef) -> dict[str, str]:
+    """What the text below each field of a dataclass says."""
+    pairs = zip(found.body, found.body[1:], strict=False)
+    return {
+        field.target.id: str(text.value.value)
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
 def _source(default: ast.expr | None) -> str | None:
     if default is None:
         return None

@@ -142,7 +142,7 @@ class Stack:
         ):
             self.launch(name)
         eventually(self._healthy)
-        eventually(lambda: len(self.get("/dags")["dags"]) == 5)
+        eventually(lambda: len(self.get("/dags")["dags"]) == 6)
 
     def launch(self, name: str, key: str = "", **env: str) -> None:
         """Start one part; ``key`` tells a second one of it."""
@@ -265,15 +265,16 @@ class Stack:
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a run."""
+    """A task of a run."""
 
     stack: Stack
     dag_id: str
     run_id: str
+    task_id: str = "train"
 
     @property
     def path(self) -> str:
-        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/train"
+        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/{self.task_id}"
 
     def instance(self) -> dict[str, Any]:
         try:
@@ -303,7 +304,7 @@ class Task:
         self.stack._ask("PATCH", self.path, {"new_state": state})
 
     def clear(self) -> None:
-        body = {"dry_run": False, "dag_run_id": self.run_id, "task_ids": ["train"], "only_failed": False}
+        body = {"dry_run": False, "dag_run_id": self.run_id, "task_ids": [self.task_id], "only_failed": False}
         self.stack.post(f"/dags/{self.dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
 
     def log(self, number: int | None = None) -> str:

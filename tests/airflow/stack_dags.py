@@ -10,7 +10,9 @@ from airflow.sdk import DAG, Asset
 
 from tests.airflow.faulty import FaultyOperator
 from tests.airflow.site import document
+from tests.faces.cases import CASES, STACK
 from tf_dist.airflow import TFJobOperator
+from tf_dist.airflow.task_options import OPTIONS
 
 _FLAGS, _KUBECONFIG = os.environ["TD_FLAGS"], os.environ["TD_KUBECONFIG"]
 # The name of the file is the run's: the template is filled in as everything in a document is.
@@ -40,3 +42,16 @@ with DAG("faulty"):
     FaultyOperator(**_COMMON, deferrable=True)
 with DAG("on_data", schedule=[DATA]):
     TFJobOperator(**_COMMON, deferrable=True)
+
+# Cases of all faces: a task for each, every other one deferred.
+_NAMES = {row.name: name for name, row in OPTIONS.items()}
+with DAG("cases"):
+    for _number, _name in enumerate(STACK):
+        TFJobOperator(
+            task_id=_name,
+            job=CASES[_name].document,
+            config_file=_KUBECONFIG,
+            deferrable=_number % 2 == 0,
+            poll_interval=1,
+            **{_NAMES[option]: value for option, value in CASES[_name].options.items()},
+        )

@@ -57,4 +57,4 @@ def test_ends_its_job_with_itself(site: Site, number: signal.Signals, deferrable
         process.wait()
     kept = action == "keep_job"
     assert bool(site.names()) is kept, out[-4000:]
-    assert ("goes on" if kept else "is deleted: this run was interrupted") in out or "the run was interrupted" in out
+    assert ("continues" if kept else "is deleted: this run was interrupted") in out or "the run was interrupted" in out

@@ -109,7 +109,7 @@ def test_a_worker_that_is_asked_to_go_goes_on(stack: Stack, tasks: dict[str, Tas
     uid = task.until_running()
     eventually(lambda: "worker-0 | up" in task.log())
     os.kill(task.process(), signal.SIGTERM)
-    eventually(lambda: "asked to go" in task.log())
+    eventually(lambda: "asked to stop" in task.log())
     stack.let_end("asked")
     task.until("success")
     assert task.xcom()["uid"] == uid, task.logs()
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed(stack: Stack, tasks: dict[str, Task]) -> None:
     task = tasks["lost"]
     uid = task.until_running()
     os.kill(task.process(), signal.SIGKILL)
-    eventually(lambda: task.try_number == 2 and "taken up again" in task.log(2))
+    eventually(lambda: task.try_number == 2 and "adopted" in task.log(2))
     stack.let_end("lost")
     task.until("success")
     assert task.xcom()["uid"] == uid, task.logs()

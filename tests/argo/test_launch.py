@@ -189,7 +189,7 @@ def test_a_drained_launcher_leaves_the_job_and_the_next_try_goes_on_with_it(scen
     (left,) = step.jobs()
     (pod,) = step.pods()
     second = step.launch("retry=1", "retries=3")
-    second.said("goes on with tfjob/")
+    second.said("continues with tfjob/")
     flag.touch()
     assert second.code() == 0, second.text
     assert [one["metadata"]["uid"] for one in step.jobs()] == [left["metadata"]["uid"]]
@@ -218,7 +218,7 @@ def test_killed_and_tried_again_it_goes_on_with_the_job(scene: Stage) -> None:
     assert step.outputs()["status"] in ("Pending", "Running")  # as it was then
     (left,) = step.jobs()
     second = step.launch("retry=1", "retries=3")
-    second.said("goes on with tfjob/")
+    second.said("continues with tfjob/")
     flag.touch()
     assert second.code() == 0, second.text
     assert [one["metadata"]["uid"] for one in step.jobs()] == [left["metadata"]["uid"]]

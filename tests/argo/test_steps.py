@@ -186,7 +186,7 @@ def test_code_that_cannot_go_along_is_refused_where_the_step_is_written(tmp_path
     (tmp_path / "noise").write_bytes(os.urandom(900_000))
     with pytest.raises(InvalidJob, match=r"code: .*; 1,200,\d\d\d of them are the code"):
         template(TFJobStep(name="t", job=job("true"), code=str(tmp_path)))
-    with pytest.raises(InvalidJob, match="job: its code cannot go along with a resource step"):
+    with pytest.raises(InvalidJob, match="job: a resource step cannot send its code"):
         tf_job_resource(TFJob("tiny", image="mine:1", command=["true"], code=tmp_path), name="t")
 
 

@@ -243,3 +243,9 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "no-kind": Case(document={**tfjob("true"), "kind": "TFjob"}, refused=["TFjob"]),
 }
+
+STACK: Final = (
+    *("succeeds", "metrics", "two-workers", "chief-decides", "volcano", "v1alpha1", "restarts-used-up"),
+    *("fails-with-metrics", "traceback", "deleted", "evicted", "fallback", "two-problems"),
+)
+"""The cases that also run in a whole Airflow, which needs seconds for each task."""

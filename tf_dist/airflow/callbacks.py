@@ -1,4 +1,4 @@
-"""What users hang in between: a class with these methods, as the Kubernetes provider has it for pods."""
+"""Callbacks of the operator: a class of static methods, as the Kubernetes provider has for pods."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from typing import Any
 
 
 class TFJobCallbacks:
-    """Overwrite what you need; every method is static, takes keywords, and must take ones that come later (``kwargs``).
+    """Override the methods that you need. All are static and take keyword arguments.
 
-    They run in the worker. What one raises fails the task.
+    Accept ``**kwargs``, because later versions may pass more. The methods run in the worker. An error in one fails the
+    task.
     """
 
     @staticmethod
     def on_job_document_created(*, document: dict[str, Any], **kwargs: Any) -> None:
-        """The document is complete and not submitted yet; it may be changed in place, all but its name."""
+        """The document is complete and not yet submitted. The method may change everything in it except the name."""
 
     @staticmethod
     def on_job_creation(*, job: Any, **kwargs: Any) -> None:
-        """A job was created, or an earlier try's adopted (``job``: a ``StoredJob``)."""
+        """A job was created, or the job of an earlier try was adopted. ``job`` is a ``StoredJob``."""
 
     @staticmethod
     def on_job_completion(*, result: dict[str, Any], succeeded: bool, **kwargs: Any) -> None:
-        """The wait is over; ``result`` is what becomes the XCom when the job succeeded."""
+        """The wait has ended. ``result`` becomes the XCom if the job succeeded."""
 
     @staticmethod
     def on_job_cleanup(*, name: str, namespace: str, **kwargs: Any) -> None:

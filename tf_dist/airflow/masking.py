@@ -1,7 +1,7 @@
-"""Secrets that Airflow masks: kept out of what we publish, and made known to the triggerer that reads a job's log.
+"""Secrets that Airflow masks: removed from published values, and masked in the triggerer's logs.
 
-What a trigger is given is stored in Airflow's database. So the secrets of a job's document are sealed there, with a key
-that is an annotation of the job: neither of the two says anything without the other.
+Airflow stores the arguments of a trigger in its database. The secrets of a document are therefore sealed with a key
+that is an annotation of the job. Neither is readable without the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def masked(value: Any) -> Any:
-    """A value of plain data without the secrets that this process knows, however deep; the same types."""
+    """A copy of plain data without the secrets that this process knows."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
@@ -38,7 +38,7 @@ def masked(value: Any) -> Any:
 
 @contextmanager
 def masked_errors() -> Iterator[None]:
-    """Mask the errors that leave a task. Airflow masks its log; callbacks and notifiers get the error itself."""
+    """Mask the errors that leave a task. Airflow masks its logs, but passes errors to callbacks and notifiers."""
     try:
         yield
     except (TFDistError, AirflowException) as error:
@@ -47,7 +47,7 @@ def masked_errors() -> Iterator[None]:
 
 
 def secrets_in(documents: Iterable[Any]) -> list[str]:
-    """The secrets, as this process masks them, that stand in the documents."""
+    """The secrets in the documents that this process masks."""
     found = {secret for text in _texts(list(documents)) for secret in _secrets_of_text(text)}
     related = {other for secret in found for other in (quote(secret), unquote(secret))}
     for secret in found:
@@ -57,17 +57,17 @@ def secrets_in(documents: Iterable[Any]) -> list[str]:
 
 
 def new_key() -> str:
-    """A key to seal secrets with."""
+    """A key for ``sealed``."""
     return Fernet.generate_key().decode()
 
 
 def sealed(secrets: Iterable[str], key: str) -> str:
-    """The secrets as plain text that says nothing without the key."""
+    """The secrets as a text that is unreadable without the key."""
     return Fernet(key).encrypt(json.dumps([*secrets]).encode()).decode()
 
 
 def unsealed(text: str, key: str) -> list[str]:
-    """The secrets; none, and a line in the log, where the key is not theirs."""
+    """The secrets of a sealed text; none, with a warning, if the key is wrong."""
     try:
         return [str(one) for one in json.loads(Fernet(key).decrypt(text))]
     except (InvalidToken, ValueError):
@@ -76,7 +76,7 @@ def unsealed(text: str, key: str) -> list[str]:
 
 
 async def learn(secrets: Iterable[str]) -> None:
-    """Have this process, and the one that writes its log, mask them."""
+    """Mask the secrets in this process, and in the process that writes its logs."""
     try:
         from airflow.sdk.log import amask_secret
     except ImportError:  # before 3.3
@@ -100,7 +100,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _secrets_of_text(text: str) -> Iterator[str]:
-    """What is masked is what differs. A part is taken for a secret only if it is masked alone, too."""
+    """The parts of a text that are masked. A part is a secret only if it is also masked alone."""
     hidden = str(redact(text))
     if hidden == text:
         return

@@ -1,4 +1,4 @@
-"""Options of a task that runs a job: those of every run, and Airflow's own. Imports nothing of Airflow."""
+"""Options of a task that runs a job: those of every run, and those of Airflow. Imports nothing of Airflow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_CONNECTION: Final = "kubernetes_default"
 
 
 def _exit_codes(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
-    """One, or several; a container that cannot be gone through is believed."""
+    """One or several. A container that is not iterable is accepted."""
     codes = value if isinstance(value, Collection) and not isinstance(value, str | bytes | range) else (value,)
     if not all(isinstance(code, int | Container) and not isinstance(code, bool | str | bytes) for code in codes):
         yield Problem(name, f"{value!r} is neither a number nor several", f"write {example}")
@@ -51,63 +51,65 @@ class TaskOptions(RunOptions):
 
     job: Any = option(
         ANY,
-        "The path of a YAML or JSON file (relative ones: from the DAG's folder), a dict, or a ``TFJob``; none: "
-        "the arguments from ``image`` to ``priority_class`` make one, which otherwise stand above what it says. "
-        "What a file says is templated, too, after it was read.",
+        "The path of a YAML or JSON file (a relative path starts at the DAG's folder), a dict, or a ``TFJob``. "
+        "The arguments from ``image`` to ``priority_class`` change it. Without ``job``, they make a TFJob. Templates "
+        "in a file are filled in after YAML has parsed it.",
     )
     kubernetes_conn_id: str | None = option(
-        ANY, "A connection of type ``kubernetes``; the default one need not exist.", "", DEFAULT_CONNECTION
+        ANY, "A connection of type ``kubernetes``. The default connection need not exist.", "", DEFAULT_CONNECTION
     )
-    in_cluster: bool | None = fixed_option(SWITCH, "Use the cluster that this process is a pod of.")
+    in_cluster: bool | None = fixed_option(SWITCH, "Use the cluster of the pod in which this process runs.")
     config_file: str | None = option(ANY, "A kubeconfig.")
     cluster_context: str | None = option(ANY, "A context of that kubeconfig.")
     wait_for_completion: bool = fixed_option(
-        SWITCH, "Without it the task is done once the job is submitted (only with a controller).", "", True
+        SWITCH, "Wait for the job. False: the task ends when the job is submitted, which needs a controller.", "", True
     )
-    deferrable: bool = fixed_option(SWITCH, "Wait in the triggerer. [``[operators] default_deferrable``]", "", False)
+    deferrable: bool = fixed_option(
+        SWITCH, "Wait in the triggerer. The default is the setting ``[operators] default_deferrable``.", "", False
+    )
     poll_interval: float = fixed_option(
-        INTERVAL, "Seconds, or ``30s``, between two attempts to find a job or cluster that is not there.", "30s", 10.0
+        INTERVAL, "Seconds, or ``30s``, between two attempts to find a job that does not exist.", "30s", 10.0
     )
-    get_logs: bool = fixed_option(SWITCH, "Bring the log lines of all replicas into the task's log.", "", True)
+    get_logs: bool = fixed_option(SWITCH, "Write the log lines of all replicas to the log of the task.", "", True)
     on_finish_action: str = fixed_option(
         CHOICE,
-        "``delete_job``, ``keep_job``, ``delete_succeeded_job``; ``delete_active_job`` deletes only one that did "
-        "not end by itself.",
+        "What happens to the job at the end of the task: ``delete_job``, ``keep_job``, ``delete_succeeded_job``, or "
+        "``delete_active_job`` (delete only a job that has not ended by itself).",
         "",
         "delete_job",
         choices=_FINISH_ACTIONS,
     )
     on_kill_action: str = fixed_option(
         CHOICE,
-        "``delete_job`` or ``keep_job`` when the task is marked failed, or ends otherwise by a user.",
+        "What happens to the job when a user ends the task, or marks it failed: ``delete_job`` or ``keep_job``.",
         "",
         "delete_job",
         choices=_FINISH_ACTIONS[:2],
     )
     skip_on_exit_code: int | Container[int] | None = fixed_option(
         Kind(_exit_codes, of_text=False, empty=None),
-        "If the job fails with such an exit code, the task is skipped.",
+        "If the job fails with one of these exit codes, the task is skipped.",
         "[3, 4]",
     )
     callbacks: type[TFJobCallbacks] | Sequence[type[TFJobCallbacks]] | None = fixed_option(
         Kind(_callbacks, of_text=False, empty=None), "One or several ``TFJobCallbacks`` classes."
     )
-    job_url: str | None = option(ANY, "A page about the job, with ``{name}`` and ``{namespace}`` filled in.")
-    tensorboard_url: str | None = option(ANY, "The TensorBoard of the job, likewise.")
+    job_url: str | None = option(ANY, "The URL of a page about the job. ``{name}`` and ``{namespace}`` are filled in.")
+    tensorboard_url: str | None = option(ANY, "The URL of the TensorBoard of the job, with the same placeholders.")
 
     @property
     def drives(self) -> bool:
-        """Whether the process that waits for the job leads its namespace where nobody else does."""
+        """Whether the process that waits for the job leads its namespace if nobody else does."""
         return self.driver is not DriverChoice.CONTROLLER
 
 
 OPTIONS: Final = options_of(TaskOptions, Face.OPERATOR)
-"""The rows, by the names of the operator's arguments."""
+"""The rows, by the operator's arguments."""
 _ATTRIBUTES: Final[Mapping[str, str]] = {"resources": "job_resources"}
 ATTRIBUTES: Final = {argument: _ATTRIBUTES.get(argument, argument) for argument in OPTIONS}
-"""By argument, the attribute of the operator that holds it: Airflow has another use for some names."""
+"""The operator's attribute of each argument. Airflow uses some names for attributes of its own."""
 TEMPLATED: Final = ("job", *(ATTRIBUTES[name] for name, row in OPTIONS.items() if row.templated and name != "job"))
-"""The attributes that Airflow fills in."""
+"""The attributes with templates."""
 RENDERERS: Final = {"job": "yaml"} | {
     ATTRIBUTES[name]: "py"
     for name, row in OPTIONS.items()
@@ -116,17 +118,17 @@ RENDERERS: Final = {"job": "yaml"} | {
 
 
 def read_options(task: Any) -> TaskOptions:
-    """The arguments of an operator as they are now: read, after their templates were filled in."""
+    """The present arguments of an operator, read. Their templates may be filled in or not."""
     return TaskOptions(**{row.name: row.read(getattr(task, ATTRIBUTES[name])) for name, row in OPTIONS.items()})
 
 
 def comes_later(given: object) -> bool:
-    """Whether it is a template, or what another task returns: that may still become what is wanted."""
+    """Whether it is a template, or the result of another task, whose value is known later."""
     return hasattr(given, "iter_references") or is_template(given)  # a path can be resolved, too
 
 
 def attribute_problems(task: Any, options: Mapping[str, Option]) -> Iterator[Problem]:
-    """What is wrong with the arguments of a task, as far as it can be said before they are filled in."""
+    """The problems of a task's arguments. Values that are known later are not checked."""
     for name, row in options.items():
         attribute = ATTRIBUTES.get(name, name)
         later = comes_later if attribute in task.template_fields else lambda _: False

@@ -1,4 +1,4 @@
-"""Templates of our operators and sensors: what Jinja fills in is text, whatever the DAG says of its own tasks."""
+"""Templates of operators and sensors: Jinja makes text, also in DAGs with native templates."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _VALUES: Final = frozenset({"args", "command", "env", "env_vars", "labels", "ann
 _SEPARATORS: Final = re.compile(r"[.\[]")
 
 TEXTS: Final[Mapping[str, Any]] = {"render_template_as_native_obj": False} if TASKS_CHOOSE_NATIVE else {}
-"""What our tasks say of their templates, unless a user says something else of a task."""
+"""Arguments with which tasks render templates as text, unless the user overrides them."""
 
 
 class TextTemplates(BaseOperator):
-    """Fills in templates as text, in a DAG with ``render_template_as_native_obj``, too.
+    """Renders templates as text, also in a DAG with ``render_template_as_native_obj``.
 
-    With ``render_template_as_native_obj=True`` of the task itself, a template may make a list or a mapping; numbers
-    and the like are text even then.
+    If the task itself sets ``render_template_as_native_obj=True``, a template may make a list or a mapping. Numbers and
+    other scalars remain text.
     """
 
     shown_names: ClassVar[Mapping[str, str]] = {}
-    """Fields that users know as arguments of another name."""
+    """The names of arguments whose attributes have other names."""
 
     keeps_types: bool = False
-    """Whether what is filled in now keeps its type: arguments of a function do."""
+    """Whether rendered values keep their types, as the arguments of a function do."""
 
     unfilled: tuple[Problem, ...] = ()
-    """The templates that came to None: what they name was not there."""
+    """Problems: the templates that rendered to None, because a name in them was missing."""
 
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
@@ -66,7 +66,7 @@ class TextTemplates(BaseOperator):
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Fill in what Jinja is in; any other text stays as it is: Jinja takes away line ends, and the last one."""
+        """Render a text that has a template. Other texts stay as they are, with their line ends."""
         env = jinja_env = jinja_env or self.get_template_env()
         marks = (env.variable_start_string, env.block_start_string, env.comment_start_string)
         lines = filter(None, (env.line_statement_prefix, env.line_comment_prefix))
@@ -86,7 +86,7 @@ class TextTemplates(BaseOperator):
 
 
 def unfilled_problems(given: Any, filled: Any, name: str = "") -> Iterator[Problem]:
-    """The templates of ``given`` that came to None, in a field of one meaning: a queue is never called "None"."""
+    """The templates of ``given`` that rendered to the text "None", where that is never a valid value."""
     yield from _unfilled(given, filled, (name,) if name else ())
 
 

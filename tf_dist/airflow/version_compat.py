@@ -1,4 +1,4 @@
-"""Airflow 3.0 to 3.3: names that moved between its lines, and what a line lacks."""
+"""Differences between Airflow 3.0 and 3.3: names that moved, and missing features."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ except ImportError:  # before 3.2
     from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 
 TASKS_CHOOSE_NATIVE: Final = "render_template_as_native_obj" in inspect.signature(BaseOperator.__init__).parameters
-"""Whether a task may say of itself that its templates make texts: else its DAG says it."""
+"""Whether a task can choose native templates. Before, only its DAG could."""
 TRIGGERS_LEARN_OF_KILLS: Final = hasattr(BaseTrigger, "on_kill")
-"""Whether a trigger's ``on_kill`` is called (from 3.3): before, the end of a trigger is all there is."""
+"""Whether Airflow calls ``on_kill`` of triggers (from 3.3 on)."""
 
 
 def is_test_run() -> bool:
-    """Whether the task runs in the process of ``dag.test()`` or ``airflow dags test``, and nothing goes on after it."""
+    """Whether the task runs in the process of ``dag.test()`` or ``airflow dags test``."""
     from airflow.sdk.execution_time import task_runner
 
     comms = getattr(task_runner, "SUPERVISOR_COMMS", None)

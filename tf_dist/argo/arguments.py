@@ -1,4 +1,4 @@
-"""Arguments of steps: values, parameters and references, and what is wrong with them."""
+"""Arguments of steps: values, parameters and references, and their problems."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ _OUTPUT: Final = re.compile(r"[-\w]+", re.ASCII)
 
 
 def is_reference(value: object) -> bool:
-    """Whether the workflow says what it is, and not its author."""
+    """Whether the workflow fills in a part of the text."""
     return isinstance(value, str) and "{{" in value
 
 
 def is_lone_reference(value: object) -> bool:
-    """Whether it is one ``{{…}}`` and nothing else."""
+    """Whether the text is one ``{{…}}`` and nothing else."""
     return isinstance(value, str) and _ALONE.fullmatch(value) is not None
 
 
 def reference_of(value: Any) -> Any:
-    """The text of a parameter that stands for another one, as ``w.get_parameter("steps")`` is; else the value."""
+    """The reference in a parameter, as ``w.get_parameter("steps")`` makes it; other values as they are."""
     return value.value if isinstance(value, Parameter) and is_reference(value.value) else value
 
 
 def reference_text(value: Any) -> Any:
-    """The reference to a value that the workflow has: of a parameter, too; any other value as it is."""
+    """The reference to a value of the workflow, also to a parameter; other values as they are."""
     value = reference_of(value)
     return f"{{{{inputs.parameters.{value.name}}}}}" if isinstance(value, Parameter) else value
 
 
 def is_given_later(value: Any) -> bool:
-    """Whether the author gives a parameter or a reference, and no value."""
+    """Whether the value is a parameter or a reference."""
     return isinstance(value, Parameter) or is_reference(value)
 
 
 def refuse_references(what: str, text: str, way: str) -> None:
-    """InvalidJob where a text that is parsed later on has something that the workflow would fill in."""
+    """InvalidJob if a text that is parsed later has references."""
     problems = list(reference_problems(what, text, way))
     if problems:
         raise InvalidJob(problems)
 
 
 def reference_problems(what: str, text: str, way: str) -> Iterator[Problem]:
-    """The same problems, one for each place."""
+    """A problem for each reference in a text that is parsed later."""
     for number, line in enumerate(text.split("\n"), start=1):
         for found in _PLACE.findall(line):
             place = f"{what}, line {number}" if "\n" in text else what
@@ -70,7 +70,7 @@ def reference_problems(what: str, text: str, way: str) -> Iterator[Problem]:
 
 
 def as_argument(name: str, value: Value, own: list[Parameter]) -> str:
-    """What stands on the command line for a value; the input parameter that it needs is added to ``own``."""
+    """The value as a launcher argument. A new input parameter is added to ``own``."""
     value = reference_of(value)
     if is_reference(value):
         return str(value)
@@ -87,7 +87,7 @@ def _plain(value: str | int | None) -> str:
 
 
 def value_problems(name: str, value: Any, row: Option) -> Iterator[Problem]:
-    """What keeps the launcher from reading an option: a value, or what is one unless a use says otherwise."""
+    """The problems of a value for an option of the launcher. The default of a parameter is checked, too."""
     value = _known(value)
     if row.kind.of_text and is_reference(value):
         yield from use_problems(name, value)
@@ -99,7 +99,7 @@ def value_problems(name: str, value: Any, row: Option) -> Iterator[Problem]:
 
 
 def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[Problem]:
-    """A word that is none of those that are known."""
+    """The problem of a word that is not one of ``known``."""
     value = _known(value)
     if is_reference(value):
         yield from use_problems(name, value)
@@ -108,7 +108,7 @@ def choice_problems(name: str, value: Any, known: Collection[str]) -> Iterator[P
 
 
 def _known(value: Any) -> Any:
-    """What is known here of a value: of a parameter, the value that it has unless a use gives another."""
+    """The known value: the default of a parameter, or the value itself."""
     value = reference_of(value)
     if isinstance(value, Parameter):
         return value.default if value.value is None else value.value
@@ -116,14 +116,14 @@ def _known(value: Any) -> Any:
 
 
 def use_problems(name: str, text: str, *, step: str = "train", instead: str = "leave it out") -> Iterator[Problem]:
-    """What a template cannot know: outputs of other tasks, and items of a loop, belong to its use."""
+    """References to outputs of other tasks, or to items of a loop, which belong to the use of a step."""
     for found in _OF_A_USE.findall(text):
         given = f'{step}(arguments={{"{name.replace("_", "-")}": "{found}"}})'
         yield Problem(name, f"{found} is known only where the step is used", f"{instead} here and write {given}")
 
 
 def cache_key_problems(key: str | None) -> Iterator[Problem]:
-    """What Argo 4.1 refuses in the key of a memoized step, as far as it is written here."""
+    """Characters that Argo 4.1 refuses in the key of a memoized step."""
     wrong = sorted(set(_NOT_IN_A_KEY.findall(_PLACE.sub("", key or ""))))
     if wrong:
         hint = 'use letters, digits and -, and {{=sprig.replace(".", "-", inputs.parameters["rate"])}} for a value'
@@ -131,7 +131,7 @@ def cache_key_problems(key: str | None) -> Iterator[Problem]:
 
 
 def output_problems(given: Any) -> Iterator[Problem]:
-    """Metrics that cannot be output parameters, or would be one that is there."""
+    """Metrics that cannot be output parameters, or that have the name of another output."""
     where = "metric_outputs"
     if isinstance(given, str) or not isinstance(given, Collection):
         hint = f'write ["{given}"]' if isinstance(given, str) else 'write ["accuracy"]'

@@ -1,4 +1,4 @@
-"""Source of a step's job: a file, data, Python, or the workflow; and the inputs that the workflow fills in."""
+"""Source of a step's job: a file, data, Python, or the workflow; and its inputs."""
 
 from __future__ import annotations
 
@@ -34,39 +34,45 @@ _TYPES: Final[Mapping[type, InputType]] = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input parameter of the step, whose value goes to one place of the job: ``Input("steps", int, minimum=1)``.
+    """An input parameter of the step that sets one field of the job: ``Input("steps", int, minimum=1)``.
 
-    ``type``: ``str``, ``int``, ``float`` or ``bool``. ``default``: without one each use of the step says it; an empty
-    value leaves the job as it is. ``minimum``, ``maximum``, ``pattern``, ``enum``: what else the launcher demands; it
-    ends with 2, and submits nothing, where a value is something else. ``text``: what stands around the value, which
-    takes the place of ``{}``: ``--steps={}``.
+    The launcher checks the value. It ends with exit code 2, and submits nothing, if the value does not fit. An empty
+    value does not change the job.
     """
 
     name: str
+    """The name of the parameter."""
     type: type = str
+    """``str``, ``int``, ``float`` or ``bool``."""
     _: KW_ONLY
     default: str | float | bool | None = None
+    """The default; None: each use of the step gives the value."""
     minimum: float | None = None
+    """The least number."""
     maximum: float | None = None
+    """The greatest number."""
     pattern: str = ""
+    """A regular expression for the whole text."""
     enum: Sequence[str | float] = ()
+    """The only values; empty: any."""
     text: str = ""
+    """A text in which the value replaces ``{}``: ``--steps={}``."""
 
     def parameter(self) -> Parameter:
-        """The step's input parameter."""
+        """The input parameter of the step."""
         if self.default is None:
             return Parameter(name=self.name)
         return Parameter(name=self.name, default=self.default)
 
     @property
     def usual(self) -> str:
-        """The default as text; "" if there is none, or if it is known only in the workflow."""
+        """The default as text; "" for none, or if only the workflow knows it."""
         if self.default is None or (isinstance(self.default, str) and "{{" in self.default):
             return ""
         return json.dumps(self.default) if isinstance(self.default, bool) else str(self.default)
 
     def at(self, path: str) -> JobInput:
-        """The declaration, for a place of the job."""
+        """The declaration for a field of the job."""
         return JobInput(
             name=self.name,
             path=path,
@@ -79,7 +85,7 @@ class Input:
         )
 
     def problems(self, path: str) -> Iterator[Problem]:
-        """What is wrong with it."""
+        """The problems of the declaration."""
         if self.type not in _TYPES:
             known = ", ".join(one.__name__ for one in _TYPES)
             yield Problem(f"input {self.name}", f"{self.type!r} is none of {known}")
@@ -88,20 +94,20 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class FilledIn:
-    """What the workflow fills in at a place of the job.
-
-    ``source``: the reference to the value, ``usual``: what it is unless a use of the step says otherwise ("": unknown
-    here). ``parameter``: the input of the step that it needs.
-    """
+    """A value that the workflow fills in."""
 
     declared: JobInput
+    """Its field of the job, and its type."""
     source: str
+    """The reference to the value."""
     usual: str = ""
+    """The default of the value; "" if it is not known here."""
     parameter: Parameter | None = None
+    """The input parameter that the step needs for it."""
 
     @classmethod
     def of_input(cls, one: Input, path: str) -> FilledIn:
-        """An input that the author declares."""
+        """The value of an ``Input``."""
         return cls(one.at(path), f"{{{{inputs.parameters.{one.name}}}}}", one.usual, one.parameter())
 
 
@@ -111,9 +117,9 @@ _LAST_WORD: Final = re.compile(r"([-\w]+)\s*\}\}$")
 
 
 def filled_reference(path: str, value: Any, fits: Callable[[Any], bool]) -> FilledIn | None:
-    """What an override says that is a parameter, or a text with one ``{{…}}``; None for any other value.
+    """The value of an override that is a parameter, or a text with one ``{{…}}``; None for any other override.
 
-    Its type is what ``fits`` there: whether the job is a valid one with a sample. Beside other text it is text.
+    Its type is the first whose sample ``fits`` the job. Inside other text it is text.
     """
     value = reference_of(value)
     parameter = value if isinstance(value, Parameter) else None
@@ -132,20 +138,18 @@ def filled_reference(path: str, value: Any, fits: Callable[[Any], bool]) -> Fill
 
 
 JobSource = str | os.PathLike[str] | Mapping[str, Any] | TFJob | Parameter
-"""A file's name, a document or its text, a ``TFJob``; a parameter, or ``{{…}}`` alone, that is a whole document."""
+"""A path, a document or its text, a ``TFJob``; or a parameter, or one ``{{…}}``, with a whole document."""
 
 
 def is_document(job: JobSource) -> bool:
-    """Whether the document is known here; else the workflow has it."""
+    """Whether the document is known here. Else the workflow provides it."""
     return not (isinstance(job, Parameter) or is_lone_reference(job))
 
 
 def job_documents(job: JobSource, overrides: Sequence[Override] = (), *, way: str) -> list[dict[str, Any]]:
-    """The job and what stands beside it. InvalidJob with every problem that it has with the ``overrides`` in place.
+    """The job and its companion objects. InvalidJob with all problems; warnings are UserWarnings.
 
-    What does not keep the job from running, such as a key that nothing reads, is a UserWarning.
-
-    ``{{…}}`` in it is one: what Argo puts there would be read as YAML, and could be anything. ``way``: what to do then.
+    ``{{…}}`` in a document is a problem, because its value would be parsed as YAML. ``way``: the hint for that.
     """
     text = _text(job)
     refuse_references("the job", text, way)
@@ -156,18 +160,18 @@ def job_documents(job: JobSource, overrides: Sequence[Override] = (), *, way: st
 
 
 def fits(job: JobSource, override: Override) -> bool:
-    """Whether the document is a valid job with that in it; one that the workflow has may be."""
+    """Whether the document is valid with the override. True if the workflow provides the document."""
     return not is_document(job) or not _loaded(job, _text(job), [override]).errors
 
 
 def check_readable(job: JobSource) -> None:
-    """InvalidJob where there is no document to be read."""
+    """InvalidJob if the document cannot be read."""
     if is_document(job):
         _text(job)
 
 
 def has_fallbacks(job: JobSource) -> bool:
-    """Whether the document has fallbacks of its own; one that the workflow has may."""
+    """Whether the document has fallbacks. True if the workflow provides the document."""
     if not is_document(job):
         return True
     documents = (entry.document for entry in _loaded(job, _text(job), ()).jobs)
@@ -175,7 +179,7 @@ def has_fallbacks(job: JobSource) -> bool:
 
 
 def code_folder_of(job: JobSource) -> str:
-    """The folder that goes along with the job, as its document names it; "" if there is none, or none is known here."""
+    """The folder that the document sends with the job; "" for none, or if the workflow provides the document."""
     if not is_document(job):
         return ""
     text, beside = _text(job), Path(job).parent if _is_file(job) else Path()
@@ -187,7 +191,7 @@ def code_folder_of(job: JobSource) -> str:
 
 
 def is_script(job: JobSource, path: FieldPath) -> bool:
-    """Whether a shell parses what is at this place of the document: the word after ``-c``."""
+    """Whether a shell parses the value at this path of the document: the word after ``-c``."""
     field, index = path[-2:] if len(path) > 1 else ("", "")
     if not is_document(job) or field not in ("command", "args") or not isinstance(index, int):
         return False

@@ -1,4 +1,4 @@
-"""What a step brings along, merged with what its author gives: inputs, outputs, and the patch of the pod."""
+"""Merges of a step's inputs, outputs and pod patch with those of its author."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tf_dist.errors import InvalidJob, Problem
 _REFERENCE: Final = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _STAND_IN: Final = 9_100_000_000_000_000  # a number that a patch has no use for; numbers keep their quotes, or none
 PodPatch = str | Mapping[str, Any] | None
-"""A patch of the pod: JSON, YAML, or the data itself."""
+"""A patch of the pod: JSON, YAML, or data."""
 _EXAMPLE: Final = 'write {"priorityClassName": "high"}, as JSON or YAML'
 
 
 def as_list(value: Any) -> list[Any]:
-    """Hera takes one, several, or none; and inputs and outputs as one object."""
+    """Hera's arguments as a list: none, one or several values, or an object of inputs or outputs."""
     if value is None:
         return []
     if isinstance(value, m.Inputs | m.Outputs):
@@ -31,14 +31,14 @@ def as_list(value: Any) -> list[Any]:
 
 
 def merged(own: Sequence[Any], given: Any) -> list[Any]:
-    """Both lists; where both have a parameter or an artifact of a name, the author's stands."""
+    """Both lists. A parameter or artifact of the author replaces one of the same name."""
     theirs = [one for value in as_list(given) for one in as_parameters(value)]
     taken = {_key(one) for one in theirs}
     return [*(one for one in own if _key(one) not in taken), *theirs]
 
 
 def as_parameters(value: Any) -> list[Any]:
-    """Hera takes ``{name: default}`` as inputs, too."""
+    """Hera's ``{name: default}`` as parameters."""
     return [Parameter(name=name, value=one) for name, one in value.items()] if isinstance(value, dict) else [value]
 
 
@@ -47,10 +47,7 @@ def _key(one: Any) -> tuple[bool, str | None]:
 
 
 def merged_patch(own: dict[str, Any], given: PodPatch) -> str:
-    """The patch of the pod with the author's in it, whose values stand; InvalidJob if that is not a patch.
-
-    ``{{…}}`` in it stays where it is, with quotes around it or without.
-    """
+    """The patch of the pod. Values of the author replace those of the step; ``{{…}}`` stay as they are. InvalidJob."""
     theirs, references = _parsed(given)
     result = json.dumps({**own, **theirs})
     for number, one in references.items():
@@ -59,14 +56,14 @@ def merged_patch(own: dict[str, Any], given: PodPatch) -> str:
 
 
 def patched_value(given: PodPatch, field: str) -> Any:
-    """What the author's patch says of a field, None if nothing: a reference as its text. InvalidJob."""
+    """The author's value of a field, None for none; a reference as its text. InvalidJob."""
     theirs, references = _parsed(given)
     value = theirs.get(field)
     return references.get(value, value) if isinstance(value, int) else value
 
 
 def _parsed(given: PodPatch) -> tuple[dict[str, Any], dict[int, str]]:
-    """The patch as data, and the ``{{…}}`` that its numbers stand for."""
+    """The patch as data, and the references that its stand-in numbers replace."""
     if not given:
         return {}, {}
     if not isinstance(given, str | Mapping):

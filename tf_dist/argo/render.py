@@ -20,5 +20,5 @@ def document_of(built: HeraObject) -> dict[str, Any]:
 
 
 def render(built: HeraObject) -> str:
-    """Its YAML."""
+    """The object as YAML."""
     return to_yaml(document_of(built))

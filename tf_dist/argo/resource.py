@@ -1,4 +1,4 @@
-"""The thin way: Argo's own resource template creates the job, and a controller in the cluster runs it."""
+"""A job as a resource template of Argo, which a controller in the cluster runs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tf_dist.core.model.timestamps import duration_text
 from tf_dist.core.pipeline.run_options import SWITCH
 from tf_dist.errors import InvalidJob, Problem
 
-# Label selectors over the object's fields (Argo Workflows 4.1, workflow/executor/resource.go): the step has failed as
-# soon as one requirement of the failure holds, so each condition is one that lists every way to end.
+# Label selectors over the fields of the object (Argo Workflows 4.1, workflow/executor/resource.go). The step fails as
+# soon as one requirement of the failure condition holds, so each condition lists all states of an end.
 _ENDS: Final = "status.tfDist.phase in (Failed,Terminated)"
 _ENDS_VOLCANO: Final = "status.state.phase in (Failed,Aborted,Terminated)"
 _SUCCESS: Final = "status.tfDist.phase == Completed"
@@ -37,7 +37,7 @@ _SUCCESS_VOLCANO: Final = "status.state.phase == Completed"
 _OVER: Final = "status.tfDist.phase in (Completed,Failed,Terminated)"
 _OVER_VOLCANO: Final = "status.state.phase in (Completed,Failed,Aborted,Terminated)"
 _CONDITIONS: Final = {False: (_SUCCESS, _OVER, _ENDS), True: (_SUCCESS_VOLCANO, _OVER_VOLCANO, _ENDS_VOLCANO)}
-# Output parameters -> where they are in the object once the job has ended.
+# Output parameters, and their paths in the object after the end of the job.
 _OUTCOME: Final = {
     "outcome": "{.status.tfDist.outcome.kind}",
     "reason": "{.status.tfDist.outcome.reason}",
@@ -72,23 +72,26 @@ def tf_job_resource(
     fail_with_job: bool = True,
     **resource: Any,
 ) -> Resource:
-    """A step without an image of tf-dist: the job, created by Argo, run by a controller (``tf-dist install``).
+    """A step without an image of tf-dist: Argo creates the job, and a controller (``tf-dist install``) runs it.
 
-    ``wait``: until it has ended, else the step is over at once. Outputs: ``job``, its name; after the wait ``outcome``,
-    ``reason``, ``replica``, ``exit-code``, ``restarts``, ``disruptions``, ``preemptions``, ``fallback``,
-    ``gpu-seconds``, ``lost-gpu-seconds``, ``goodput``. Argo hands none over of a resource step that has failed:
-    ``fail_with_job=False`` has the step succeed however the job ended, so that the next branches on its ``outcome``.
-    ``admission_timeout``, ``fallback``, ``on_eviction`` and
-    ``on_preemption``: as for ``TFJobStep``; no limit ends the wait for a place here. ``startup_timeout``: a job that
-    is admitted and does not run by then fails (an image that cannot be pulled), unless its document says another
-    (``tf-dist.dev/startup-timeout``); None: never.
-    ``resource``: arguments of a Hera resource template.
+    The outputs are ``job``, its name, and after the wait ``outcome``, ``reason``, ``replica``, ``exit-code``,
+    ``restarts``, ``disruptions``, ``preemptions``, ``fallback``, ``gpu-seconds``, ``lost-gpu-seconds`` and
+    ``goodput``. Other arguments are those of a Hera resource template. InvalidJob lists all problems of the arguments.
 
-    What it cannot do, and ``TFJobStep`` can: show logs and progress, fail and hand over outputs, stop the job
-    with the workflow (it goes when the workflow is deleted), go on with it at a retry (a retry makes another one).
-    A suspended TFJob is waited for; a Volcano job that was aborted has failed. ``queue_name``, ``priority_class`` and
-    ``job_image`` may be a ``Parameter`` or ``{{…}}``, which Argo puts in as quoted text; nothing else in it is the
-    workflow's to fill in: Argo would put it into YAML. InvalidJob with all problems of the arguments.
+    Unlike ``TFJobStep``, the step shows no logs and no progress. The job does not stop with the workflow, but is
+    deleted with it. A retry creates another job. A suspended TFJob is waited for, and an aborted Volcano job has
+    failed. Only ``queue_name``, ``priority_class`` and ``job_image`` may be a ``Parameter`` or ``{{…}}``, because Argo
+    fills in other places as YAML.
+
+    :param job: See ``TFJobStep``. Companion objects and ``code`` are refused.
+    :param name: The name of the template.
+    :param admission_timeout: Seconds, or ``10m``, without admission after which ``fallback`` is tried. The step never
+        stops waiting for admission.
+    :param startup_timeout: A job that is admitted and does not run in this time fails, unless its document has
+        ``tf-dist.dev/startup-timeout``. None: no limit.
+    :param wait: Wait for the end of the job.
+    :param fail_with_job: The step fails if the job does. Argo passes on no outputs of a resource step that failed.
+        False: the step succeeds, and the next step can branch on ``outcome``.
     """
     texts = {"queue_name": queue_name, "priority_class": priority_class, "job_image": job_image}
     values = {"workers": workers, "ps": ps, "admission_timeout": admission_timeout, "startup_timeout": startup_timeout}
@@ -96,13 +99,11 @@ def tf_job_resource(
     limit = duration_text(startup_timeout) or ""
     documents = job_documents(job, way=_WAY)
     if len(documents) > 1:
-        hint = "apply what stands beside the job by itself, or use TFJobStep"
+        hint = "apply the companion objects separately, or use TFJobStep"
         raise InvalidJob([Problem("job", "a resource step creates one object", hint)])
     if code_folder_of(job):
-        hint = "use TFJobStep, which takes it along, or put the code into the image"
-        raise InvalidJob(
-            [Problem("job", "its code cannot go along with a resource step, which creates one object", hint)]
-        )
+        hint = "use TFJobStep, which sends it, or put the code into the image"
+        raise InvalidJob([Problem("job", "a resource step cannot send its code, because it creates one object", hint)])
     document = with_startup_timeout(documents[0], limit)
     filled = _FilledIn()
     tailoring = StepOverrides(
@@ -158,7 +159,7 @@ def _check(texts: Mapping[str, Any], values: Mapping[str, object]) -> None:
         problems += value_problems(what, given, ROWS[what])
         text = reference_text(given)
         if not is_lone_reference(text):
-            problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing beside it")
+            problems += reference_problems(what, str(text or ""), "write one {{…}} and nothing else")
         elif not _NAMED.fullmatch(text):
             problems.append(Problem(what, f"{text} is more than a name", "write {{inputs.parameters.NAME}}"))
     for name, value in values.items():
@@ -172,9 +173,9 @@ _NAMED: Final = re.compile(r"\{\{((?:inputs|workflow)(?:\.[A-Za-z]\w*)*?)\.([-\w
 
 
 class _FilledIn:
-    """Texts of the manifest that the workflow fills in: as JSON, which is YAML that cannot become anything else.
+    """Texts of the manifest that the workflow fills in as JSON, so that they remain texts.
 
-    ``parameters``: the inputs that the step needs for them.
+    ``parameters``: the input parameters of the step for them.
     """
 
     def __init__(self) -> None:
@@ -182,7 +183,7 @@ class _FilledIn:
         self.parameters: list[Parameter] = []
 
     def stand_in(self, given: str | Parameter) -> str:
-        """What stands in the manifest until ``into``: a word that is valid wherever a name or an image is."""
+        """A placeholder that is valid as a name and as an image. ``into`` replaces it."""
         text = str(reference_text(given) or "")
         if not is_lone_reference(text):
             return text

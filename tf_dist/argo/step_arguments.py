@@ -1,4 +1,4 @@
-"""Arguments of a step that runs a job: what is wrong with them, and the launcher's command line that they become."""
+"""Arguments of a step that runs a job: their problems, and the launcher's command line."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 WAY: Final = 'write overrides={"spec.…args[1]": Input("steps", int, minimum=1, text="--steps={}")}'
 
 ROWS: Final = options_of(LauncherOptions, Face.STEP)
-"""The launcher's options that are arguments of a step, by their names there."""
+"""The options of the launcher that are arguments of a step, by argument."""
 APART: Final = ("job", "overrides", "code")
 _OPEN: Final = ("fallback", "on_eviction", "on_preemption", "driver")
-"""Those that are input parameters of the step where the workflow has the job."""
+"""Options that become input parameters if the workflow provides the job."""
 _OF_THE_WORKFLOW: Final = {"overrides": "overrides", "inputs": "inputs", "parameters": "input-values"}
-"""Further options of the launcher, and the input parameters that they are then."""
+"""More options of the launcher in that case, and their input parameters."""
 LAUNCHER: Final = ["tf-dist", "argo-launch"]
 _LONGEST_GRACE: Final = 10**9
 _ENDLESS: Final = 1_000_000  # without a limit there is always another try
@@ -95,7 +95,7 @@ _TOKENS: Final = tuple(f"{folder}/secrets/kubernetes.io/serviceaccount" for fold
 
 
 def check_arguments(step: TFJobStep) -> None:
-    """InvalidJob with all that is wrong with the arguments, the job itself aside."""
+    """InvalidJob with all problems of the arguments, except those of the job itself."""
     problems = [*_type_problems(step), *_value_problems(step), *_grace_problems(step)]
     unread = [*_problems_of(lambda: check_readable(step.job)), *_shape_problems(step.overrides)]
     if not unread:
@@ -117,7 +117,7 @@ def _problems_of(check: Callable[[], object]) -> list[Problem]:
 
 
 def _type_problems(step: TFJobStep) -> Iterator[Problem]:
-    """What Hera, which checks nothing, would keep until the workflow is built, or pass on to Argo."""
+    """Problems of arguments that Hera does not check."""
     for name, (types, what, example) in _OBJECTS.items():
         given = getattr(step, name)
         if given is not None and not isinstance(given, types):
@@ -158,7 +158,7 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
 
 
 def _code_archive(step: TFJobStep) -> str:
-    """The folder that goes along, packed; "" if there is none. InvalidJob."""
+    """The packed folder that is sent with the job; "" for none. InvalidJob."""
     problems = [*ROWS["code"].problems(step.code)]
     if isinstance(step.code, str) and is_reference(step.code):
         problems = [Problem("code", "the folder is packed where the workflow is written", "write its path")]
@@ -181,7 +181,7 @@ def _grace_problems(step: TFJobStep) -> Iterator[Problem]:
 
 
 def _shape_problems(overrides: Any) -> Iterator[Problem]:
-    """What makes them no values for places."""
+    """Overrides that are not a mapping of paths to JSON values."""
     hint = 'write {"spec.runPolicy.backoffLimit": 3}'
     if not isinstance(overrides, Mapping):
         yield Problem("overrides", f"must be a mapping, not {type(overrides).__name__}", hint)
@@ -198,7 +198,7 @@ def _shape_problems(overrides: Any) -> Iterator[Problem]:
 
 
 def _name_problems(step: TFJobStep) -> Iterator[Problem]:
-    """Names of input parameters that mean two things: what Argo fills in is one value for both."""
+    """Input parameters with one name and two meanings."""
     own, known = _own_names(step), dict[str, tuple[str, Any]]()
     for one in as_list(step.inputs):
         for parameter in as_parameters(one):
@@ -218,7 +218,7 @@ def _name_problems(step: TFJobStep) -> Iterator[Problem]:
 
 
 def _declaration(given: Any) -> tuple[str | None, ...]:
-    """What makes two declarations of an input parameter one; its default first."""
+    """The facts in which two declarations of an input parameter must agree, the default first."""
     default = given.default if getattr(given, "value", None) is None else given.value
     rest = (given.type, given.minimum, given.maximum, given.pattern) if isinstance(given, Input) else ()
     enum = getattr(given, "enum", None)
@@ -226,7 +226,7 @@ def _declaration(given: Any) -> tuple[str | None, ...]:
 
 
 def _own_names(step: TFJobStep) -> set[str]:
-    """Input parameters that the step makes itself, unless its author gives one for that argument."""
+    """The input parameters that the step makes, unless the author gives them."""
     open_ = not is_document(step.job)
     made = {name for name, row in ROWS.items() if row.parameter or (open_ and name in _OPEN)}
     found = {_dashed(name) for name in made if not is_given_later(getattr(step, name))}
@@ -234,7 +234,7 @@ def _own_names(step: TFJobStep) -> set[str]:
 
 
 def _given_parameters(step: TFJobStep) -> Iterator[tuple[str, Parameter | Input]]:
-    """Parameters that the author gives for arguments and overrides, each with where."""
+    """The parameters of the author, with the argument of each."""
     for name in ROWS.keys() - {"overrides"}:
         if isinstance(value := reference_of(getattr(step, name)), Parameter):
             yield name, value
@@ -244,7 +244,7 @@ def _given_parameters(step: TFJobStep) -> Iterator[tuple[str, Parameter | Input]
 
 
 def _mounts(step: TFJobStep) -> Iterator[tuple[str, bool]]:
-    """Where the author's volumes are mounted, and whether they hold secrets or settings."""
+    """The mounted folders, and whether they hold secrets or settings."""
     given = as_list(step.volumes)
     private = {one.name for one in given if isinstance(one, _PRIVATE_VOLUMES) or _is_private(one)}
     for one in [*given, *as_list(step.volume_mounts)]:
@@ -257,7 +257,7 @@ def _is_private(volume: Any) -> bool:
 
 
 def _data_mounts(step: TFJobStep) -> list[str]:
-    """Where a checkpoint may be: what training prints as one is not a reason to publish a secret."""
+    """The folders in which a checkpoint may be. Folders with secrets are not published."""
     return [*dict.fromkeys(folder for folder, private in _mounts(step) if not private)]
 
 
@@ -274,7 +274,7 @@ def _mount_problems(step: TFJobStep) -> Iterator[Problem]:
 
 
 def _override_problems(step: TFJobStep) -> Iterator[Problem]:
-    """What would be parsed once the workflow has filled it in, and inputs that say nothing."""
+    """Overrides that would be parsed after the workflow fills them in, and invalid inputs."""
     for path, value in step.overrides.items():
         where = f"overrides[{path!r}]"
         yield from reference_problems(where, path, WAY)
@@ -300,7 +300,7 @@ def _filled(step: TFJobStep, path: str, value: Any) -> FilledIn | None:
 
 
 def _fill_ins(step: TFJobStep) -> list[FilledIn]:
-    """What the workflow fills in, with a name of its own for each source."""
+    """The values that the workflow fills in, with a unique name for each source."""
     found: list[FilledIn] = []
     sources: dict[str, str] = {}
     for path, value in step.overrides.items():
@@ -320,7 +320,7 @@ def _fixed(step: TFJobStep) -> dict[str, Any]:
 
 
 def _known_policies(step: TFJobStep) -> dict[str, str]:
-    """The annotations that the policies are, as far as they are known here; InvalidJob."""
+    """The annotations of the policies, if they are known here; InvalidJob."""
     found = policy_annotations(
         fallback=reference_text(step.fallback),
         on_eviction=reference_text(step.on_eviction),
@@ -340,7 +340,7 @@ def _known_policies(step: TFJobStep) -> dict[str, str]:
 
 
 def _job_documents(step: TFJobStep, fixed: Mapping[str, Any], filled: Sequence[FilledIn]) -> list[dict[str, Any]]:
-    """The job's documents, found right with all that is known of what will be changed in them."""
+    """The documents of the job, checked with all known changes."""
     usual = [override for one in filled for override in input_overrides([one.declared], {one.declared.name: one.usual})]
     known = [Override(parse_field_path(path), value) for path, value in fixed.items()]
     policies = [Override(annotation_path(key), value) for key, value in _known_policies(step).items()]
@@ -348,9 +348,9 @@ def _job_documents(step: TFJobStep, fixed: Mapping[str, Any], filled: Sequence[F
 
 
 def launcher_arguments(step: TFJobStep, name: str | None, given: Sequence[Any]) -> tuple[list[Any], list[Parameter]]:
-    """The launcher's arguments with those that the author gives, and the input parameters that they need. InvalidJob.
+    """The arguments of the launcher, with those of the author, and the input parameters. InvalidJob.
 
-    The document is a text of its own: nothing is filled into it. What the workflow fills in is an argument each.
+    The document is a fixed text. Each value that the workflow fills in is an argument of its own.
     """
     document: dict[str, Any] = {}
     values: dict[str, str] = {}
@@ -391,9 +391,9 @@ def launcher_arguments(step: TFJobStep, name: str | None, given: Sequence[Any]) 
 
 
 def _sized(document: Mapping[str, Any], name: str | None, rest: Sequence[Any]) -> str:
-    """The document as people can read it, or compressed where a kernel would not take it; InvalidJob beyond Argo's.
+    """The document as readable text, compressed if it is too large for the kernel; InvalidJob above Argo's limit.
 
-    Argo hands a step over as one argument or variable, and stores all steps of a workflow in one object.
+    Argo passes the arguments of a step as one argument or variable, and stores all steps of a workflow in one object.
     """
     text, others = document_argument(document), sum(len(str(one).encode()) for one in rest)
     size = len(text.encode()) + others
@@ -419,13 +419,13 @@ def _sized(document: Mapping[str, Any], name: str | None, rest: Sequence[Any]) -
 
 
 def grace_seconds(step: TFJobStep) -> int | str:
-    """What the author's patch of the pod says comes before the argument: a number, or a reference to one."""
+    """The grace period: a number, or a reference. The patch of the pod overrides the argument."""
     found = patched_value(step.pod_spec_patch, contract.GRACE)
     return step.grace_seconds if found is None else found
 
 
 def _text(given: Any) -> Any:
-    """A list of fallbacks as JSON; what is text or a parameter already, as it is."""
+    """A list of fallbacks as JSON; texts and parameters as they are."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
     return json.dumps(given) if several else given
 

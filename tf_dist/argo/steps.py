@@ -1,4 +1,4 @@
-"""Steps: a job as a Hera container that runs the launcher; waiting for admission; clean-up."""
+"""Steps of a workflow: run a job, wait for admission, clean up."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tf_dist.errors import InvalidJob
 JobFate = Literal["auto", "delete", "suspend", "leave"]
 
 IMAGE: Final = f"tf-dist:{__version__}"
-"""The image of the launcher: that of tf-dist itself."""
+"""The image of the launcher: the image of tf-dist."""
 
-# Argo says -1 of a pod that ended without telling an exit code, as evicted ones may.
+# Argo reports -1 for pods that ended without an exit code, for example evicted pods.
 _RETRY: Final = "lastRetry.status == 'Error' || asInt(lastRetry.exitCode) in [-1, 75, 137, 143]"
 _NO_IMAGE: Final = type(global_config)().image  # Hera's own, for scripts
 _VOLUME: Final = "tf-dist-out"
@@ -33,11 +33,11 @@ _PROGRESS: Final = "workflows.argoproj.io/progress"
 
 
 def default_retries() -> RetryStrategy:
-    """Three more tries, for what is worth one: evicted, no place in time, the launcher's pod lost. Never a failed job.
+    """Three retries after evictions, admission timeouts, and losses of the launcher's pod. Failed jobs are not retried.
 
-    Each try goes on with the job of the last one; an expression makes Argo look at errors, too (policy Always).
-    There is no ``max_duration``: Argo counts it from the start of the first try, so after an hour of training nothing
-    would be tried again, and a try that goes on with the job would be ended by it.
+    Each retry continues the job of the previous try. With an expression, Argo also retries errors (policy Always).
+    There is no ``max_duration``, because Argo counts it from the start of the first try: after long trainings nothing
+    would be retried.
     """
     backoff = m.Backoff(duration="30s", factor=m.IntOrString(2))
     return RetryStrategy(limit=3, expression=_RETRY, backoff=backoff)
@@ -48,7 +48,7 @@ def _small() -> Resources:
 
 
 def _default_image() -> str:
-    """``global_config.image`` where it is set, as for every container of Hera's; else tf-dist's own, and a warning."""
+    """``global_config.image`` if it is set, as for every container of Hera; else tf-dist's image, with a warning."""
     if global_config.image != _NO_IMAGE:
         return global_config.image
     warnings.warn(
@@ -61,31 +61,32 @@ def _default_image() -> str:
 
 @dataclass(kw_only=True)
 class TFJobStep(Container):
-    """Run one distributed TensorFlow job, show it, and wait for its end.
+    """Runs one distributed TensorFlow job, shows its logs, and waits for its end. A Hera container.
 
-    Everything that a Hera container takes is taken; ``image`` is the launcher's (else ``global_config.image``, where
-    that is set). An argument of type ``Value`` is a value (then it is the default of an input parameter of that name,
-    with ``-``, and each use of the step may say another), a ``Parameter`` (an input of the step), or a text with
-    ``{{…}}``. The others are part of the step; what is text among them may be a ``Parameter`` or ``{{…}}``, too. Where
-    the workflow has the ``job``, there are more inputs: ``overrides`` as JSON; ``inputs``, declarations as ``tf-dist
-    argo-launch --help`` shows them, with ``input-values``, ``{{workflow.parameters.json}}``; ``fallback``,
-    ``on-eviction``, ``on-preemption`` and ``driver``.
+    All arguments of a Hera container work. ``image`` is the image of the launcher, by default ``global_config.image``.
+    An argument of type ``Value`` is an input parameter of the step, named like the argument, with ``-``: a value is its
+    default, which each use of the step may replace. It may also be a ``Parameter``, or a text with ``{{…}}``. The other
+    arguments are fixed in the step, but a text may be a ``Parameter`` or ``{{…}}``. If the workflow provides ``job``,
+    the step has more input parameters: ``overrides`` (JSON), ``inputs`` (declarations, see ``tf-dist argo-launch
+    --help``), ``input-values`` (``{{workflow.parameters.json}}``), ``fallback``, ``on-eviction``, ``on-preemption`` and
+    ``driver``.
 
-    Give each step with other arguments a ``name`` of its own: Argo knows templates by their names. InvalidJob with all
-    problems where an argument cannot be what is given.
+    Give steps with different arguments different names, because Argo finds templates by name. InvalidJob lists all
+    problems of the arguments.
 
-    :param job: a file's name, a document or its text, or a ``TFJob``, without any ``{{…}}`` in it; or a parameter, or
-        ``{{…}}`` alone, that is a whole document.
-    :param code: a folder that goes along; it is packed where the workflow is written, and is a part of it.
-    :param overrides: values for paths of the job (``{"spec.runPolicy.backoffLimit": 3}``), and what the workflow fills
-        in there (``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``, or a text with one ``{{…}}``).
-    :param metric_outputs: metrics that are output parameters of their own (``{"best": "accuracy"}``: by another name).
-    :param metrics_artifact: all metrics as an artifact, too (needs an artifact repository).
-    :param checkpoint_artifact: the files of the last checkpoint as an artifact: only from the ``volumes`` and
-        ``volume_mounts`` of the step, which must have the one that the replicas write to.
-    :param grace_seconds: how long the launcher has to stop.
-    :param retry_strategy: see ``default_retries``.
-    :param resources: of the launcher's container.
+    :param job: The path of a file, a document or its text, or a ``TFJob``, without ``{{…}}``. Or the whole document as
+        a ``Parameter``, or as one ``{{…}}``.
+    :param code: A folder that is sent with the job. It is packed into the workflow when the workflow is written.
+    :param overrides: Values of any fields, by path: ``{"spec.runPolicy.backoffLimit": 3}``. The workflow fills in an
+        ``Input``, a ``Parameter``, or a text with one ``{{…}}``:
+        ``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``.
+    :param metric_outputs: Metrics that become output parameters. ``{"best": "accuracy"}`` gives one another name.
+    :param metrics_artifact: Write all metrics as an artifact, too. Needs an artifact repository.
+    :param checkpoint_artifact: Write the files of the last checkpoint as an artifact. The step must mount the volume of
+        the checkpoints, with ``volumes`` or ``volume_mounts``.
+    :param grace_seconds: Seconds for the launcher to stop.
+    :param retry_strategy: The retries, by default ``default_retries()``.
+    :param resources: The resources of the launcher's container.
     """
 
     job: JobSource
@@ -117,14 +118,14 @@ class TFJobStep(Container):
     resources: Resources | m.ResourceRequirements | None = field(default_factory=_small)
 
     def __post_init__(self) -> None:
-        """Fill in what the container is."""
+        """Check the arguments, and make the container."""
         BaseMixin.__post_init__(self)  # type: ignore[no-untyped-call]  # set_class_defaults, before all else
         self.overrides = {} if self.overrides is None else self.overrides
         check_arguments(self)
         self.args, inputs = launcher_arguments(self, self.name, as_list(self.args))
         patch = {contract.GRACE: grace_seconds(self)}
         self.image = self.image or _default_image()
-        self.command = [*LAUNCHER]  # always said: else Argo's controller asks the registry
+        self.command = [*LAUNCHER]  # explicit, or Argo's controller asks the registry
         self.inputs = merged(inputs, self.inputs)
         self.outputs = merged([*self._outputs()], self.outputs)
         self.volumes = [EmptyDirVolume(name=_VOLUME, mount_path=contract.OUT), *as_list(self.volumes)]
@@ -136,7 +137,7 @@ class TFJobStep(Container):
         return self.total_steps if isinstance(self.total_steps, int) and self.total_steps > 0 else 100
 
     def _outputs(self) -> Iterator[Parameter | Artifact]:
-        """Files on a volume of the pod, each with a default: Argo looks for them after a failure, too."""
+        """Files on a volume of the pod, with defaults, because Argo reads them after a failure, too."""
         for name, default in contract.OUTPUTS.items():
             yield _output(name, name, default)
         named = self.metric_outputs
@@ -166,12 +167,18 @@ def wait_admitted_step(
     image: str = "",
     **container: Any,
 ) -> Container:
-    """Wait until the gang of a job, that was submitted elsewhere, is admitted and has its nodes.
+    """A step that waits until the gang of a job, submitted elsewhere, is admitted.
 
-    ``job``: its name, or ``Parameter(name="job")`` where it is an output of another step, which is known only where
-    this one is used: ``placed(arguments={"job": started.get_parameter("job")})``. Ends with 75 when it has none in
-    time, with 1 when it never will. ``require``: ``scheduled`` waits until each of its pods has its node, which is
-    surer where admission sees no nodes. ``container``: arguments of a Hera container.
+    Its exit code is 75 after ``timeout``, and 1 if the job can never be admitted. Other arguments are those of a Hera
+    container.
+
+    :param job: The name of the job. If another step provides it, ``Parameter(name="job")``, filled in where the step is
+        used: ``placed(arguments={"job": started.get_parameter("job")})``.
+    :param name: The name of the template.
+    :param timeout: The time to wait: ``90s``, ``10m`` or ``1h30m``.
+    :param require: ``admitted``, or ``scheduled``: each pod is bound to a node, which is more reliable if admission
+        cannot list nodes.
+    :param image: The image of tf-dist, by default ``global_config.image``.
     """
     given, instead = reference_of(job), 'write Parameter(name="job")'
     problems = [*use_problems("job", given, step="placed", instead=instead)] if isinstance(given, str) else []
@@ -183,16 +190,20 @@ def wait_admitted_step(
         raise InvalidJob(problems)
     inputs: list[Parameter] = []
     what, limit = as_argument("job", job, inputs), as_argument("timeout", timeout, inputs)
-    # After "--" nothing is an option: the workflow fills in the name.
+    # The workflow fills in the name, which must not become an option.
     options = [f"--for={require}", f"--timeout={limit}", "--", what]
     return _container(name, ["tf-dist", "wait"], options, inputs, image, container)
 
 
 def cleanup_step(*, name: str = "cleanup", all_jobs: bool = False, image: str = "", **container: Any) -> Container:
-    """Delete the jobs of this workflow that still run (``all_jobs``: all of them): for an exit handler.
+    """An exit handler that deletes the jobs of its workflow that still run. It finds them by the workflow's uid.
 
-    It needs no arguments: jobs are known by the workflow's uid. Put it into the workflow's ``templates`` as well: an
-    exit handler is named only. Argo runs none after ``argo terminate``; the launcher frees what it holds by itself.
+    Add it to the ``templates`` of the workflow, too, because an exit handler is only a name. After ``argo terminate``
+    Argo runs no exit handler; the launchers stop their jobs. Other arguments are those of a Hera container.
+
+    :param name: The name of the template.
+    :param all_jobs: Also delete jobs that have ended.
+    :param image: The image of tf-dist, by default ``global_config.image``.
     """
     if problems := [*SWITCH.problems("all_jobs", all_jobs, lambda _: False)]:
         raise InvalidJob(problems)

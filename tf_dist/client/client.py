@@ -1,4 +1,4 @@
-"""Client: jobs of a cluster from submission to deletion, in Python; the commands of tf-dist stand on it."""
+"""Client: the Python API for the jobs of a cluster. The commands of tf-dist use it, too."""
 
 from __future__ import annotations
 
@@ -56,11 +56,10 @@ if TYPE_CHECKING:
     from tf_dist.controller.leases.leader_status import LeaderStatus
     from tf_dist.core.diagnostics.diagnose import Diagnosis
 
-# Others write the job, too: its controller the status. So many times it is read anew.
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 5  # of a write: the job's controller writes it, too
 
 JobReference = str | StoredJob
-"""A job: NAME, tfjob/NAME or vcjob/NAME in the client's namespace, or what a method of the client has returned."""
+"""A job: NAME, tfjob/NAME or vcjob/NAME in the client's namespace, or a job that a method of the client returned."""
 _Jobs = list[StoredJob]  # in the class, list is a method
 _Pods = list[Object]
 
@@ -70,18 +69,18 @@ def _silent(_: str) -> None:
 
 
 class Client:
-    """The jobs of a cluster. Without an argument: the local cluster if it is up, else that of the pod or kubeconfig.
+    """The jobs of a cluster: by default, of the local cluster if it runs, or else of the pod or the kubeconfig.
 
-    All errors are ``TFDistError``; ClusterError and its kinds (NotFound, Forbidden, Unavailable, …) come from the
-    cluster, InvalidJob says what is wrong with what was asked, JobFailed and its kinds how a job ended. Methods may be
-    called from several threads.
+    All errors are ``TFDistError``. ClusterError and its subclasses (NotFound, Forbidden, Unavailable, …) come from the
+    cluster. InvalidJob lists the problems of an argument. JobFailed and its subclasses report how a job ended. The
+    methods may be called from several threads.
 
-    :param kubeconfig: the file of a cluster; else ``KUBECONFIG`` or ``~/.kube/config``.
-    :param context: of that file; else the current one.
-    :param local: the cluster that ``tf-dist local up`` keeps on this machine.
-    :param in_cluster: the cluster that this process is a pod of.
-    :param namespace: of all jobs that do not say another; else that of the context, or ``default``.
-    :param connection: a connection that is there, instead of all that.
+    :param kubeconfig: The kubeconfig, by default ``KUBECONFIG`` or ``~/.kube/config``.
+    :param context: The context of the kubeconfig, by default the current one.
+    :param local: Use the cluster that ``tf-dist local up`` runs on this machine.
+    :param in_cluster: Use the cluster of the pod in which this process runs.
+    :param namespace: The namespace of jobs that name no other, by default that of the context, or ``default``.
+    :param connection: An open connection, instead of the other arguments.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Client:
         self.namespace = namespace or self.connection.namespace
 
     def close(self) -> None:
-        """Close its connections; ``with Client() as client`` does."""
+        """Close the connection; ``with Client() as client`` does so."""
         self.connection.close()
 
     def __enter__(self) -> Self:
@@ -112,10 +111,11 @@ class Client:
         return f"<Client of {self.connection.name}, namespace {self.namespace}>"
 
     def submit(self, job: TFJob, *, namespace: str = "") -> StoredJob:
-        """Submit a job, with what stands beside it in its file; it runs where a controller leads.
+        """Submit a job with the companion objects of its file. A controller must lead the namespace, to run the job.
 
-        ``namespace``: where to, if the job does not say it; InvalidJob if it says another. AlreadyExists, Forbidden and
-        NotFound (no such namespace, no such kind) say how to go on. A UserWarning says that no controller leads there.
+        ``namespace``: the namespace of a job that names none. Raises InvalidJob if the job names another namespace, and
+        AlreadyExists, Forbidden or NotFound (the namespace or the kind does not exist), with a hint. A UserWarning
+        reports that no controller leads.
         """
         (stored,) = self.submit_files(job.files(), namespace=namespace)
         for one in leader_problems(self.cluster, [stored]):
@@ -123,7 +123,7 @@ class Client:
         return stored
 
     def submit_files(self, files: JobFiles, *, namespace: str = "", report: Callable[[str], object] = _silent) -> _Jobs:
-        """Submit everything that some files hold; ``report`` gets a line for each object."""
+        """Submit the jobs and objects of files. ``report`` gets a line for each object."""
         from tf_dist.client.job_files import require_valid
         from tf_dist.client.submission import (
             TargetNamespaces,
@@ -142,7 +142,7 @@ class Client:
             owner = companion_owner(written, files.jobs)
             done = create_companion(self.cluster, written, where, owner=owner)
             report(f"{written.content['kind'].lower()}/{written.content['metadata']['name']} {done}")
-        # The folder of a file means something to a node on this machine only.
+        # Only nodes on this machine have the folder of the file.
         workdir = None if self.connection.here else ""
         created = [
             create_job(self.cluster, entry, where, workdir=workdir, archive=archive)
@@ -153,39 +153,39 @@ class Client:
         return created
 
     def leaders(self, jobs: Sequence[StoredJob]) -> tuple[LeaderStatus, ...]:
-        """Who leads the jobs that want to go on, as far as that may be read; one without a ``holder``: nobody does."""
+        """The leaders of the live jobs, if they may be read. A scope without a leader has no ``holder``."""
         return leaders_of(self.cluster, jobs)
 
     def slow_names(self, jobs: Sequence[StoredJob]) -> tuple[str, str] | None:
-        """What to say, and what helps, where the cluster's DNS may delay the start of some of the jobs; None if not."""
+        """A finding and its resolution if the DNS of the cluster may delay the start of the jobs; else None."""
         found = next((one for job in jobs for one in dns_problems(self.cluster, job)), None)
         return (found.summary, found.resolution) if found else None
 
     def get(self, job: JobReference) -> StoredJob:
-        """The job as it is now; NotFound names what is near, or says that another one has its name by now.
+        """Read a job. NotFound suggests jobs of similar names, or reports that the job was created anew.
 
-        Its ``outcome`` has the metrics and the checkpoint that the log of its leader ends with, while that is there.
+        The ``outcome`` of the job has the last metrics and checkpoint that its leader printed, while its log exists.
         """
         if isinstance(job, str):
             return self._observed(find_job(self.cluster, job, self.namespace))
         found = StoredJob(job.resource, self.cluster.get(job.resource, job.namespace, job.name))
         if found.uid != job.uid:
-            raise NotFound(f"{job.shown} has been deleted, and made anew", hint="get it by its name")
+            raise NotFound(f"{job.shown} was deleted and created anew", hint="get it by its name")
         return self._observed(found)
 
     def _observed(self, job: StoredJob) -> StoredJob:
-        """The job, whose ``outcome`` is to read what it has printed, when it is asked for."""
+        """The job, whose ``outcome`` reads the logs when it is used."""
         return job.observed_by(partial(observed_outcome, self.cluster, job))
 
     def list(self, *, all_namespaces: bool = False, labels: str = "") -> JobList:
-        """The jobs of the namespace, or of all, with these labels (``team=vision``); a notebook shows a table."""
+        """The jobs of the namespace, or of all, with these labels (``team=vision``). Notebooks show a table."""
         return list_jobs(self.cluster, None if all_namespaces else self.namespace, labels)
 
     def watch(self, job: JobReference = "", *, all_namespaces: bool = False) -> Iterator[tuple[str, StoredJob]]:
-        """ADDED, MODIFIED or DELETED, and the job, for what is there and then for each change of the namespace's jobs.
+        """Yield ADDED, MODIFIED or DELETED and the job: first for existing jobs, then for each change.
 
-        For ever, also while the cluster is away for a moment; with ``job`` of that one, until it is deleted. Forbidden
-        or NotFound where no kind of job can be seen.
+        The watch never ends, and survives short interruptions. With ``job`` it watches this job until it is deleted.
+        Raises Forbidden or NotFound if no kind of job can be watched.
         """
         only = self._found(job) if job else None
         kinds = (only.resource,) if only else JOB_KINDS
@@ -197,7 +197,7 @@ class Client:
         try:
             while True:
                 match changes.get():
-                    case NotFound() | Forbidden() as error:  # a kind that is not there, or not ours to see
+                    case NotFound() | Forbidden() as error:  # a kind that does not exist, or may not be read
                         unseen += 1
                         if unseen == len(kinds):
                             raise error
@@ -212,21 +212,21 @@ class Client:
                 watcher.close()
 
     def wait(self, job: JobReference, until: str = "finished", *, timeout: float | None = None) -> StoredJob:
-        """The job once it is ``until``; ``.outcome`` says how it ended.
+        """Wait until a job is in a state, and return the job. Its ``outcome`` reports how it ended.
 
-        ``until``: finished (however it ended), succeeded, failed, running, admitted, scheduled
-        (every pod has a node), suspended or deleted (then: as it was last). JobFailed (JobEvicted, ImagePullFailed)
-        with ``.outcome`` when it has ended and can never be that, NotFound when it was deleted, GoalNotReached after
-        ``timeout`` seconds. A cluster that is away for up to two minutes is waited for.
+        ``until``: finished (succeeded or failed), succeeded, failed, running, admitted, scheduled (every pod has a
+        node), suspended, or deleted (returns the last version of the job). Raises JobFailed (JobEvicted,
+        ImagePullFailed), with ``outcome``, if the job can no longer reach the state, NotFound if it was deleted, and
+        GoalNotReached after ``timeout`` seconds. Interruptions of the cluster of up to two minutes are retried.
         """
         found, goal = self._found(job), wait_goal(until)
         (reached,) = wait_for(self.cluster, [found], goal, timeout, _silent)
         return self._observed(reached or found)
 
     def follow(self, job: JobReference, *, timeout: float | None = None, show: bool = True) -> Result:
-        """Look on until a job has ended, or for ``timeout`` seconds: its ``Result``, as ``run`` returns it.
+        """Follow a job until it ends, or for ``timeout`` seconds, and return its ``Result``, as ``run`` does.
 
-        ``show``: see ``run``. The job goes on as it is when one stops to look.
+        ``show``: see ``run``. The job is never changed.
         """
         from tf_dist.client.run_session import follow_job, with_signals
 
@@ -237,7 +237,7 @@ class Client:
     async def wait_async(
         self, job: JobReference, until: str = "finished", *, timeout: float | None = None
     ) -> StoredJob:
-        """``wait`` for coroutines: neither blocks the event loop nor leaves anything behind when it is cancelled."""
+        """``wait`` for coroutines. It does not block the event loop, and cleans up when it is cancelled."""
         import asyncio
 
         goal = wait_goal(until)
@@ -256,12 +256,12 @@ class Client:
         previous: bool = False,
         note: Callable[[str], object] = _silent,
     ) -> Iterator[LogLine]:
-        """The lines of all replicas, in the order in which they were written, each with its replica and its text.
+        """Yield the log lines of the replicas, in the order in which they were written.
 
-        ``replicas``: only these (``worker-1``, or ``ps`` for all of a type). ``follow``: lines as they come, also of
-        restarted replicas, until the job has finished. ``tail``: so many last lines of each; ``since``: of so many
-        seconds; ``previous``: of the containers before the last restart. ``note`` gets what else is to be said: a log
-        that could not be read, a pod that has not started. Unavailable if there is no log at all yet.
+        ``replicas``: only these replicas (``worker-1``, or ``ps`` for a type). ``follow``: yield new lines, also of
+        restarted replicas, until the job ends. ``tail``: the number of last lines of each replica. ``since``: only the
+        lines of this many seconds. ``previous``: the logs from before the last restart. ``note`` gets messages, for
+        example that a pod has not started. Raises Unavailable if no log exists yet.
         """
         found = self._found(job)
         chosen = _chosen(found, replicas)
@@ -314,7 +314,7 @@ class Client:
                             note(item.problem)
                     pods = list(pods_in(batch))
                     if over and not batch:
-                        # Job and pods are watched apart: the job's end may be known before that of its pods.
+                        # Job and pods have separate watches: the end of the job may come before that of its pods.
                         pods = pods_of(self.cluster, job)
                         watch.learn(ObjectsListed(PODS, pods))
                     news = [following.notice(pod) for pod in pods if str(replica_of(pod)) in chosen]
@@ -324,42 +324,42 @@ class Client:
                 following.close()
 
     def pods(self, job: JobReference) -> _Pods:
-        """The pods of a job, as the cluster has them."""
+        """The pods of a job, as Kubernetes objects."""
         return pods_of(self.cluster, self._found(job))
 
     def events(self, job: JobReference) -> tuple[ClusterEvent, ...]:
-        """The events of a job and its pods, oldest first; none where they may not be read."""
+        """The events of a job and its pods, oldest first; empty if they may not be read."""
         found = self._found(job)
         return tuple(map(ClusterEvent.of, events_of(self.cluster, found, pods_of(self.cluster, found))))
 
     def explain(self, job: JobReference) -> tuple[Diagnosis, ...]:
-        """Why a job waits or failed, and what to do about it, most important first; empty if there is nothing to say.
+        """Why a job waits or failed, and what to do, most important first; empty if there are no findings.
 
-        Each has ``level``, ``category`` (a word that stays the same), ``summary``, ``detail`` and ``resolution``.
+        Each finding has ``level``, ``category`` (a stable word), ``summary``, ``detail`` and ``resolution``.
         """
         found = self.get(job)
         pods = pods_of(self.cluster, found)
         try:
             logs = read_log_ends(self.cluster, found, pods).logs
-        except InvalidJob:  # its spec is none, which is the first problem
+        except InvalidJob:  # its spec is invalid, which is the first problem
             logs = {}
         events = start_events(self.cluster, found, pods)
         problems = (*leader_problems(self.cluster, [found]), *find_problems(found, pods, logs, events))
         return (*problems, *network_problems(self.cluster, found, pods), *dns_problems(self.cluster, found))
 
     def snapshot(self, job: JobReference) -> JobSnapshot:
-        """A job, the state of each replica and what the leader has printed, as of now; a notebook shows a table.
+        """The present state of a job, its replicas, and what the leader printed. Notebooks show a table.
 
-        InvalidJob if the job's spec is none.
+        InvalidJob if the spec of the job is invalid.
         """
         found = self.get(job)
         return read_log_ends(self.cluster, found, pods_of(self.cluster, found))
 
     def scale(self, job: JobReference, workers: int) -> StoredJob:
-        """Give a job another number of workers; the same object if it has it already.
+        """Change the number of workers. Returns the same object if the job has this number already.
 
-        Those who leave are the last ones; new ones start when there is room. InvalidJob if it is over, has no workers,
-        or would not be a valid job with so many.
+        The last workers stop, or new workers start once capacity is free. InvalidJob if the job has ended, has no
+        workers, or would be invalid.
         """
         found = self._found(job)
         refuse_finished(found)
@@ -368,11 +368,11 @@ class Client:
         return self._changed(found, lambda stored: scale_patch(stored.stored, workers))
 
     def suspend(self, job: JobReference) -> StoredJob:
-        """Stop its pods and give up its admission; costs none of its restarts. InvalidJob if it is over."""
+        """Suspend a job: its pods stop, and it gives up its admission. InvalidJob if it has ended."""
         return self._changed(self._found(job), lambda stored: suspend_patch(stored.stored, True))
 
     def resume(self, job: JobReference) -> StoredJob:
-        """Let a suspended job, or one that a policy aborted, start again. InvalidJob if it is over."""
+        """Resume a job that was suspended, or that a policy aborted. InvalidJob if it has ended."""
         return self._changed(self._found(job), _resume_patch)
 
     def delete(
@@ -384,10 +384,10 @@ class Client:
         timeout: float | None = None,
         missing_ok: bool = False,
     ) -> None:
-        """Delete a job with its pods and services; pods get their grace period to end in.
+        """Delete a job with its pods and services. Pods get their grace period.
 
-        ``foreground``: the job itself goes last. ``wait``: return then; GoalNotReached after ``timeout`` seconds.
-        ``missing_ok``: a job that is not there is no error (NotFound).
+        ``foreground``: delete the job itself last. ``wait``: return when it is gone; GoalNotReached after ``timeout``
+        seconds. ``missing_ok``: do not raise NotFound.
         """
         how = "Foreground" if foreground or wait else "Background"
         try:
@@ -404,7 +404,7 @@ class Client:
         return job if isinstance(job, StoredJob) else self.get(job)
 
     def _changed(self, job: StoredJob, patch: Callable[[StoredJob], Mapping[str, Any]]) -> StoredJob:
-        """The job as it is with a patch; Conflict if others write it all the time."""
+        """Patch a job, and return it. Conflict if other writers are faster."""
         for attempt in range(1, _ATTEMPTS + 1):
             refuse_finished(job)
             try:
@@ -425,15 +425,15 @@ def _resume_patch(job: StoredJob) -> Mapping[str, Any]:
     patch = suspend_patch(job.stored, False)
     if job.status.phase not in STOPPED or job.status.reason == Reason.SUSPENDED:
         return patch
-    # A job that a policy aborted is not suspended; which of its attempts is meant to end says this annotation.
+    # A job that a policy aborted is not suspended. This annotation names the attempt that ends.
     metadata = patch.get("metadata") or {}
     annotations = {**(metadata.get("annotations") or {}), names.RESUME_ATTEMPT: str(job.status.attempts.job)}
     return {**patch, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _chosen(job: StoredJob, wanted: Sequence[str]) -> frozenset[str]:
-    """The names of the replicas to show; InvalidJob for one that the job does not have."""
-    # Of a job that is followed, those are wanted, too, that come when it grows.
+    """The names of the wanted replicas; InvalidJob for a replica that the job does not have."""
+    # Including replicas that start when the job grows.
     types = {str(replica): replica.type for replica in possible_replicas(job.job)}
     words = [*types, *(spec.type for spec in job.job.replica_specs)]
     for word in wanted:
@@ -455,22 +455,23 @@ def run(
     entrypoints: Mapping[str, Sequence[str]] | None = None,
     keep: str | os.PathLike[str] = "",
 ) -> Result:
-    """Run a job (or the one of a file) to its end on this machine, with nothing left behind; how it came out.
+    """Run a job, or the job of a file, to its end on this machine, and return its result. Nothing remains afterwards.
 
-    Its replicas are processes of an embedded cluster that lives as long as this call. A job that fails is no error:
-    ``result.outcome`` says how it ended, ``result.raise_for_outcome()`` makes an error of it. InvalidJob, before
-    anything is started, when it can never run here. Ctrl-C stops it with its pods' grace period, then raises
-    KeyboardInterrupt. May be called in any thread.
+    The replicas are processes of an embedded cluster that exists during this call. A job that fails does not raise an
+    error: ``result.outcome`` reports how it ended, and ``result.raise_for_outcome()`` raises. InvalidJob is raised
+    before anything starts if the job can never run here. Ctrl-C stops the job, with the grace period of its pods, and
+    raises KeyboardInterrupt. May be called in any thread.
 
-    :param client: run it on this client's cluster instead; this program is its controller where none leads there. The
-        job is deleted at the end.
-    :param timeout: seconds after which it is given up.
-    :param show: state changes and log lines on standard output; in a notebook a table that is kept up to date.
-    :param workdir: where containers run that name no folder; else the file's folder, or the present one.
-    :param network: how pods are separated: ``auto``, ``isolated`` or ``shared``.
-    :param node: what this machine offers, if not what it has: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
-    :param entrypoints: what an image runs, for containers without a command: ``{"my/image": ["python", "train.py"]}``.
-    :param keep: a folder for logs (in ``logs``) and volumes that is to stay.
+    :param client: Run the job on the cluster of this client, and delete it at the end. If no controller leads there,
+        this process leads.
+    :param timeout: Seconds after which the run ends.
+    :param show: Print state changes and log lines; in a notebook, show a table.
+    :param workdir: The working directory of containers that name none, by default the folder of the file, or the
+        current one.
+    :param network: The separation of pods: ``auto``, ``isolated`` or ``shared``.
+    :param node: The resources of this machine, by default those it has: ``{"cpu": "8", "nvidia.com/gpu": "2"}``.
+    :param entrypoints: The command of an image, for containers without one: ``{"my/image": ["python", "train.py"]}``.
+    :param keep: A folder in which logs (in ``logs``) and volumes remain.
     """
     from tf_dist.client import run_session
     from tf_dist.client.job_files import one_job, require_valid

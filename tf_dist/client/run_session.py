@@ -1,4 +1,4 @@
-"""One run of a job, on this machine or on a cluster: monitored to its end, ended when it must not go on; its result."""
+"""One run of a job, on this machine or on a cluster, and its result."""
 
 from __future__ import annotations
 
@@ -51,30 +51,31 @@ _FOLLOW: Final = LogOptions(follow=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A job, what stands beside it, and how it is run.
-
-    ``timeout``: seconds after which it is given up (None: never).
-    """
+    """A run."""
 
     entry: LoadedJob
+    """The job."""
     companions: tuple[YamlDocument, ...]
+    """Its companion objects."""
     spaces: TargetNamespaces
+    """Their namespaces."""
     timeout: float | None
+    """Seconds after which the run ends; None: never."""
 
     @property
     def namespace(self) -> str:
-        """Where the job goes."""
+        """The namespace of the job."""
         return self.spaces.of(self.entry.written)
 
     def refuse(self, problems: Iterable[Problem]) -> None:
-        """InvalidFiles if there are any problems of the job."""
+        """InvalidFiles if the job has problems."""
         written = self.entry.written
         found = [FileProblem(written.file, written.number, written.line(one.path), one) for one in problems]
         if found:
             raise InvalidFiles(found)
 
     def refuse_idle(self) -> None:
-        """InvalidFiles for a job that would never start: it is suspended, or another controller is to manage it."""
+        """InvalidFiles for a job that would never start: it is suspended, or another controller manages it."""
         if self.entry.job.managed_elsewhere:
             hint = "leave spec.runPolicy.managedBy out to have tf-dist run it"
             self.refuse([Problem("spec.runPolicy.managedBy", "another controller is to manage the job", hint)])
@@ -83,13 +84,13 @@ class RunRequest:
             self.refuse([Problem("", "the job is suspended, so it would never start", hint)])
 
     def create_companions(self, cluster: Cluster) -> None:
-        """Create what stands beside the job, or bring it up to date."""
+        """Create or update the companion objects."""
         for written in self.companions:
             create_companion(cluster, written, self.spaces.of(written), owner=companion_owner(written, [self.entry]))
 
 
 _KEPT_LINES: Final = 1_000
-_GRACE: Final = 30.0  # seconds, of a pod that says nothing
+_GRACE: Final = 30.0  # seconds, the default of Kubernetes
 
 
 def _never_fits(end: SessionEnd) -> bool:
@@ -97,7 +98,7 @@ def _never_fits(end: SessionEnd) -> bool:
 
 
 def _end_text(end: SessionEnd) -> str:
-    """What became of a job that did not end by itself, in a word or two. Empty for a job that did."""
+    """The state of a job that did not end by itself; "" for a job that did."""
     match end.cause:
         case EndCause.STOPPED:
             return f"interrupted by {signal.Signals(end.signal).name}"
@@ -110,14 +111,14 @@ def _end_text(end: SessionEnd) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run came out: what became of the job, and what its replicas have printed. A notebook shows a table."""
+    """The result of a run: how the job ended, and what its replicas printed. Notebooks show a table."""
 
     end: SessionEnd
     """Why the run ended."""
     snapshot: JobSnapshot
-    """The job and its replicas at the moment when that was decided."""
+    """The job and its replicas at the end of the run."""
     seconds: float
-    """How long the run took."""
+    """The duration of the run."""
     _at: float = field(default_factory=now, repr=False)
 
     @property
@@ -127,37 +128,37 @@ class Result:
 
     @property
     def outcome(self) -> Outcome:
-        """How the job ended, or why the run did: kind, reason, replica, exit code, restarts, metrics, checkpoint, …"""
+        """How the job ended, or why the run did: kind, reason, replica, exit code, restarts, metrics, checkpoint, …."""
         return self.snapshot.observed(self.end.outcome(self.snapshot.status, self._at))
 
     @property
     def succeeded(self) -> bool:
-        """Whether the job ended, and succeeded."""
+        """Whether the job succeeded."""
         return self.outcome.kind is OutcomeKind.SUCCEEDED
 
     @property
     def state(self) -> str:
-        """How it came out, in a word or two."""
+        """The final state, in a word or two."""
         return _end_text(self.end) or outcome_word(self.snapshot.status)
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The last value of each metric that the replicas have printed; those of the chief, or of worker 0, count."""
+        """The last value of each metric that the leader (the chief, or worker 0) printed, or else another replica."""
         return self.snapshot.result.metrics
 
     @property
     def checkpoint(self) -> str:
-        """The last checkpoint that they have printed; "" for none."""
+        """The last checkpoint that the replicas printed; "" for none."""
         return self.snapshot.result.checkpoint
 
     @property
     def logs(self) -> Mapping[str, tuple[str, ...]]:
-        """The last lines of each replica (at most a thousand), by its name: ``result.logs["worker-0"]``."""
+        """The last lines of each replica, at most 1,000: ``result.logs["worker-0"]``."""
         return self.snapshot.logs
 
     @property
     def restarts(self) -> Mapping[str, int]:
-        """Restarts by cause, those of containers inside their pods included."""
+        """The number of restarts by cause, including restarts of containers in their pods."""
         snapshot = self.snapshot
         # The status of a job that has ended counts those of its last pods already.
         living = sum(pod.restarts for pod in snapshot.pods) if snapshot.status.phase in LIVE else 0
@@ -166,14 +167,14 @@ class Result:
 
     @property
     def findings(self) -> tuple[Diagnosis, ...]:
-        """What is to be said about a run that did not succeed, and what to do about it."""
+        """Why a run did not succeed, and what to do. See ``Client.explain``."""
         snapshot = self.snapshot
         if self.end.cause in (EndCause.STOPPED, EndCause.SUCCEEDED):
             return ()
         return diagnose(snapshot.job, snapshot.status, snapshot.pods, self._at, self.logs)
 
     def raise_for_outcome(self) -> Self:
-        """Itself if the job succeeded; else JobFailed (JobEvicted, ImagePullFailed) or JobTimeout, with ``outcome``."""
+        """Return the result if the job succeeded. Else raise JobFailed (JobEvicted, ImagePullFailed) or JobTimeout."""
         if self.succeeded:
             return self
         said = next((f": {one.summary}" for one in self.findings), "")
@@ -196,11 +197,11 @@ class Result:
 
 
 class _RunHost(SessionHost):
-    """Says on ``view`` what the session does."""
+    """Shows on ``view`` what the session does."""
 
     view: JobView
     again: str
-    """What a second signal does to the pods, ``kill`` or ``leave``."""
+    """The effect of a second signal on the pods: ``kill`` or ``leave``."""
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
         """See ``SessionHost``."""
@@ -213,7 +214,7 @@ class _RunHost(SessionHost):
         ending = Ending(_end_text(end), time.monotonic() + grace, again)
         monitor.snapshot = replace(monitor.snapshot, ending=ending)
         if self.policy.fates[end.cause] is JobFate.LEAVE:
-            self.view.say(f"{why} to look on; the job stays where it is", "yellow")
+            self.view.say(f"{why} to watch; the job continues", "yellow")
         else:
             period = f"pods get their grace period of {grace:.0f} s"
             self.view.say(f"{why}: {period}; once more to {again} them at once", "yellow")
@@ -236,10 +237,10 @@ def run_session(
     keep: bool = False,
     here: bool = False,
 ) -> Result:
-    """Show a job until it has ended, or was brought to an end.
+    """Show a job until it ends, or until the run ends.
 
-    ``open_log``: how logs are read there. ``timeout``: seconds after which the run is given up (None: never).
-    ``keep``: the job stays there when the session ends. ``here``: the cluster is this process's own, which never grows.
+    ``open_log``: how logs are read. ``timeout``: seconds after which the run ends (None: never). ``keep``: the job
+    remains at the end. ``here``: the cluster is embedded in this process, and never grows.
     """
     deadline = None if timeout is None else now() + timeout
     policy = run_policy(deadline=deadline, keep=keep, fixed_capacity=here)
@@ -252,7 +253,7 @@ def run_session(
 def follow_job(
     connection: Connection, job: StoredJob, view: Callable[[], JobView], signals: Signals, *, timeout: float | None
 ) -> Result:
-    """Look on, without any part in it, until a job of a cluster has ended."""
+    """Watch a job of a cluster until it ends."""
     cluster = connection.cluster
     with closing(view()) as shown:
         opener = log_opener(cluster, _FOLLOW)
@@ -268,9 +269,9 @@ def run_on(
     keep: bool = False,
     choice: DriverChoice = DriverChoice.AUTO,
 ) -> Result:
-    """Run a job on a cluster, by whose controller ``choice`` says, and take it away again unless ``keep``.
+    """Run a job on a cluster, and delete it at the end unless ``keep``. ``choice``: who runs the job.
 
-    ClusterError when the cluster does not let us; it has a note where the job may still be.
+    A ClusterError has a note where the job may still exist.
     """
     from tf_dist.client.controller_host import hosted_controller
 
@@ -297,7 +298,7 @@ def run_on(
 
 
 def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[], JobView], signals: Signals) -> Result:
-    """Run a job on an embedded cluster of its own; InvalidFiles when this machine cannot."""
+    """Run a job on an embedded cluster of its own; InvalidFiles if this machine cannot run it."""
     from tf_dist.local.embedded import EmbeddedCluster
     from tf_dist.local.preflight import machine_problems
 
@@ -322,7 +323,7 @@ def run_here(request: RunRequest, settings: EmbeddedSettings, view: Callable[[],
 
 
 def _from_files(logs: Path, watch: WatchingJobInformer) -> LogOpener:
-    """Logs from their files: a pod may be gone before one has asked for its log, the file stays."""
+    """Read logs from their files, which remain after their pods are gone."""
     from tf_dist.cluster.kubelet.pod.container_logs import ContainerLogStream
 
     def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
@@ -342,7 +343,7 @@ def embedded_settings(
     entrypoints: Mapping[str, Sequence[str]],
     keep: str | os.PathLike[str],
 ) -> EmbeddedSettings:
-    """The embedded cluster for one job; InvalidJob for arguments that cannot be. See ``run``."""
+    """The settings of the embedded cluster for one job; InvalidJob. See ``run``."""
     from tf_dist.cluster.kubelet.node.node_settings import NetworkMode
     from tf_dist.local.embedded import EmbeddedSettings
 
@@ -365,7 +366,7 @@ def embedded_settings(
 
 
 def with_signals(work: Callable[[Signals], Result]) -> Result:
-    """What some work comes to; a signal that stopped it then does what it would have done without."""
+    """The result of some work. A signal that stopped it then has its usual effect."""
     signals = Signals(exit_after=0)
     if threading.current_thread() is threading.main_thread():
         with signals:
@@ -381,7 +382,7 @@ def with_signals(work: Callable[[Signals], Result]) -> Result:
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run was interrupted. A notebook shows the message, and no traceback of what waited for the job."""
+    """A run was interrupted. Notebooks show the message without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self}"]

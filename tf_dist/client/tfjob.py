@@ -1,4 +1,4 @@
-"""TFJob: a job as a Python value, built from arguments or read from a file of any format; what is submitted and run."""
+"""TFJob: a job as a Python value, from arguments or from a file of any format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.names import CODE, FALLBACK, MAX_WORKERS, MIN_WORKERS
-from tf_dist.core.pipeline.run_options import RunOptions, argument_problems, count_of, is_template, options_of
+from tf_dist.core.pipeline.run_options import (
+    Face,
+    RunOptions,
+    argument_problems,
+    count_of,
+    documented,
+    is_template,
+    options_of,
+)
 from tf_dist.errors import InvalidJob, Problem
 
 if TYPE_CHECKING:
@@ -31,40 +39,31 @@ Environment = Mapping[str, str | Mapping[str, Any]]
 
 
 class TFJob:
-    """A job: ``TFJob("mnist", image="…", command=[…], workers=4, ps=2)``, or one of a file. It does not change.
+    """A job in Python: ``TFJob("mnist", image="…", command=[…], workers=4, ps=2)``. It is immutable.
 
-    The arguments make a ``kubeflow.org/v1`` TFJob whose replicas all run the same command; ``from_file``, ``from_yaml``
-    and ``from_dict`` take every format. InvalidJob holds every argument that cannot be used; what only the whole
-    document shows is said when it is read: by ``job``, ``run``, ``Client.submit``. Templates of a pipeline (``{{…}}``)
-    may stand in any text or number, and not for a list, a mapping or a switch.
+    The arguments make a TFJob of ``kubeflow.org/v1`` whose replicas all run the same command. ``from_file``,
+    ``from_yaml`` and ``from_dict`` read every format. InvalidJob lists all problems of the arguments. Problems of the
+    whole document are reported when it is read: by ``job``, ``run`` and ``Client.submit``. Texts and numbers may be
+    templates of a pipeline (``{{…}}``); lists, mappings and switches may not.
 
-    :param name: of the job; may be left out where a pipeline names it.
-    :param image: of every replica.
-    :param command: the words of what it runs; none: what the image says.
-    :param args: the arguments of that.
-    :param workers: how many; ``ps``: how many parameter servers.
-    :param chief: whether there is one beside the workers; else worker 0 leads.
-    :param evaluator: whether there is one.
-    :param code: a folder that goes along and is the working directory of every replica: on this machine the folder
-        itself, on a cluster a copy (at most 8 MiB). A relative one is looked for where the job is submitted.
-    :param env_vars: variables; a mapping instead of a text is a ``valueFrom``: ``{"secretKeyRef": {…}}``.
-    :param resources: requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``; devices are limits, too.
-    :param ps_resources: those of parameter servers, where they differ.
-    :param queue_name: the gang's queue. ``priority_class``: of the gang and its pods.
-    :param min_workers: with how many it may start, or go on when others need the room.
-    :param max_workers: how many it may have while there is room.
-    :param enable_dynamic_worker: the program copes with workers that come and go; else all start again.
-    :param restart_policy: of all but parameter servers, which are always needed again.
-    :param success_policy: ``AllWorkers``: succeeded when all workers are done; else when the chief or worker 0 is.
-    :param fallback: what the job may be instead, in order: ``[{"workers": 4}, {"queue_name": "spot"}]``; each may have
-        ``workers``, ``ps``, ``queue_name``, ``priority_class``, ``image``, ``node_selector``, ``tolerations``,
-        ``resources``. The gang queues once, with all of them.
-    :param admission_timeout: seconds, or ``10m``, without a place after which those are tried, too.
-    :param on_eviction: what follows when pods are taken away: ``restart`` (by its own policies), ``requeue``, ``fail``,
-        ``fallback``; ``on_preemption``: when the gang is preempted.
-    :param namespace: where it goes; "": where the one who submits it says.
-    :param labels: labels of the job; ``annotations``: annotations of the job.
-    :param pod: further fields of every pod's spec; ``container``: of every container; ``run_policy``: of the job.
+    :param name: The name of the job. A pipeline may name it instead.
+    :param namespace: The namespace of the job, by default that of the client.
+    :param queue_name: The queue of the gang.
+    :param admission_timeout: Seconds, or ``10m``, without admission after which ``fallback`` is tried.
+    :param chief: Whether the job has a chief. Without one, worker 0 leads.
+    :param evaluator: Whether the job has an evaluator.
+    :param min_workers: The number of workers with which the job may start, or continue if others need capacity.
+    :param max_workers: The number of workers that the job may have while capacity is free.
+    :param enable_dynamic_worker: The program copes with changes of the number of workers. False: all replicas restart.
+    :param resources: Requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``. Devices are limits, too.
+    :param ps_resources: Requests of parameter servers, by default ``resources``.
+    :param restart_policy: The restart policy of all replicas except parameter servers, which always restart.
+    :param success_policy: ``AllWorkers``: the job succeeds when all workers have. By default, when the leader has.
+    :param labels: The labels of the job.
+    :param annotations: The annotations of the job.
+    :param pod: More fields of the spec of every pod.
+    :param container: More fields of every container.
+    :param run_policy: More fields of ``spec.runPolicy``.
     """
 
     __slots__ = ("_companions", "_written")
@@ -178,15 +177,15 @@ class TFJob:
     ) -> Self:
         """A job whose replicas all run a script: ``TFJob.from_script("train.py", ["--epochs=3"], workers=2, ps=1)``.
 
-        The script's folder goes along, and is its working directory. InvalidJob.
+        The folder of the script is sent with the job, and is the working directory. InvalidJob.
 
-        :param script: a Python program (``….py``), or any executable file.
-        :param args: its arguments.
-        :param name: of the job; else that of the script.
-        :param image: of every replica on a cluster; else TensorFlow's own, of the version that is installed here.
-        :param gpus: of each replica other than parameter servers.
-        :param code: the folder that goes along, if it is another one; it must have the script in it.
-        :param arguments: all others of ``TFJob``.
+        :param script: A Python program (``….py``), or any executable file.
+        :param args: The arguments of the script.
+        :param name: The name of the job, by default that of the script.
+        :param image: The image of every replica on a cluster, by default TensorFlow's, of the installed version.
+        :param gpus: The number of GPUs of each replica except parameter servers.
+        :param code: The folder to send, by default that of the script. It must contain the script.
+        :param arguments: The other arguments of ``TFJob``.
         """
         path = Path(script)
         folder = Path(code) if code else path.parent
@@ -217,9 +216,9 @@ class TFJob:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """The only job of a YAML or JSON file, in any format, with the companion objects that stand beside it.
+        """The only job of a YAML or JSON file, in any format, with its companion objects.
 
-        InvalidFiles (an InvalidJob) with every problem and its line.
+        InvalidFiles, an InvalidJob, lists all problems with their lines.
         """
         from tf_dist.client.job_files import load_job_files
 
@@ -227,14 +226,14 @@ class TFJob:
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:
-        """``from_file`` of a text that is at hand."""
+        """The only job of a text, see ``from_file``."""
         from tf_dist.client.job_files import load_job_files
 
         return cls._of_files(load_job_files(["the text"], texts={"the text": text}))
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """A job of a document in any format; InvalidJob with every problem."""
+        """The job of a document in any format; InvalidJob with all problems."""
         if not isinstance(document, Mapping):
             raise InvalidJob([Problem("", f"must be a mapping, not {document!r}", "from_yaml and from_file take text")])
         made = cls.__new__(cls)
@@ -250,19 +249,19 @@ class TFJob:
         return made
 
     def files(self) -> JobFiles:
-        """The job as it is read, with its companion objects; what is wrong with it is among the problems."""
+        """The job as parsed, its companion objects, and the problems of both."""
         from tf_dist.client.job_files import load_documents
 
         return load_documents([self._written, *self._companions])
 
     @property
     def name(self) -> str:
-        """The job's name; "" if it has none."""
+        """The name of the job; "" for none."""
         return self._metadata("name")
 
     @property
     def namespace(self) -> str:
-        """Where it says that it goes; "" if it does not."""
+        """The namespace of the job; "" for none."""
         return self._metadata("namespace")
 
     def _metadata(self, key: str) -> str:
@@ -270,12 +269,12 @@ class TFJob:
 
     @property
     def companions(self) -> tuple[YamlDocument, ...]:
-        """The companion objects that stand beside the job in its file."""
+        """The companion objects of the job's file."""
         return self._companions
 
     @property
     def job(self) -> Job:
-        """What the document means: replicas, policies, scheduling. InvalidJob with everything that is wrong."""
+        """The parsed document: replicas, policies, scheduling. InvalidJob with all problems."""
         from tf_dist.client.job_files import one_job
 
         return one_job(self.files()).job
@@ -303,12 +302,11 @@ class TFJob:
         annotations: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
     ) -> TFJob:
-        """A job with these changes, in the fields that its format has for them; InvalidJob where it has none.
+        """A copy of the job with these changes, in its own format. InvalidJob if the format has no such field.
 
-        ``image``, ``command``, ``args``: of the containers that train; ``code``: the folder that goes along with them.
-        ``env_vars``: of every container, which keeps
-        variables of its own. ``resources``: of workers. ``labels``, ``annotations``: on top of its own. ``overrides``:
-        any field, by its path: ``{"spec.runPolicy.backoffLimit": 3}``.
+        ``image``, ``command`` and ``args`` change the containers that train. ``env_vars`` are added to every container,
+        and do not replace variables. ``resources`` are the requests of workers. ``labels`` and ``annotations`` are
+        added. ``overrides`` sets any field by its path: ``{"spec.runPolicy.backoffLimit": 3}``.
         """
         from dataclasses import replace
 
@@ -344,18 +342,18 @@ class TFJob:
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """The document that is submitted: a copy."""
+        """A copy of the document that is submitted."""
         return copy.deepcopy(dict(self._written.content))
 
     def to_yaml(self) -> str:
-        """The document, after its companion objects, as YAML."""
+        """The companion objects and the document, as YAML."""
         from tf_dist.client.yaml_files import to_yaml
 
         documents = [dict(one.content) for one in (*self._companions, self._written)]
         return to_yaml(documents if self._companions else documents[0])
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Without the lines of its file, which no other process can be sent."""
+        """Without the nodes of the YAML parser, which cannot be pickled."""
         from dataclasses import replace
 
         plain = [replace(one, node=None) for one in (self._written, *self._companions)]
@@ -368,6 +366,15 @@ class TFJob:
 
     def __repr__(self) -> str:
         return f"<{_title(self._written.content)}>"
+
+
+_GIVEN: Final = [*TFJob.__init__.__annotations__]
+_DOCUMENTED: Final = {
+    name: row
+    for name, row in options_of(RunOptions).items()
+    if name in _GIVEN and f":param {name}:" not in (TFJob.__doc__ or "")
+}
+TFJob.__doc__ = f"{TFJob.__doc__}{documented(_DOCUMENTED, Face.COMMAND)}"
 
 
 def _contents(job: TFJob) -> list[Any]:
@@ -385,12 +392,12 @@ def _given(**values: object) -> dict[str, Any]:
 
 
 def _job_name(script: Path) -> str:
-    """The script's name as one of a job, in which its replicas' names still fit."""
+    """A job name from the name of a script. It leaves room for the names of the replicas."""
     return re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "train"
 
 
 def _tensorflow_image(gpus: int) -> str:
-    """TensorFlow's own image, of the version that the program is tried with here."""
+    """TensorFlow's image of the version that is installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = "latest"
@@ -402,7 +409,7 @@ def _tensorflow_image(gpus: int) -> str:
 
 
 def _path(folder: object) -> Any:
-    """The text of a path; what is none is judged like any other argument."""
+    """The text of a path. Other values are checked like any argument."""
     return os.fspath(folder) if isinstance(folder, os.PathLike) else folder
 
 
@@ -417,10 +424,10 @@ def _requests(wanted: Resources) -> dict[str, Any]:
 def _policies(
     fallback: Any, on_eviction: Any, on_preemption: Any, admission_timeout: Any, *, has_fallbacks: bool = False
 ) -> tuple[dict[str, str], tuple[Problem, ...]]:
-    """The annotations that these arguments become, and what is wrong with them."""
+    """The annotations of these arguments, and their problems."""
     if admission_timeout is not None and fallback is None and not has_fallbacks:
-        hint = "give fallback as well, or a limit to the one that waits: Client.wait(…, timeout=…)"
-        return {}, (Problem("admission_timeout", "says when a fallback is tried, and there is none", hint),)
+        hint = "add fallback, or limit the wait: Client.wait(…, timeout=…)"
+        return {}, (Problem("admission_timeout", "is the time before a fallback, and there is none", hint),)
     given = RunOptions(
         fallback=fallback, on_eviction=on_eviction, on_preemption=on_preemption, admission_timeout=admission_timeout
     )
@@ -431,7 +438,7 @@ def _policies(
 
 
 def _refuse(given: Mapping[str, object], others: Iterable[Problem]) -> None:
-    """InvalidJob with all that is wrong with these arguments, and with others."""
+    """InvalidJob with the problems of these arguments, and the others, if there are any."""
     problems = [*(one for name, value in given.items() for one in argument_problems(name, value)), *others]
     if problems:
         raise InvalidJob(problems)
@@ -440,13 +447,13 @@ def _refuse(given: Mapping[str, object], others: Iterable[Problem]) -> None:
 def _clash_problems(
     pod: object, container: object, run_policy: object, arguments: Mapping[str, object]
 ) -> Iterator[Problem]:
-    """Fields of the document that would be lost, or would replace what another argument says."""
+    """Fields that would be lost, or would replace the value of another argument."""
     if "containers" in mapping(pod):
-        yield Problem("pod.containers", "the arguments make the container", "give its further fields as container")
+        yield Problem("pod.containers", "the arguments make the container", "give more fields as container")
     for field in mapping(container):
         name = "env_vars" if field == "env" else field
         if arguments.get(name):
-            yield Problem(f"container.{field}", f"would replace what {name} says", f"say it in {name} alone")
+            yield Problem(f"container.{field}", f"would replace the value of {name}", f"write it in {name} only")
     given = mapping(run_policy).get("schedulingPolicy", {})
     if not isinstance(given, Mapping):
         yield Problem("run_policy.schedulingPolicy", f"must be a mapping, not {given!r}", 'give {"minAvailable": 2}')

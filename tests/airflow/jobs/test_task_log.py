@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.site import Site, document
 from tests.waiting import until
-from tf_dist.airflow.informers.job_store import InformerJobStore
+from tf_dist.airflow.informers.job_store import JobStore
 from tf_dist.airflow.jobs.job_waiter import TaskLogView
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobSnapshot
@@ -90,7 +90,7 @@ def test_when_it_is_closed_nothing_is_followed_any_more() -> None:
     with MemoryCluster() as cluster:
         before = {*threading.enumerate()}
         on_change: list[Any] = []
-        store = InformerJobStore(cluster, "default", on_change=on_change.append, on_error=lambda: None)
+        store = JobStore(cluster, "default", on_change=on_change.append, on_error=lambda: None)
         store.follow(TFJOBS)
         cluster.create(TFJOBS, "default", document(name="a"))
         until(lambda: bool(on_change), 60)

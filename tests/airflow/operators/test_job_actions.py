@@ -178,19 +178,8 @@ def test_a_template_that_becomes_no_job(cluster_site: Site) -> None:
         task.execute(Instance("r").context())
 
 
-def test_the_hook_does_the_same_in_a_task_of_ones_own(cluster_site: Site) -> None:
-    hook = TFJobHook(config_file=cluster_site.kubeconfig)
-    try:
-        job = hook.submit(TFJob.from_yaml(yaml.safe_dump(document(FOREVER, name="a"))))
-        assert hook.wait("a", "running", timeout=SECONDS).uid == job.uid
-        hook.scale("tfjob/a", 2)
-        hook.suspend(job)
-        assert hook.wait(job, "suspended", timeout=SECONDS).state == "Suspended"
-        hook.resume(job)
-        assert hook.get_job("a").job.run_policy.suspend is False
-        hook.delete(job, wait=True, timeout=SECONDS)
-        hook.delete("a", missing_ok=True)
-        with pytest.raises(NotFound):
-            hook.suspend("a")
-    finally:
-        hook.close()
+def test_hook_has_a_client(cluster_site: Site) -> None:
+    with TFJobHook(config_file=cluster_site.kubeconfig).client() as client:
+        job = client.submit(TFJob.from_yaml(yaml.safe_dump(document(FOREVER, name="a"))))
+        assert client.wait("a", "running", timeout=SECONDS).uid == job.uid
+        client.delete(job, wait=True, timeout=SECONDS)

@@ -18,14 +18,13 @@ from tests.waiting import until
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
 from tf_dist.airflow import ImagePullFailed, JobFailed, JobTimeout, TFJobCallbacks, TFJobOperator
-from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.operators.foreground_wait import ForegroundWait
-from tf_dist.airflow.operators.job_cleanup import JobCleanup
+from tf_dist.airflow.jobs.task_identity import RESULT_USED
+from tf_dist.airflow.operators.task_run import TaskRun
 from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
-from tf_dist.client.stored_jobs import now
-from tf_dist.cluster.api import LEASES
+from tf_dist.client.stored_jobs import StoredJob, now
+from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.core.model.reasons import OutcomeKind
-from tf_dist.core.pipeline.wait_result import NO_LIMITS
+from tf_dist.core.pipeline.session import EndCause
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -174,7 +173,7 @@ def test_a_user_ends_a_task_in_the_worker(
     instance.state = "failed"
     task.on_kill()
     thread.join(SECONDS)
-    assert "a user has ended the task" in str(raised[0])
+    assert "a user ended the task" in str(raised[0])
     assert bool(cluster_site.names()) is stays
     if not stays:
         until(lambda: not cluster_site.pods(), SECONDS)  # what they had is free
@@ -204,19 +203,59 @@ def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance,
 
 
 def test_a_worker_that_waits_leads_the_namespace(light: LightSite) -> None:
-    uid = light.submit("a", owner="me/1")
-    hook, ti = TFJobHook(None, config_file=light.kubeconfig), Instance("r")
+    uid = light.submit("a")
     task = TFJobOperator(task_id="train", job=document(), config_file=light.kubeconfig, get_logs=False)
-    waits = ForegroundWait(task, ti, hook, JobCleanup(task, ti, hook, "me/1"), NO_LIMITS)
     found: list[Any] = []
-    waiting = threading.Thread(target=lambda: found.append(waits.wait(hook.get_job("a", "default"))))
-    waiting.start()
-    try:
-        until(lambda: bool(light.job("a").get("status")), SECONDS)
-        assert "tf-dist-controller" in light.leases()
-    finally:
-        light.status("a", phase="Completed")
-        waiting.join(SECONDS)
-        hook.close()
+    with TaskRun(task, Instance("r").context()) as run:
+        job = StoredJob(TFJOBS, light.job("a"))
+        waiting = threading.Thread(target=lambda: found.append(run.wait(job)))
+        waiting.start()
+        try:
+            until(lambda: bool(light.job("a").get("status")), SECONDS)
+            assert "tf-dist-controller" in light.leases()
+        finally:
+            light.status("a", phase="Completed")
+            waiting.join(SECONDS)
     assert (found[0]["reached"], found[0]["result"]["uid"]) == (True, uid)
     assert light.leases() == []
+
+
+def parted(light: LightSite, ti: Instance, cause: EndCause, *, mine: bool = True, **arguments: Any) -> bool:
+    """Whether a try whose wait ended so deletes its job."""
+    light.submit("a", f"{ti.id}/{ti.try_number}" if mine else "another/1")
+    task = TFJobOperator(task_id="train", job=document(), config_file=light.kubeconfig, **arguments)
+    with TaskRun(task, ti.context()) as run:
+        return run.part(StoredJob(TFJOBS, light.job("a")), cause)
+
+
+@pytest.mark.parametrize(
+    ("action", "cause", "deleted"),
+    [
+        ("delete_job", EndCause.SUCCEEDED, True),
+        ("delete_job", EndCause.FAILED, True),
+        ("keep_job", EndCause.SUCCEEDED, False),
+        ("keep_job", EndCause.FAILED, False),
+        ("keep_job", EndCause.OVERDUE, True),
+        ("delete_succeeded_job", EndCause.SUCCEEDED, True),
+        ("delete_succeeded_job", EndCause.FAILED, False),
+        ("delete_active_job", EndCause.SUCCEEDED, False),
+        ("delete_active_job", EndCause.OVERDUE, True),
+    ],
+)
+def test_policy_decides_about_job_at_the_end(light: LightSite, action: str, cause: EndCause, deleted: bool) -> None:
+    assert parted(light, Instance("r"), cause, on_finish_action=action) is deleted
+    assert len(light.uids()) == (not deleted)
+    if not deleted:
+        assert RESULT_USED in light.job("a")["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("cause", [EndCause.ERROR, EndCause.UNREACHABLE, EndCause.NOT_ADMITTED])
+@pytest.mark.parametrize(
+    ("durable", "number", "mine", "stays"),
+    [(True, 1, True, True), (True, 2, True, False), (False, 1, True, False), (False, 1, False, True)],
+)
+def test_job_of_a_lost_wait_is_left_to_a_retry(
+    light: LightSite, durable: bool, number: int, mine: bool, stays: bool, cause: EndCause
+) -> None:
+    parted(light, Instance("r", try_number=number), cause, mine=mine, durable=durable)
+    assert len(light.uids()) == stays

@@ -166,4 +166,4 @@ def test_one_that_goes_on_elsewhere_does_not_repeat_everything(
         assert found["result"]["metrics"] == {"line": 299.0}
         shown = capsys.readouterr().out
         assert "line=299" in shown
-        assert ("come once more" in shown, "line=99 " not in shown) == (again, again)
+        assert ("are repeated" in shown, "line=99 " not in shown) == (again, again)

@@ -140,7 +140,7 @@ def test_one_that_waits_stays_for_the_next_try_with_its_age(led: Site) -> None:
     before = led.uid()
     assert before
     with Launcher(led.options(tfjob(workers=50), admission_timeout=0.5, retry=1, retries=1)) as launcher:
-        launcher.said("goes on with tfjob/")
+        launcher.said("continues with tfjob/")
         assert led.uid() == before
         assert launcher.end(led.bury) == exit_codes.RETRYABLE
     assert led.stored() is None
@@ -260,7 +260,7 @@ def test_a_job_is_made_once_however_often_its_step_is_started(led: Site) -> None
         before = led.uid()
         again = led.options(retry=1, out=led.folder / "again")
         with Launcher(again) as second:
-            second.said("goes on with tfjob/")
+            second.said("continues with tfjob/")
             led.ends()
             assert (first.end(), second.end()) == (exit_codes.SUCCEEDED, exit_codes.SUCCEEDED)
     assert led.uid() == before
@@ -363,7 +363,7 @@ def test_a_signal_before_the_job_is_made_leaves_nothing(scene: Site) -> None:
     scene.memory.create(TFJOBS, "default", kept)
     scene.memory.delete(TFJOBS, "default", scene.name)
     with Launcher(scene.options()) as launcher:
-        launcher.said("deletes it, and starts anew")
+        launcher.said("deletes it, and creates another")
         launcher.signal()
         assert launcher.end() == exit_codes.SIGNAL_BASE + signal.SIGTERM
     assert scene.outputs()["message"] == "stopped before the job was made"

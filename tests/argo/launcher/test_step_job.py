@@ -69,7 +69,7 @@ def test_the_next_try_goes_on_with_it(scene: Site, memory: Object | None) -> Non
         status(scene, memory)
     place = Place(scene)
     assert place().uid == before.uid
-    assert place.said == [f"goes on with tfjob/{scene.name}, which an earlier try of this step has made"]
+    assert place.said == [f"continues with tfjob/{scene.name}, which an earlier try of this step created"]
     assert scene.uid() == before.uid
 
 
@@ -102,7 +102,7 @@ def test_without_the_uid_of_the_workflow_a_try_goes_on_with_its_job(scene: Site,
     said: list[str] = []
     again = placed(scene, entry, said.append)
     assert again.uid == first.uid
-    assert said == [f"goes on with tfjob/{first.name}, which an earlier try of this step has made"]
+    assert said == [f"continues with tfjob/{first.name}, which an earlier try of this step created"]
     for other in ({"node": "wf.other"}, {"workflow": "wf2"}):
         options = scene.options(**{"workflow_uid": "", "node": node, **other})
         with pytest.raises(AlreadyExists, match="is not this step's"):
@@ -195,7 +195,7 @@ def test_one_whose_failure_was_told_is_made_anew_once_its_pods_are_gone(scene: S
     assert trying.result == [], "a new one has pods of the same names"
     scene.memory.patch(PODS, "default", "left", {"metadata": {"finalizers": None}})
     assert trying.end().uid == scene.uid() != before.uid
-    assert "deletes it, and starts anew" in trying.place.said[0]
+    assert "deletes it, and creates another" in trying.place.said[0]
 
 
 def test_pods_that_are_not_listed_yet_may_be_there(scene: Site) -> None:

@@ -96,7 +96,7 @@ def test_without_reattach_a_try_makes_a_job_of_its_own(scene: Site) -> None:
     before = scene.uid()
     with Launcher(scene.options(reattach=False, retry=1)) as launcher:
         until(lambda: scene.buried() and scene.uid() not in ("", before), SECONDS)
-        launcher.said("is not gone on with")
+        launcher.said("is not continued")
         scene.runs()
         scene.ends()
         assert launcher.end() == exit_codes.SUCCEEDED

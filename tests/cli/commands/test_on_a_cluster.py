@@ -244,7 +244,7 @@ def test_ctrl_c_takes_the_job_away_unless_it_is_kept(either: Elsewhere, keep: bo
     assert process.returncode == 130, text
     assert either.leases() == []
     if keep:
-        assert "the job stays where it is" in text
+        assert "the job continues" in text
         assert either.stored(job) is not None
         assert either("delete", job, "--wait", "--timeout", "180s").returncode == 0
     assert eventually(lambda: either.stored(job) is None and not either.pods(job))

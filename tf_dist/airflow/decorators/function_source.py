@@ -1,4 +1,4 @@
-"""Source of a function that runs in another process: what it names from outside itself is refused."""
+"""Source of a function that runs in another process. Names from outside the function are refused."""
 
 from __future__ import annotations
 import __future__
@@ -15,23 +15,22 @@ from typing import Any, Final
 from tf_dist.errors import InvalidJob, Problem
 
 _GIVEN: Final = frozenset(dir(builtins)) | {"json", "__name__", "__doc__", "__builtins__"}
-"""Names that every script of ours has."""
+"""Names that every script has."""
 _OF_CLASSES: Final = frozenset({"__module__", "__qualname__", "__class__", "__annotations__"})
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource:
-    """``text``: the function as it is written, without decorators, to stand in a module of its own.
-
-    ``lazy``: whether its annotations must not be evaluated there.
-    """
+    """The source of a function."""
 
     text: str
+    """The function as it is written, without decorators."""
     lazy: bool
+    """Whether its annotations must not be evaluated in its own module."""
 
 
 def function_source(function: Callable[..., Any]) -> FunctionSource:
-    """The source of a function; InvalidJob if it cannot run alone, with everything that it lacks."""
+    """The source of a function; InvalidJob, with all that is missing, if it cannot run alone."""
     name = getattr(function, "__name__", "function")
     if problem := _kind_problem(function, name):
         raise InvalidJob([problem])
@@ -65,7 +64,7 @@ def _kind_problem(function: Callable[..., Any], name: str) -> Problem | None:
 
 
 def _undecorated(source: str) -> str:
-    """The lines of the function from its ``def`` on. Lines end where Python ends them, not at U+2028 and the like."""
+    """The lines of the function from its ``def`` on. Python's line ends do not include U+2028."""
     indented = source[:1].isspace()
     whole = f"if True:\n{source}" if indented else source
     node = next(one for one in ast.walk(ast.parse(whole)) if isinstance(one, ast.FunctionDef))
@@ -74,7 +73,7 @@ def _undecorated(source: str) -> str:
 
 
 def _outside(text: str) -> Iterator[str]:
-    """The names that a module does not have by itself."""
+    """The names that a module uses and does not define."""
     tables = [symtable.symtable(text, "function", "exec")]
     bound, wanted = set(_GIVEN), set()
     while tables:

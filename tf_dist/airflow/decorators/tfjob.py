@@ -1,4 +1,4 @@
-"""``@task.tfjob``: a Python function becomes the training code of every replica of a job."""
+"""``@task.tfjob``: a Python function becomes the training program of every replica."""
 
 from __future__ import annotations
 
@@ -107,15 +107,16 @@ tf.distribute.Server(config["cluster"], job_name=task["type"], task_index=task["
 
 
 class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
-    """Every replica but parameter servers runs the function; ``TF_CONFIG`` says which one it is.
+    """Runs a Python function in every replica except parameter servers. ``TF_CONFIG`` tells the replicas apart.
 
-    The function is sent as its source: it imports what it needs inside, and what it names from outside is refused when
-    the DAG is read. Its arguments are plain JSON. So is the value that it returns: arrays and sets become lists, what
-    JSON does not know becomes text. The leader's (worker 0's, if there is no chief) becomes the task's XCom, with
-    ``multiple_outputs`` as TaskFlow has it. What the job came to is the XCom ``result``. A dict is printed as
-    ``name=value`` by each replica, too, and so becomes metrics. Parameter servers run TensorFlow's standard server.
-    ``workers``, ``ps``, ``image``, ``resources``, ``env_vars``, and what only ``TFJob`` has, are ``TFJob``'s; the
-    others are ``TFJobOperator``'s.
+    tf-dist sends the source of the function. The function must import what it uses: names from outside are refused
+    when Airflow parses the DAG. Its arguments are JSON. Its return value becomes JSON: arrays and sets become lists,
+    and other types become text. The value of the leader (the chief, or worker 0) is the XCom of the task, with the
+    ``multiple_outputs`` of TaskFlow. The result of the job is the XCom ``result``. Each replica prints a returned dict
+    as ``name=value``, so its numbers become metrics. Parameter servers run TensorFlow's standard server.
+
+    ``workers``, ``ps``, ``image``, ``resources`` and ``env_vars`` are the arguments of ``TFJob``, and so are all that
+    ``TFJobOperator`` does not have. The others are those of ``TFJobOperator``.
     """
 
     custom_operator_name = "@task.tfjob"
@@ -138,7 +139,7 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         return TFJobOperator.execute(self, context)
 
     def returned(self, result: Mapping[str, Any]) -> Any:
-        """The value of the function."""
+        """The return value of the function."""
         if "value" not in result:
             raise AirflowException(
                 "the job succeeded, but the value of its function is not in its leader's log or termination message: "
@@ -147,13 +148,13 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
         return result["value"]
 
     def document(self) -> dict[str, Any]:
-        """The job with the function in it."""
+        """The document with the function."""
         return _with_script(self.job, self._script())
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Fill in as ``TFJobOperator`` does; the function's arguments as the DAG says (they may be native)."""
+        """Render as ``TFJobOperator`` does, but the function's arguments as the DAG says: they may be native."""
         if not TASKS_CHOOSE_NATIVE or (content is not self.op_args and content is not self.op_kwargs):
             return super().render_template(content, context, jinja_env, seen_oids)
         usual, self.render_template_as_native_obj = self.render_template_as_native_obj, self._native_arguments
@@ -190,14 +191,14 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
 
 
 def _plain_number(value: Any) -> Any:
-    """What json has no form for: an array of numbers, or one of numpy's numbers, as Python's own."""
+    """An array or a number of numpy as Python's own, for JSON."""
     if callable(plain := getattr(value, "tolist", None)):
         return plain()
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _with_script(job: Any, script: str) -> dict[str, Any]:
-    """The document with the script as what every container runs, but those of parameter servers."""
+    """The document with the script as the command of all containers except those of parameter servers."""
     groups = {
         name: _running(group, _SERVER if name == "PS" else script)
         for name, group in job["spec"]["tfReplicaSpecs"].items()

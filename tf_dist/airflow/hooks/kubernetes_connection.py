@@ -1,4 +1,4 @@
-"""Cluster of a task: an Airflow connection of type ``kubernetes`` and the arguments beside it."""
+"""The cluster of a task: an Airflow connection of type ``kubernetes``, and the arguments of the task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterArguments:
-    """The arguments as users of the Kubernetes provider know them; no secrets, so that triggers may carry it."""
+    """Arguments that name a cluster, as in the Kubernetes provider. Triggers may store them: they have no secrets."""
 
     kubernetes_conn_id: str | None = DEFAULT_CONNECTION
     in_cluster: bool | None = None
@@ -31,20 +31,20 @@ class ClusterArguments:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """From what ``fields`` gave; what it does not know is left out."""
+        """The arguments among ``fields``."""
         known = cls.__dataclass_fields__
         return cls(**{key: value for key, value in fields.items() if key in known})
 
     def fields(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """The arguments as plain JSON."""
         return asdict(self)
 
 
 def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Connection:
-    """The cluster; ``extras`` are the connection's. ClusterError, with a hint, when there is none.
+    """Connect to the cluster. ``extras``: the extras of the connection. ClusterError, with a hint.
 
-    Arguments win over the connection. Where neither names a cluster it is the one that the command line would take:
-    the local one while it is up, else that of the pod or kubeconfig at hand.
+    Arguments override the connection. If neither names a cluster, it is the cluster of the command line: the local
+    cluster if it runs, or else the one of the pod or the kubeconfig.
     """
     context = access.cluster_context or _text(extras, "cluster_context")
     inside = access.in_cluster if access.in_cluster is not None else _flag(extras, "in_cluster")
@@ -70,7 +70,7 @@ def open_connection(access: ClusterArguments, extras: Mapping[str, Any]) -> Conn
 
 
 def _unverified(connection: Connection) -> Connection:
-    """The same without verifying its server's certificate; logged each time."""
+    """The connection without verification of the server's certificate. Each use is logged."""
     place = connection.place
     if place is None or not place.server.startswith("https:"):
         return connection
@@ -84,7 +84,7 @@ def _of_place(place: client_config.KubeContext) -> Connection:
 
 
 def _from_content(content: Any, context: str) -> client_config.KubeContext:
-    """A kubeconfig that stands in the connection; it is in a file only while it is read."""
+    """The cluster of a kubeconfig in the connection. A file has its content only while it is read."""
     text = content if isinstance(content, str) else json.dumps(content)
     descriptor, path = tempfile.mkstemp(prefix="tf-dist-", suffix=".kubeconfig")
     try:

@@ -1,4 +1,4 @@
-"""Registry of this process: shared job informers, closed by their last user."""
+"""Registry of the shared job informers of this process. Their last user closes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _RegistryEntry:
-    """``ready`` guards ``informer``: users that come while it is made wait for it."""
+    """``ready`` guards ``informer``: other users wait while it is made."""
 
     users: int
     ready: threading.Lock
@@ -21,14 +21,14 @@ class _RegistryEntry:
 
 
 class SharedInformerRegistry:
-    """Shared informers by cluster and namespace. Its methods block: keep them off an event loop."""
+    """Shared informers by cluster and namespace. Its methods block, so an event loop must not call them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[object, _RegistryEntry] = {}
 
     def enter(self, key: object, make: Callable[[], SharedJobInformer]) -> SharedJobInformer:
-        """The informer of ``key``, made if there is none; what ``make`` raises. ``leave`` once for each time."""
+        """The informer of ``key``, made if necessary. Call ``leave`` once for each call."""
         with self._lock:
             shared = self._shared.setdefault(key, _RegistryEntry(0, threading.Lock()))
             shared.users += 1
@@ -42,7 +42,7 @@ class SharedInformerRegistry:
             raise
 
     def leave(self, key: object) -> None:
-        """One who entered has done with it; the last closes it."""
+        """Stop using an informer. The last user closes it."""
         with self._lock:
             shared = self._shared[key]
             shared.users -= 1
@@ -57,4 +57,4 @@ class SharedInformerRegistry:
 
 
 SHARED_INFORMERS = SharedInformerRegistry()
-"""Those of this process."""
+"""The registry of this process."""

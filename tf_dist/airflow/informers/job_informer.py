@@ -1,16 +1,16 @@
-"""Shared job informer: one for a process, cluster and namespace, from which all tasks learn of their jobs.
+"""Shared job informer: one for a process, cluster and namespace. All tasks follow their jobs through it.
 
-However many jobs there are, each kind is listed and watched once. Where tasks do without a controller of the cluster,
-the process is a candidate for the Lease of the namespace; while it leads, what its controller sees is what all see.
+Each kind of job is listed and watched once. If tasks need no controller of the cluster, the process is a candidate for
+the Lease of the namespace. While it leads, the informers of its controller serve all tasks.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from tf_dist.airflow.informers.job_store import ControllerJobStore, InformerJobStore, JobStore
+from tf_dist.airflow.informers.job_store import JobStore
 from tf_dist.airflow.informers.log_limits import BoundedThreads, LogRequestLimiter
 from tf_dist.airflow.informers.subscription import SeenJob, Subscription, SubscriptionLogFollower
 from tf_dist.client.connection import Connection
@@ -29,9 +29,10 @@ _SELDOM: Final = 5.0  # seconds between two looks whether a right is missing
 
 
 class SharedJobInformer:
-    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: logs that are followed at a time.
+    """Follows the jobs of ``namespace`` that have a subscription. ``streams``: the number of logs that are followed at
+    once.
 
-    ``close`` it when the last has left: then its threads have ended, its Lease is gone and ``connection`` is closed.
+    ``close`` it after the last subscription. It ends its threads, releases the Lease and closes ``connection``.
     """
 
     def __init__(self, connection: Connection, namespace: str, *, streams: int = 128) -> None:
@@ -61,9 +62,9 @@ class SharedJobInformer:
     # Coming and going
 
     def join(self, ref: JobRef, on_change: Callable[[], None], *, uid: str = "", drive: bool = False) -> Subscription:
-        """Begin to follow a job (that of ``uid``, if given); NotFound, other ClusterErrors.
+        """Follow a job, of this ``uid`` if given. NotFound, other ClusterErrors.
 
-        ``drive``: be a candidate to lead the namespace, unless the cluster has a controller of its own.
+        ``drive``: become a candidate to lead the namespace, unless the cluster has a controller.
         """
         self._open(ref, drive=drive)
         stored = transforms.job(self.cluster.get(ref.resource, ref.namespace, ref.name))
@@ -85,7 +86,7 @@ class SharedJobInformer:
         return subscription
 
     def read_logs(self, subscription: Subscription, options: LogOptions, *, begun: bool) -> SubscriptionLogFollower:
-        """Read logs of the job's containers into its subscription, as threads are free for them."""
+        """Read logs of the job's containers into its subscription, as threads become free."""
         with self._lock:  # nearly all ask for the same
             log = self._log_openers.get(options) or log_opener(self._log_requests, options, self._instance_state)
             self._log_openers[options] = log
@@ -107,7 +108,7 @@ class SharedJobInformer:
         (self._readers if urgent else self._followers).start(read)
 
     def leave(self, subscription: Subscription) -> None:
-        """Follow it no more; the job goes on."""
+        """Stop following a job. The job continues."""
         with self._lock:
             follower = self._log_followers.pop(subscription, None)
             rest = tuple(one for one in self._subscriptions.get(subscription.ref, ()) if one is not subscription)
@@ -120,7 +121,7 @@ class SharedJobInformer:
             follower.close()
 
     def close(self) -> None:
-        """End every thread, and give the Lease back."""
+        """End all threads, and release the Lease."""
         with self._lock:
             followers = tuple(self._log_followers.values())
         for follower in followers:
@@ -142,14 +143,14 @@ class SharedJobInformer:
     # Seeing
 
     def refused(self) -> ClusterError | None:
-        """What keeps it from seeing its jobs for good: a right that is missing."""
+        """The missing permission without which no job is observed; None if there is none."""
         store = self._coming or self._store
         if self._host is not None and (found := self._host.refused()) is not None:
             return found
         return store.refused() if store is not None else None
 
     def decides_for(self, subscription: Subscription) -> bool:
-        """Whether pods are seen here as they were when the job's end was decided: this controller has decided that."""
+        """Whether this controller decides the end of the job, so that its pods are observed up to that end."""
         return self._seen_through is not None and self.leads(subscription.ref.resource)
 
     def leads(self, kind: Resource) -> bool:
@@ -157,7 +158,7 @@ class SharedJobInformer:
         return self._host is not None and self._host.leads(kind)
 
     def notify(self, ref: JobRef) -> None:
-        """A job or one of its objects has changed: notify its subscriptions."""
+        """Notify the subscriptions of a job after the job or one of its objects changed."""
         subscriptions = self._subscriptions.get(ref)
         if subscriptions is None:
             return
@@ -180,7 +181,7 @@ class SharedJobInformer:
         return job, store.pods(ref.namespace, job.uid)
 
     def _instance_state(self, pod: Object, instance: ContainerInstance) -> InstanceState | None:
-        """The state of an instance by its pod as it was seen last; None: the pod is not known (any more)."""
+        """The state of a container instance by its last observed pod; None if the pod is unknown."""
         metadata, store = pod["metadata"], self._store
         uid = (metadata.get("labels") or {}).get(names.JOB_UID)
         if store is None or not uid:
@@ -189,7 +190,7 @@ class SharedJobInformer:
         return next((instance_state(one, instance) for one in found), None)
 
     def _open(self, ref: JobRef, *, drive: bool) -> None:
-        """See to it that jobs of that kind are seen, and led if they are to be and nobody else does; ClusterError."""
+        """Observe jobs of this kind, and become a candidate to lead them if wanted; ClusterError."""
         with self._opening:
             if drive and self._host is None and (place := self._connection.place) is not None:
                 kinds = job_kinds(self.cluster, self.namespace)
@@ -202,21 +203,29 @@ class SharedJobInformer:
             with self._switching:
                 self._followed.add(ref.resource)
                 if self._store is None and (self._host is None or not self._host.leadership.kinds()):
-                    self._store = self._own_store(self._followed)
+                    self._store = self._new_store()
                 for store in (self._store, self._coming):
                     if store is not None:
                         store.follow(ref.resource)
 
-    def _own_store(self, kinds: Iterable[Resource]) -> InformerJobStore:
-        store = InformerJobStore(self.cluster, self.namespace, on_change=self.notify, on_error=self._notify_all)
-        for kind in kinds:
+    def _new_store(self, controller: Controller | None = None) -> JobStore:
+        led = self._host.kinds if self._host is not None and controller is not None else frozenset[Resource]()
+        store = JobStore(
+            self.cluster,
+            self.namespace,
+            on_change=self.notify,
+            on_error=self._notify_all,
+            controller=controller,
+            led=led,
+        )
+        for kind in self._followed:
             store.follow(kind)
         return store
 
     # Switching
 
     def _follow_leadership(self) -> None:
-        """See jobs through the controller of this process while it leads, and else through own informers."""
+        """Observe jobs through the controller of this process while it leads, and else through own informers."""
         while True:
             self._led.clear()
             if self._closed:
@@ -227,7 +236,7 @@ class SharedJobInformer:
             self._led.wait(_SELDOM if settled else _SOON)
 
     def _switch(self) -> bool:
-        """Prepare the store that is to serve from now on, and use it once it has synced; whether the right one does."""
+        """Prepare the store of the present leadership, and use it when it has synced; whether it is in use."""
         assert self._host is not None
         dropped: JobStore | None = None
         with self._switching:
@@ -236,8 +245,8 @@ class SharedJobInformer:
                 return False  # it is about to come
             if self._store is not None and self._seen_through is controller:
                 dropped, self._coming = coming, None  # what it was prepared for has passed
-            elif coming is None or _controller_of(coming) is not controller:
-                dropped, self._coming = coming, self._store_for(self._host, controller)
+            elif coming is None or coming.controller is not controller:
+                dropped, self._coming = coming, self._new_store(controller)
         if dropped is not None:
             dropped.close()
         if self._coming is None:
@@ -247,13 +256,8 @@ class SharedJobInformer:
             return True
         return False
 
-    def _store_for(self, host: ControllerHost, controller: Controller | None) -> JobStore:
-        if controller is None:
-            return self._own_store(self._followed)
-        return ControllerJobStore(controller, host.kinds, self._own_store(self._followed - host.kinds))
-
     def _use(self, new: JobStore, controller: Controller | None) -> None:
-        """From now on this store serves all subscriptions. None of them sees anything older, or gone, by that."""
+        """Serve all subscriptions from this store. No subscription observes an older state or a missing job."""
         with self._switching:
             old = self._store
             with self._lock:
@@ -267,7 +271,3 @@ class SharedJobInformer:
         if old is not None:
             old.close()
         self._notify_all()
-
-
-def _controller_of(store: JobStore) -> Controller | None:
-    return store.controller if isinstance(store, ControllerJobStore) else None

@@ -1,10 +1,9 @@
-"""Job stores of a shared informer: its own informers, or those of the controller that this process runs."""
+"""Job store of a shared informer: own informers, or those of the controller that this process runs."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, Set
 
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import PODS, Cluster, Object, Resource
@@ -16,34 +15,12 @@ from tf_dist.core.model import names
 from tf_dist.errors import Forbidden
 
 
-class JobStore(Protocol):
-    """Jobs and pods as they were seen last."""
+class JobStore:
+    """Jobs and pods as last observed.
 
-    def follow(self, resource: Resource) -> None:
-        """See jobs of this kind from now on."""
-
-    def put(self, resource: Resource, stored: Object) -> None:
-        """Take over a job or pod as it was seen elsewhere, unless as much is known of it."""
-
-    def synced(self) -> bool:
-        """Whether it holds all that there is."""
-
-    def job(self, ref: JobRef) -> StoredJob | None:
-        """A job, None if it is not there."""
-
-    def pods(self, namespace: str, uid: str) -> list[Object]:
-        """The pods of a job."""
-
-    def refused(self) -> Forbidden | None:
-        """The right that is missing to see anything at all."""
-
-    def close(self) -> None:
-        """End its threads."""
-
-
-class InformerJobStore:
-    """Follows what it is asked to by itself. ``on_change`` is called with a job around which something has changed,
-    ``on_error`` when following fails; from any thread.
+    ``on_change`` is called, from any thread, with a job after the job or one of its pods changed, and ``on_error`` when
+    an informer fails. ``controller``: its informers serve jobs of the kinds ``led``, so that nothing is watched twice.
+    Jobs of other kinds have informers of their own.
     """
 
     def __init__(
@@ -53,14 +30,19 @@ class InformerJobStore:
         *,
         on_change: Callable[[JobRef], None],
         on_error: Callable[[], None],
+        controller: Controller | None = None,
+        led: Set[Resource] = frozenset(),
     ) -> None:
-        self._cluster, self._namespace = cluster, namespace
+        self.controller = controller
+        self._cluster, self._namespace, self._led = cluster, namespace, led
         self._on_change, self._on_error = on_change, on_error
         self._lock = threading.Lock()
         self._informers: dict[Resource, Informer] = {}
 
     def follow(self, resource: Resource) -> None:
-        """See ``JobStore``."""
+        """Observe jobs of this kind from now on."""
+        if resource in self._led:
+            return
         with self._lock:
             new = [kind for kind in (resource, PODS) if kind not in self._informers]
             self._informers |= {kind: self._informer(kind) for kind in new}
@@ -75,6 +57,10 @@ class InformerJobStore:
             if (ref := JobRef.of_owner(new or old or {})) is not None:
                 self._on_change(ref)
 
+        def pause(failures: int) -> float:
+            self._on_error()
+            return jittered_backoff(failures)
+
         pods = resource is PODS
         return Informer(
             self._cluster,
@@ -84,88 +70,49 @@ class InformerJobStore:
             labels=names.JOB_UID if pods else "",
             keep=transforms.pod if pods else transforms.job,
             index=names.owner_key if pods else lambda _: "",
-            pause=self._pause,
+            pause=pause,
         )
 
-    def _pause(self, failures: int) -> float:
-        self._on_error()
-        return jittered_backoff(failures)
-
     def put(self, resource: Resource, stored: Object) -> None:
-        """See ``JobStore``."""
-        self._informers[resource].put(stored)
+        """Add a job or a pod that was observed elsewhere, unless a version as new is known."""
+        if self.controller is not None and (resource is PODS or resource in self._led):
+            self.controller.informers.wrote(resource, stored)
+        else:
+            self._informers[resource].put(stored)
 
     def synced(self) -> bool:
-        """See ``JobStore``."""
-        return all(informer.synced() for informer in tuple(self._informers.values()))
+        """Whether all objects are known."""
+        own = all(informer.synced() for informer in tuple(self._informers.values()))
+        return own and (self.controller is None or self.controller.synced())
 
     def job(self, ref: JobRef) -> StoredJob | None:
-        """See ``JobStore``."""
-        stored = self._informers[ref.resource].get(ref.namespace, ref.name)
-        return StoredJob(ref.resource, stored) if stored is not None else None
+        """A job; None if it does not exist. The spec of a led job is the one that the controller has read."""
+        if self.controller is None or ref.resource not in self._led:
+            stored = self._informers[ref.resource].get(ref.namespace, ref.name)
+            return StoredJob(ref.resource, stored) if stored is not None else None
+        stored = self.controller.informers.job(ref)
+        if stored is None:
+            return None
+        return StoredJob.known(ref.resource, stored, self.controller.job(ref, stored["metadata"]["uid"]))
 
     def pods(self, namespace: str, uid: str) -> list[Object]:
-        """See ``JobStore``."""
+        """The pods of a job."""
+        if self.controller is not None:
+            return self.controller.informers.pods(namespace, uid)
         return self._informers[PODS].cache.group(names.owned_by_key(namespace, uid))
 
     def refused(self) -> Forbidden | None:
-        """See ``JobStore``."""
-        found = (informer.problem for informer in tuple(self._informers.values()))
-        return next((problem for problem in found if isinstance(problem, Forbidden)), None)
+        """The missing permission without which nothing is observed; None if there is none."""
+        if self.controller is not None and (found := self.controller.informers.refused()) is not None:
+            return found
+        problems = (informer.problem for informer in tuple(self._informers.values()))
+        return next((problem for problem in problems if isinstance(problem, Forbidden)), None)
 
     def close(self) -> None:
-        """See ``JobStore``."""
+        """End the informers. A controller ends with its host."""
         with self._lock:
             informers = tuple(self._informers.values())
         for informer in informers:
             informer.end()
         for informer in informers:
             informer.stop()
-
-
-class ControllerJobStore:
-    """The informers of the controller of this process: nothing is watched a second time.
-
-    ``kinds``: those of the controller; jobs of other kinds are seen by ``other``, where this process asks for some.
-    """
-
-    def __init__(self, controller: Controller, kinds: Collection[Resource], other: InformerJobStore) -> None:
-        self.controller, self._informers = controller, controller.informers
-        self._kinds, self._other = kinds, other
-
-    def follow(self, resource: Resource) -> None:
-        """See ``JobStore``."""
-        if resource not in self._kinds:
-            self._other.follow(resource)
-
-    def put(self, resource: Resource, stored: Object) -> None:
-        """See ``JobStore``."""
-        if resource is PODS or resource in self._kinds:
-            self._informers.wrote(resource, stored)
-        else:
-            self._other.put(resource, stored)
-
-    def synced(self) -> bool:
-        """See ``JobStore``."""
-        return self.controller.synced() and self._other.synced()
-
-    def job(self, ref: JobRef) -> StoredJob | None:
-        """See ``JobStore``; its spec is the one that the controller has read."""
-        if ref.resource not in self._kinds:
-            return self._other.job(ref)
-        stored = self._informers.job(ref)
-        if stored is None:
-            return None
-        return StoredJob.known(ref.resource, stored, self.controller.job(ref, stored["metadata"]["uid"]))
-
-    def pods(self, namespace: str, uid: str) -> list[Object]:
-        """See ``JobStore``."""
-        return self._informers.pods(namespace, uid)
-
-    def refused(self) -> Forbidden | None:
-        """See ``JobStore``."""
-        return self._informers.refused() or self._other.refused()
-
-    def close(self) -> None:
-        """See ``JobStore``; the controller ends with its host."""
-        self._other.close()

@@ -1,4 +1,4 @@
-"""Limits on the logs that a process reads at a time, and on the requests that open them."""
+"""Limits on the logs that a process reads at once, and on the requests that open them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _ON_THE_WIRE: Final = 0.1  # seconds after which a request takes no processor ti
 
 
 class LogRequestLimiter:
-    """A cluster of which logs and states of pods are asked for a few at a time.
+    """A cluster of which only a few logs and pods are requested at once.
 
-    Answers cost processor time: those to a hundred threads at once would keep the event loop from its turn for most of
-    a second. A request that is under way for longer than ``patience`` seconds does not count, so that nodes which are
-    slow or away hold up no others for long.
+    Answers cost processor time: a hundred threads at once would block the event loop for most of a second. A request
+    that takes longer than ``patience`` seconds does not count, so that slow nodes do not delay others.
     """
 
     def __init__(self, cluster: Cluster, at_once: int = _AT_ONCE, patience: float = _ON_THE_WIRE) -> None:
@@ -43,7 +42,7 @@ class LogRequestLimiter:
             return self._cluster.get(resource, namespace, name)
 
     def close(self) -> None:
-        """Hold up none any more: the logs are being closed."""
+        """Delay no request any more, because the logs are being closed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -72,7 +71,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class BoundedThreads:
-    """At most ``most`` pieces of work at a time, in the order in which they came. A thread without work ends."""
+    """Runs at most ``most`` works at once, in their order. Threads without work end."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -84,11 +83,11 @@ class BoundedThreads:
 
     @property
     def waiting(self) -> int:
-        """How much work waits for a thread."""
+        """The number of works that wait for a thread."""
         return len(self._waiting)
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have it done as soon as a thread is free, once if it waits already; what it raises is its own affair."""
+        """Run the work when a thread is free, once if it waits already. Its errors are logged."""
         with self._lock:
             self._waiting[work] = None
             if self._busy >= self._most:
@@ -99,12 +98,12 @@ class BoundedThreads:
             thread.start()
 
     def cancel(self, work: Callable[[], None]) -> None:
-        """Forget it, unless a thread has begun."""
+        """Remove the work, unless it runs."""
         with self._lock:
             self._waiting.pop(work, None)
 
     def close(self) -> None:
-        """Forget what waits, and return when nothing is done any more: end what is under way first."""
+        """Remove waiting works, and wait for those that run. Make them end first."""
         with self._lock:
             self._waiting.clear()
             threads = self._threads

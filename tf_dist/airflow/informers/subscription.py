@@ -1,4 +1,4 @@
-"""Subscription to one job: its changes and logs."""
+"""Subscription to one job: its changes and its logs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ _MOST_LINES: Final = 2_000  # of one job that may wait to be logged; then its lo
 _BATCH: Final = 1_000
 
 SeenJob = tuple[StoredJob | None, list[Object]]
-"""A job (None: it is not there) and its pods, as they are at one moment."""
+"""A job (None if it does not exist) and its pods at one moment."""
 
 
 class Subscription(JobInformer):
     """Subscription to one job.
 
-    Only that something has changed is noted; what it is, is looked up when it is taken (``lookup``; None while the
-    informers have not synced). So however often a job changes, ``on_change`` is called once, from any thread, until
-    something is taken.
+    A change is only noted, and looked up when it is taken (``lookup``; None until the informers have synced). However
+    often a job changes, ``on_change`` is called once until something is taken. Any thread may call it.
     """
 
     def __init__(
@@ -43,16 +42,16 @@ class Subscription(JobInformer):
         self._notified = self._changed = False
 
     def notify(self) -> None:
-        """The job or one of its pods has changed."""
+        """Note that the job or one of its pods changed."""
         self._changed = True
         self._notify()
 
     def mark_changed(self) -> None:
-        """Look the job and its pods up when something is taken next, though nothing has changed."""
+        """Look up the job and its pods at the next ``take``, although nothing changed."""
         self._changed = True
 
     def put(self, item: JobEvent) -> None:
-        """Add something else, as a line; see ``JobInformer``."""
+        """Add another event, see ``JobInformer``."""
         super().put(item)
         self._notify()
 
@@ -62,7 +61,7 @@ class Subscription(JobInformer):
             self._on_change()
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """What has come; the rest, if that was too much for once, notifies again."""
+        """Take the events. If they are too many for once, the rest notifies again."""
         self._notified = False  # before anything is read: what comes from now on notifies anew
         seen = self._changes() if self._changed else []
         if seen and self._items.empty():
@@ -73,7 +72,7 @@ class Subscription(JobInformer):
         return [*seen, *found]
 
     def _changes(self) -> list[JobEvent]:
-        """Look the job and its pods up, and take that in."""
+        """Look up the job and its pods, and update the state."""
         self._changed = False
         seen = self._lookup(self)
         if seen is None:
@@ -86,7 +85,7 @@ class Subscription(JobInformer):
 
 
 class SubscriptionLogFollower(LogFollower):
-    """Reads logs from when it has ``begun``; containers that start before are passed over until noticed again."""
+    """Reads logs once it has ``begun``. Containers that start before are skipped until they are noticed again."""
 
     def __init__(
         self,

@@ -1,15 +1,12 @@
-"""Wake-ups of tasks on an event loop, from other threads."""
+"""Wake-ups of tasks on an event loop by other threads."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
-
-if TYPE_CHECKING:
-    pass
 
 
 class _Settable(Protocol):
@@ -24,7 +21,7 @@ class LoopWaker:
         self._called = False
 
     def wake(self, loop: asyncio.AbstractEventLoop, event: _Settable) -> None:
-        """Have the event set on its loop, soon."""
+        """Set the event on its loop, soon."""
         self._due.append(event)
         if not self._called:
             self._called = True
@@ -46,9 +43,9 @@ def waker_of_running_loop() -> LoopWaker:
 
 
 class Wakeup:
-    """An event for one task of the running loop; any thread sets it by calling it.
+    """An event for one task of the running loop. Any thread sets it by calling it.
 
-    An ``asyncio.Event`` has a queue and a coroutine for each task that waits, and a thousand triggers wait.
+    An ``asyncio.Event`` needs a queue and a coroutine for each waiting task, and a thousand triggers wait.
     """
 
     __slots__ = ("_loop", "_set", "_waiter", "_waker")
@@ -59,21 +56,21 @@ class Wakeup:
         self._waiter: asyncio.Future[None] | None = None
 
     def __call__(self) -> None:
-        """Set it, soon; from any thread."""
+        """Set the event, soon, from any thread."""
         self._waker.wake(self._loop, self)
 
     def set(self) -> None:
-        """Let the task go on; on its loop."""
+        """Wake the task, on its loop."""
         self._set = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def clear(self) -> None:
-        """From now on it is waited for again."""
+        """Reset the event."""
         self._set = False
 
     def wait(self) -> asyncio.Future[None]:
-        """Done once it is set."""
+        """A future that is done when the event is set."""
         self._waiter = self._loop.create_future()
         if self._set:
             self._waiter.set_result(None)

@@ -1,9 +1,8 @@
-"""Which Airflow this is: the setting ``[tf_dist] deployment``, by default Airflow's address (``[api] base_url``).
+"""The name of this Airflow: the setting ``[tf_dist] deployment``, by default its address (``[api] base_url``).
 
-It distinguishes jobs (``task_identity``): all processes of one Airflow compute the same name, and no other Airflow
-does. On a single machine, whose address is empty or ``localhost``, a name that is kept in the folder of Airflow
-replaces the address. Everywhere else tasks are refused until the setting is given: they would adopt, and delete, the
-jobs of another Airflow.
+The name distinguishes the jobs of several Airflows (``task_identity``). All processes of one Airflow compute the same
+name. On a single machine, where the address is empty or ``localhost``, a name in the folder of Airflow replaces it. If
+nothing identifies the Airflow, tasks are refused, because they could adopt or delete jobs of another Airflow.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HINT: Final = "set it (AIRFLOW__TF_DIST__DEPLOYMENT) to a name that no other Ai
 
 
 def deployment() -> str:
-    """The name of this Airflow; InvalidJob where nothing identifies it."""
+    """The name of this Airflow; InvalidJob if nothing identifies it."""
     own, address = _address("tf_dist", "deployment"), _address("api", "base_url")
     if own:
         return own
@@ -38,7 +37,7 @@ def deployment() -> str:
 
 
 def _address(section: str, key: str) -> str:
-    """A setting without what does not make another address: scheme, user, case, usual port, last slash."""
+    """A setting, normalised: without scheme, user, default port and last slash, in lower case."""
     text = str(conf.get(section, key, fallback="") or "").strip().lower()
     place, slash, path = text.rpartition("://")[2].partition("/")
     host = place.rpartition("@")[2].removesuffix(":80").removesuffix(":443").rstrip(".")
@@ -53,7 +52,7 @@ def _host(address: str) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """Whether only this machine reaches its server there."""
+    """Whether the address is reachable only from this machine."""
     host = _host(address)
     try:
         found = ipaddress.ip_address(host)
@@ -63,7 +62,7 @@ def _is_local(address: str) -> bool:
 
 
 def _kept_name() -> str:
-    """The content of a file, which is made where it is missing: once, however many processes begin together."""
+    """The content of a file that is created once, also if several processes start together."""
     home = os.path.expandvars(os.environ.get("AIRFLOW_HOME") or "~/airflow")
     path = Path(home).expanduser() / DEPLOYMENT_FILE
     try:

@@ -1,4 +1,4 @@
-"""Event payload: the outcome of a wait as plain JSON, from the trigger to the task."""
+"""Event payload: the end of a wait as plain JSON, which the trigger passes to the task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTHING: Final = object()
 
 
 def event_payload(last: StoredJob, snapshot: JobSnapshot, end: SessionEnd) -> dict[str, Any]:
-    """Everything a task needs to know of a job, as it was ``last``: nothing may be left of it when this is read."""
+    """Everything that the task needs to know of a job and its end. The job may be gone when the task reads it."""
     conclusion = end.result
     found = wait_outcome(last.status, conclusion, time.time())
     outcome = snapshot.observed(found) if found is not None else None
@@ -61,9 +61,10 @@ def event_payload(last: StoredJob, snapshot: JobSnapshot, end: SessionEnd) -> di
 
 
 def _reported_metrics(snapshot: JobSnapshot) -> dict[str, Any]:
-    """What the replicas reported: in log lines, and in the leader's termination message, where that is JSON.
+    """The reports of the replicas, from their log lines and from the leader's termination message.
 
-    ``output``: an object there; ``value``: what the function of a ``@task.tfjob`` returned.
+    ``output``: the termination message, if it is a JSON object. ``value``: the return value of a ``@task.tfjob``
+    function.
     """
     exits = {pod.replica: pod.exit for pod in snapshot.pods if pod.exit is not None}
     messages = (exits[one].message.strip() for one in leaders_first(snapshot.job) if one in exits)
@@ -87,7 +88,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 def exception_first(message: str) -> str:
-    """A message without the traceback in it: what was raised last says what is wrong, and the log has the rest."""
+    """A message whose traceback is replaced by the exception. The log has the traceback."""
     before, traceback, lines = message.rpartition(_TRACEBACK)
     if not traceback:
         return message
@@ -96,7 +97,7 @@ def exception_first(message: str) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """A value of JSON with the numbers in it as every database takes them."""
+    """A JSON value whose numbers every database can store: nan and inf become text."""
     if isinstance(value, dict):
         return {key: _storable(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -105,7 +106,7 @@ def _storable(value: Any) -> Any:
 
 
 def unseen_payload(end: SessionEnd, job: str) -> dict[str, Any]:
-    """The payload of a wait that ended without an observation of its job, or lost it; ``job``: its name."""
+    """The payload of a wait that never observed its job, or lost it. ``job``: the name to show."""
     return {
         "reached": False,
         "decided": end.result.decided,
@@ -121,12 +122,12 @@ def unseen_payload(end: SessionEnd, job: str) -> dict[str, Any]:
 
 
 def payload_outcome(event: Event) -> Outcome | None:
-    """How the job ended, or why the wait did; None where it came to what was waited for, and goes on."""
+    """How the job ended, or why the wait did; None if the job reached the goal and continues."""
     return read_outcome(event["outcome"])
 
 
 def payload_cause(event: Event) -> EndCause:
-    """Why the wait ended; ERROR for a cause of another release."""
+    """Why the wait ended; ERROR for an unknown cause of another release."""
     try:
         return EndCause(event.get("cause", ""))
     except ValueError:
@@ -134,7 +135,7 @@ def payload_cause(event: Event) -> EndCause:
 
 
 def payload_error(event: Event) -> TFDistError | None:
-    """The error that a payload means, None for what was waited for."""
+    """The error of a payload; None if the job reached the goal."""
     if event["reached"]:
         return None
     hint = str(event.get("hint") or "")
@@ -142,7 +143,7 @@ def payload_error(event: Event) -> TFDistError | None:
 
 
 def failure(job: str, message: str, hint: str, outcome: Outcome | None, *, decided: bool) -> TFDistError:
-    """The error of a job that did not reach its goal: one text in a worker, after a trigger, and of a sensor."""
+    """The error of a job that did not reach its goal. Workers, triggers and sensors use the same text."""
     text = f"{job}: {exception_first(message)}"
     text = f"{text} ({hint})" if hint else text
     if outcome is None or outcome.kind is OutcomeKind.UNKNOWN:

@@ -1,31 +1,47 @@
-"""Ownership of a job: the try that it belongs to adopts it, marks its result as used, or deletes it."""
+"""Ownership of a job: the try that it belongs to. A try creates a job or adopts it, and only its owner deletes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
+from tf_dist.airflow.jobs.job_request import JobRequest, request_of_try
 from tf_dist.airflow.jobs.task_identity import (
+    ENDED_STATES,
+    INSTANCE_ANNOTATION,
     MARKED_FOR_DELETION,
     MAX_TRIES,
     OWNER_ANNOTATION,
     RESULT_USED,
+    TASK_LABEL,
+    StateQuery,
+    TaskInstanceKey,
     annotations_of,
+    task_key,
 )
+from tf_dist.client.connection import Connection, refuse_beside_volcano
 from tf_dist.client.stored_jobs import StoredJob
-from tf_dist.cluster.api import Cluster, Object
-from tf_dist.errors import Conflict, NotFound
+from tf_dist.client.submission import create_companion, create_job
+from tf_dist.cluster.api import VOLCANO_JOBS, Cluster, Object, Resource
+from tf_dist.core.diagnostics.outcome import is_suspended
+from tf_dist.core.model.status import SUCCESSFUL, Phase
+from tf_dist.core.pipeline.adoption import AdoptionCandidate, AdoptionDecision, decide_adoption
+from tf_dist.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
-_WRITE_ATTEMPTS: Final = 20  # a job's controller writes into it, too: each Conflict means that another writer got on
+_WRITE_ATTEMPTS: Final = 20  # the job's controller writes it, too: each Conflict means that another write succeeded
+_LOG: Final = logging.getLogger(__name__)
 
 
 class OwnershipLost(NotFound):
-    """The job has become another try's meanwhile."""
+    """The job belongs to another try by now."""
 
 
 def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
-    """Make it ``owner``'s; NotFound if it is gone, OwnershipLost if it was given up."""
+    """Make the job ``owner``'s. NotFound if it is gone, OwnershipLost if an earlier try is deleting it."""
 
     def notes(stored: Object) -> Mapping[str, str]:
         if MARKED_FOR_DELETION in annotations_of(stored):
@@ -36,15 +52,15 @@ def adopt_job(cluster: Cluster, job: StoredJob, owner: str) -> StoredJob:
 
 
 def mark_result_used(cluster: Cluster, job: StoredJob, owner: str, max_tries: int) -> None:
-    """Note that its result has been handed on, so that a task that is cleared begins anew; NotFound."""
+    """Note that the result was reported, so that a task that is cleared starts a new job. NotFound."""
     _annotate(cluster, job, lambda _: {RESULT_USED: owner, MAX_TRIES: str(max_tries)})
 
 
 def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
-    """Delete it and all that belongs to it, if it is ``owner``'s still; whether it was, and there was anything to do.
+    """Delete the job if it is still ``owner``'s; whether it was deleted.
 
-    It is marked first, by a write that fails if the job has changed: a try that comes in between finds the mark,
-    or has taken the job, and then it stays.
+    The job is marked first, by a write that fails if the job has changed. A try that intervenes either sees the mark,
+    or has adopted the job, which is then left alone.
     """
 
     def notes(stored: Object) -> Mapping[str, str]:
@@ -66,13 +82,166 @@ def delete_if_owned(cluster: Cluster, job: StoredJob, owner: str) -> bool:
 
 
 def _annotate(cluster: Cluster, job: StoredJob, notes: Callable[[Object], Mapping[str, str]]) -> StoredJob:
-    """Annotate the job, as ``notes`` says of its newest version, at one stroke."""
+    """Annotate the job with what ``notes`` makes of its newest version, in one atomic write."""
     for _ in range(_WRITE_ATTEMPTS):
         stored = cluster.get(job.resource, job.namespace, job.name)
         if stored["metadata"]["uid"] != job.uid:
-            raise NotFound(f"{job.shown} is another one by now")
+            raise NotFound(f"{job.shown} was deleted and created anew")
         version = stored["metadata"]["resourceVersion"]
         body = {"metadata": {"resourceVersion": version, "annotations": dict(notes(stored))}}
         with suppress(Conflict):
             return StoredJob(job.resource, cluster.patch(job.resource, job.namespace, job.name, body))
     raise Conflict(f"{job.shown} changes faster than it can be written", hint="try again")
+
+
+# The job of a try
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTry:
+    """One try of a task."""
+
+    key: TaskInstanceKey
+    """The task instance."""
+    number: int
+    """The number of the try, from 1."""
+    max_tries: int | None = None
+    """Airflow's ``max_tries`` of the task instance."""
+    owner: str
+    """The name of the try in ``OWNER_ANNOTATION``."""
+    drive: bool = True
+    """Airflow may lead the namespace of the job."""
+    durable: bool = True
+    """Jobs of earlier tries are adopted."""
+    exact_name: bool = False
+    """The job has the name of the request. False: the job has a name of its own."""
+    labels: Mapping[str, str]
+    """The user's labels for the job."""
+    annotations: Mapping[str, str]
+    """The user's annotations for the job, and those that the try needs."""
+
+
+def candidate(job: StoredJob, max_tries: int | None = None) -> AdoptionCandidate:
+    """The facts about a job that decide on its adoption. ``max_tries``: of the new try.
+
+    A user's clear of the task raises them (``clear_task_instances``). If they are those with which an earlier try used
+    the result, Airflow retries by itself: it lost what that try reported, and the result still counts.
+    """
+    notes, metadata = annotations_of(job.stored), job.stored["metadata"]
+    return AdoptionCandidate(
+        uid=job.uid,
+        created=job.created or 0.0,
+        marked_for_deletion="deletionTimestamp" in metadata or MARKED_FOR_DELETION in notes,
+        done=job.status.finished or (job.status.phase is Phase.ABORTED and not is_suspended(job.status)),
+        succeeded=job.status.phase in SUCCESSFUL,
+        result_used=RESULT_USED in notes and (max_tries is None or notes.get(MAX_TRIES) != str(max_tries)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskJobs:
+    """The jobs of a task by their label, as ``start_job`` finds, adopts and creates them."""
+
+    connection: Connection
+    """The cluster."""
+    request: JobRequest
+    """The job to create."""
+    namespace: str
+    """Its namespace."""
+    this: TaskTry
+    """The try that starts the job."""
+    changed: Callable[[dict[str, Any]], None]
+    """Called with the document of a job before it is created; may change the document."""
+
+    def find(self) -> Sequence[StoredJob]:
+        """The jobs of all tries."""
+        resource, selector = self.request.resource, f"{TASK_LABEL}={self.this.key.label}"
+        found = self.connection.cluster.list(resource, self.namespace, labels=selector).items
+        return [StoredJob(resource, stored) for stored in found]
+
+    def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
+        """The table of adoption. Of several live jobs, which only users can create, one is adopted."""
+        return decide_adoption([candidate(job, self.this.max_tries) for job in found], durable=self.this.durable)
+
+    def adopt(self, found: StoredJob) -> StoredJob:
+        """OwnershipLost if the job was given up."""
+        return adopt_job(self.connection.cluster, found, self.this.owner)
+
+    def replace(self, found: StoredJob) -> None:
+        """Delete a surplus job; the next one has another name."""
+        delete_if_owned(self.connection.cluster, found, annotations_of(found.stored).get(OWNER_ANNOTATION, ""))
+
+    def create(self) -> StoredJob:
+        """Create the job and its companion objects. ClusterError, InvalidJob."""
+        connection, request, namespace, this = self.connection, self.request, self.namespace, self.this
+        resource = request.resource
+        if this.drive and connection.place is not None and resource is VOLCANO_JOBS:
+            refuse_beside_volcano(connection.cluster, request.base_name)
+        # The name is the same at every attempt, so that no try creates two jobs.
+        made = not this.exact_name or "generateName" in request.entry.written.content["metadata"]
+        mine = request_of_try(
+            request,
+            name=this.key.job_name(request.base_name, this.number) if made else request.base_name,
+            namespace=namespace,
+            labels={**this.labels, **this.key.labels(this.number)},
+            notes={**this.annotations, OWNER_ANNOTATION: this.owner},
+            changed=self.changed,
+        )
+        for written in request.companions:
+            create_companion(connection.cluster, written, namespace, owner=this.key.task)
+        folder = request.folder if connection.here else ""
+        try:
+            return StoredJob(resource, create_job(connection.cluster, mine.entry, namespace, workdir=folder).stored)
+        except AlreadyExists:
+            found = StoredJob(resource, connection.cluster.get(resource, namespace, mine.base_name))
+            if annotations_of(found.stored).get(OWNER_ANNOTATION) == this.owner:
+                return found  # the answer to its creation was lost
+        what, hint = f"there is a job {mine.base_name} in namespace {namespace}, and it ", ""
+        if (found.stored["metadata"].get("labels") or {}).get(TASK_LABEL) == this.key.label:
+            what += f"is of an earlier try of this task, and is {found.state}"
+            hint = f"for a new one, delete it first: tf-dist delete {found.shown} -n {namespace}"
+        else:
+            what += "is not this task's"
+            hint = "delete it first, or give this one another name" if this.exact_name else ""
+        raise AlreadyExists(f"{what} ({hint})" if hint else what, hint=hint)
+
+
+# Orphans: jobs that continue although their task was ended while no process worked for it. Nothing else deletes them,
+# so the next task of the same Airflow in the same namespace does.
+
+
+def orphan_annotation(key: TaskInstanceKey) -> dict[str, str]:
+    """The annotation of a job that goes with its task: the task instance in full."""
+    return {INSTANCE_ANNOTATION: json.dumps(asdict(key), sort_keys=True)}
+
+
+def delete_orphans(cluster: Cluster, resource: Resource, namespace: str, deployment: str, ask: StateQuery) -> list[str]:
+    """Delete the jobs of ``deployment`` that continue although their task has ended; their names.
+
+    Airflow is asked once for each DAG that has jobs. What fails is left for the next time.
+    """
+    try:
+        mine: list[tuple[StoredJob, TaskInstanceKey]] = []
+        for stored in cluster.list(resource, namespace, labels=TASK_LABEL).items:
+            job = StoredJob(resource, stored)
+            with suppress(ValueError, TypeError):  # a job that may outlive its task, or that others have changed
+                key = TaskInstanceKey(**json.loads(annotations_of(stored).get(INSTANCE_ANNOTATION, "")))
+                if key.deployment == deployment and not job.status.finished:
+                    mine.append((job, key))
+        deleted = []
+        for dag_id in {key.dag_id for _, key in mine}:
+            here = [(job, key) for job, key in mine if key.dag_id == dag_id]
+            tasks, runs = sorted({key.task_id for _, key in here}), sorted({key.run_id for _, key in here})
+            states = ask(dag_id=dag_id, task_ids=tasks, run_ids=runs)
+            for job, key in here:
+                state = (states.get(key.run_id) or {}).get(task_key(key.task_id, key.map_index))
+                owner = annotations_of(job.stored).get(OWNER_ANNOTATION, "")
+                if str(state) in ENDED_STATES and delete_if_owned(cluster, job, owner):
+                    _LOG.info("deleted orphan job=%s: its task was ended while no process worked for it", job.shown)
+                    deleted.append(job.name)
+        return deleted
+    except Exception as error:
+        # Neither the cluster nor Airflow's API may keep a task from its work.
+        unknown = not isinstance(error, ClusterError)
+        _LOG.info("failed to look for orphans of other tasks: error=%s", error, exc_info=unknown)
+        return []

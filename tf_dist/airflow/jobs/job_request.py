@@ -1,4 +1,4 @@
-"""Job request: the document that is submitted, read, filled in, overridden, named and checked."""
+"""Job request: the document of a task, rendered, overridden, named and checked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from tf_dist.airflow.jobs.task_identity import sanitized_name
 from tf_dist.airflow.templates import unfilled_problems
 from tf_dist.client.job_files import InvalidFiles, JobFiles, LoadedJob, load_job_files, one_job
 from tf_dist.client.yaml_files import YamlDocument
+from tf_dist.cluster.api import TFJOBS, VOLCANO_JOBS, Resource
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, current, dialect_of, parse
 from tf_dist.core.dialects.code_folder import with_code_annotation
 from tf_dist.core.dialects.common_annotations import queue_overrides
 from tf_dist.core.model.fieldpath import mapping, parse_field_path
+from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.names import CODE
 from tf_dist.core.model.overrides import Override, apply_overrides, named_overrides, refuse_unknown_keys
 from tf_dist.core.pipeline.run_options import is_template
@@ -33,24 +35,29 @@ _IN_PYTHON: Final = "the task's job"
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The job of a task, and what its file has beside it. ``folder``: where containers run on a node of this machine.
-
-    ``namespace``: the one that the document says, "" for none.
-    """
+    """The job of a task, and the companion objects of its file."""
 
     entry: LoadedJob
+    """The job."""
     companions: tuple[YamlDocument, ...] = ()
+    """Its companion objects."""
     folder: str = ""
+    """The working directory of containers on nodes of this machine."""
 
     @property
     def namespace(self) -> str:
-        """The one that the document says, "" for none."""
+        """The namespace of the document; "" for none."""
         return str((self.entry.written.content.get("metadata") or {}).get("namespace") or "")
 
     @property
     def base_name(self) -> str:
-        """What the document calls itself."""
+        """The name of the document."""
         return self.entry.job.key.name
+
+    @property
+    def resource(self) -> Resource:
+        """The kind of job."""
+        return VOLCANO_JOBS if self.entry.job.dialect is Dialect.VOLCANO else TFJOBS
 
 
 def job_request(
@@ -66,12 +73,17 @@ def job_request(
     name: str | None,
     default_name: str,
 ) -> JobRequest:
-    """The order of a file (relative ones are looked for in each of ``folders``), or of a document.
+    """The request of a file or of a document. InvalidJob lists all problems.
 
-    What a file says is filled in by ``render`` after it was read: a value can never become another field. InvalidJob
-    holds everything that is wrong. ``companions``: what stands beside a document. ``changes`` come first, then
-    ``overrides``. ``code``: the folder that goes along, looked for like a file. ``queue_name`` and ``name`` stand
-    above the document's (None: that one); ``default_name`` is for one that has none; it may be any text.
+    :param job: The path of a file, or a document.
+    :param folders: The folders in which relative paths are looked up.
+    :param render: Fills in templates. Files are rendered after parsing, so that a value cannot become another field.
+    :param companions: The companion objects of a document.
+    :param overrides: Values of fields, by path. They are applied after ``changes``.
+    :param code: The folder that is sent with the job.
+    :param queue_name: The queue, instead of the document's.
+    :param name: The name of the job, instead of the document's.
+    :param default_name: The name of a job without one. It may be any text.
     """
 
     def changed(content: Any) -> Any:
@@ -102,14 +114,14 @@ def job_request(
 
 
 def _path(named: str, folders: Sequence[Path]) -> Path:
-    """Where a file or folder is that a task names; the first place where it may be if there is none."""
+    """The path of a file or folder. If none exists, the first candidate."""
     given = Path(named).expanduser()
     places = [folder / given for folder in folders]
     return next((place for place in (*places, given) if place.exists()), places[0])
 
 
 def is_document_text(job: str) -> bool:
-    """Whether it is a document, where the path of a file should be: a template makes a text of a mapping, too."""
+    """Whether a text is a document instead of a path. A template turns a mapping into such a text."""
     return "\n" in job.strip() or (job.lstrip()[:1] in ("{", "[") and not is_template(job))
 
 
@@ -121,7 +133,7 @@ def _filled(content: Any, render: Render) -> Any:
 
 
 def _asking_for_quotes(bundle: JobFiles, path: Path) -> LoadedJob:
-    """The job of a file. A template that is not quoted is a mapping, or an error of YAML's, which does not name it."""
+    """The job of a file. An unquoted template is a mapping, or a YAML error that does not mention the template."""
     try:
         return one_job(bundle)
     except InvalidFiles as error:
@@ -139,7 +151,7 @@ def _asking_for_quotes(bundle: JobFiles, path: Path) -> LoadedJob:
 
 
 def job_type_problem(job: object) -> Problem:
-    """What is wrong with a job that is none of the things that one may be."""
+    """The problem of a ``job`` argument of a wrong type."""
     what = f"must be the path of a file, a dict, or a TFJob, not {type(job).__name__}"
     return Problem("job", what, 'write job="jobs/digits.yaml"')
 
@@ -153,9 +165,9 @@ def request_of_try(
     notes: Mapping[str, str],
     changed: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> JobRequest:
-    """The order under another name, with labels and annotations on top of its own; InvalidJob.
+    """The request with another name, and with more labels and annotations; InvalidJob.
 
-    ``changed`` may change a copy of the document in place before; a name that it gives to the job is overridden.
+    ``changed`` may change a copy of the document in place, except its name.
     """
     written = request.entry.written
     content = copy.deepcopy(dict(written.content))
@@ -173,7 +185,7 @@ def _rendered(companions: Iterable[YamlDocument], render: Render) -> tuple[YamlD
 
 
 def _named(content: Any, name: str | None, default: str) -> Any:
-    """With a name: the task's own where the document leaves it to the cluster to make one."""
+    """The document with a name. A document with ``generateName`` gets the name of the task."""
     if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping | None):
         return content  # the dialect says what is wrong with it
     given = content.get("metadata") or {}
@@ -182,7 +194,7 @@ def _named(content: Any, name: str | None, default: str) -> Any:
 
 
 def _with_code(content: Any, folder: Path | None, beside: Path) -> Any:
-    """With the folder, else the document's, by its whole path: it is packed when the task runs."""
+    """The document with the folder to send, by its absolute path. The folder is packed when the task runs."""
     if not isinstance(content, Mapping) or not isinstance(content.get("metadata"), Mapping):
         return content
     named = mapping(content["metadata"].get("annotations")).get(CODE)
@@ -192,7 +204,7 @@ def _with_code(content: Any, folder: Path | None, beside: Path) -> Any:
 
 
 def _with_numbers(content: Any) -> Any:
-    """With numbers where the format wants some, and a text spells one: all that Jinja fills in is text."""
+    """The document with numbers where its format needs numbers and has text: Jinja makes text of everything."""
     wrong = _problems(content)
     spelled = [number for problem in wrong if (number := _number(content, problem.path)) is not None]
     changed = apply_overrides(content, spelled) if spelled else content
@@ -208,7 +220,7 @@ def _problems(content: Any) -> tuple[Problem, ...]:
 
 
 def _number(content: Any, path: str) -> Override | None:
-    """The whole number that stands there as text."""
+    """The override that replaces the text at a path by the whole number that it spells."""
     try:
         steps = parse_field_path(path)
         for step in steps:

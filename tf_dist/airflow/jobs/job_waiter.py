@@ -1,4 +1,4 @@
-"""Job waiter: the steps of a wait for one job on behalf of a task, which write the task's log; what runs them."""
+"""Job waiter: waits for one job on behalf of a task, and writes the task's log."""
 
 from __future__ import annotations
 
@@ -39,22 +39,25 @@ _FAILED: Final = re.compile(r"(job )?\S+ is Failed\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitOptions:
-    """What a task waits for. ``policy``: its goal and its limits; ``tail``: so many last lines of each log first
-    (None: all); ``get_logs``: without it logs are read for the result only; ``results``: whether one is wanted.
-    ``leader_check``: seconds until it is looked whether anybody leads the job, where this process does not.
-    """
+    """The options of a wait."""
 
     policy: SessionPolicy = field(default_factory=task_policy)
+    """The goal and the limits."""
     get_logs: bool = True
+    """Write the log lines of the replicas. False: the logs are read only for the result."""
     results: bool = True
+    """The result of the job is wanted."""
     tail: int | None = None
+    """The number of last lines of each log; None: all lines."""
     leader_check: float = _SOON
+    """Seconds until the waiter checks whether anyone leads the job, if this process does not."""
 
 
 class _LeaderCheck:
-    """Looks, now and then, whether anybody leads a job that this process does not.
+    """Checks from time to time whether anyone leads a job that this process does not lead.
 
-    Two requests each time, after ``first`` seconds and then more and more seldom: a thousand jobs may wait at once.
+    Each check takes two requests. The first is after ``first`` seconds, and later checks are less frequent, because a
+    thousand jobs may wait at once.
     """
 
     def __init__(self, cluster: Cluster, first: float) -> None:
@@ -64,11 +67,11 @@ class _LeaderCheck:
 
     @property
     def left(self) -> float:
-        """Seconds until it looks again."""
+        """Seconds until the next check."""
         return self._due - time.monotonic()
 
     def news(self, job: StoredJob) -> str:
-        """What there is to say now, and was not said before; "" for nothing."""
+        """The finding of a check; "" if there is none, or it was reported before."""
         found = next(iter(leader_problems(self._cluster, [job])), None)
         said = f"{found.summary} ({found.resolution})" if found else ""
         self._said, before = said, self._said
@@ -76,22 +79,22 @@ class _LeaderCheck:
         return "" if said == before else said
 
     def put_off(self) -> None:
-        """Look later, and then more seldom."""
+        """Delay the next check, and make checks less frequent."""
         self._pause = min(_RARELY, max(_SOON, 2 * self._pause))
         self._due = time.monotonic() + self._pause
 
 
 @lru_cache(maxsize=256)
 def _prefixed(width: int) -> Callable[[str, str], str]:
-    """One object for all jobs with names of that width."""
+    """One function for all jobs with the same width."""
     return partial(prefixed_line, width)
 
 
 class TaskLogView(LineView):
-    """Writes what happens into a task's log: ``worker-0 | step=1 loss=0.5``. ``lines``: of the replicas, too.
+    """Writes states and lines to the log of a task: ``worker-0 | step=1 loss=0.5``.
 
-    ``error`` gets what says that a replica or the job has failed, ``write_lines`` those of the replicas. A line of a
-    replica has its own time: Airflow shows a log in the order of these.
+    ``lines``: write the lines of replicas, too. ``error`` gets failures of replicas and of the job, and ``write_lines``
+    the lines of replicas. These have times of their own, by which Airflow sorts a log.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class TaskLogView(LineView):
             self._write_line(*form(text, time_))
 
     def _record(self, source: str, text: str, written: str) -> tuple[str, str]:
-        """The line and its time; later by a microsecond than an equal line, of which Airflow would show one only."""
+        """A line and its time. Airflow shows only one of equal lines, so repeated lines get later times."""
         this = source, text, written[:_MICROSECONDS]
         self._repeats = self._repeats + 1 if this == self._last else 0
         self._last = this
@@ -133,8 +136,9 @@ class TaskLogView(LineView):
 
 
 class JobWaiter:
-    """Waits for the job of ``subscription``; ``write`` gets each line for the task's log, ``error`` failures, and
-    ``write_lines`` the lines of replicas.
+    """Waits for the job of ``subscription``.
+
+    ``write`` gets each line for the log of the task, ``error`` failures, and ``write_lines`` the lines of replicas.
     """
 
     def __init__(
@@ -160,7 +164,7 @@ class JobWaiter:
         self._leader_check = _LeaderCheck(informer.cluster, options.leader_check)
 
     def steps(self) -> WaitSteps[dict[str, Any]]:
-        """From now until the wait is over; the payload."""
+        """The wait, from now to its end. Returns the payload."""
         session, left = follow(self._policy, self._seen()), 0.0
         next(session)
         while True:
@@ -206,7 +210,7 @@ class JobWaiter:
         )
 
     def _drain_logs(self, end: SessionEnd) -> WaitSteps[None]:
-        """The last lines, and what the job's controller does after the end; both have their limits."""
+        """Read the last lines, and wait for the controller's clean-up. Both have limits."""
         monitor = self._monitor
         self._log_follower.begun = True
         if self._informer.decides_for(self._subscription):
@@ -223,14 +227,15 @@ class JobWaiter:
                 pass
 
     def _cleans_up(self) -> bool:
-        """Whether the controller of this process still cleans up after the job."""
+        """Whether the controller of this process is still cleaning up after the job."""
         return self._leads() and not self._seen().settled
 
 
 def take_in_thread(subscription: Subscription, changed: threading.Event, checked: Callable[[], None]) -> Take:
-    """How a thread takes what has come. ``checked`` is called twice a second, and may raise to end the wait.
+    """A function with which a thread takes events.
 
-    ``changed`` is waited for in short pieces: a signal handler may come at any moment.
+    ``checked`` is called twice a second, and may raise an error to end the wait. ``changed`` is waited for in short
+    pieces, so that a signal handler can run.
     """
 
     def take(seconds: float | None) -> list[JobEvent]:

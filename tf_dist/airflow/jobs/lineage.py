@@ -1,4 +1,4 @@
-"""Lineage of a job, for OpenLineage, where its provider is installed: the checkpoint is the output of the run."""
+"""Lineage of a job for the OpenLineage provider. The checkpoint is the output of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 def job_lineage(result: Mapping[str, Any]) -> Any:
-    """An ``OperatorLineage`` of what a job came to (the task's XCom ``result``); None without the provider."""
+    """The ``OperatorLineage`` of a result (the XCom ``result``); None without the provider."""
     try:
         import attrs
         from airflow.providers.openlineage.extractors import OperatorLineage
@@ -39,7 +39,7 @@ def job_lineage(result: Mapping[str, Any]) -> Any:
 
 
 def dataset_name(checkpoint: str) -> tuple[str, str] | None:
-    """Namespace and name of a checkpoint, as OpenLineage names files and objects in buckets."""
+    """The namespace and the name of a checkpoint, as OpenLineage names files and objects."""
     url = urlsplit(checkpoint)
     if not checkpoint:
         return None

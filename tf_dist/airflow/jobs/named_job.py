@@ -1,9 +1,9 @@
-"""Task about a job of the cluster that it names: what operators for single acts and sensors have in common."""
+"""A task about a job that it names: the common part of sensors and of operators for single acts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments
 from tf_dist.airflow.hooks.tfjob import TFJobHook
@@ -13,20 +13,23 @@ from tf_dist.airflow.version_compat import AirflowFailException
 from tf_dist.core.pipeline.run_options import choice_problems, job_name_problems
 from tf_dist.errors import InvalidJob, Problem
 
+if TYPE_CHECKING:
+    from tf_dist.client.client import Client
+
 
 class NamedJobTask(TextTemplates):
-    """A task about one job. What a subclass checks of its own has to be set before this ``__init__`` is called.
+    """A task about one job. Subclasses set the arguments that they check before they call this ``__init__``.
 
     :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``. (templated)
-    :param namespace: where it is; else that of the connection. (templated)
-    :param kubernetes_conn_id: and ``in_cluster``, ``config_file``, ``cluster_context``: as of ``TFJobOperator``.
+    :param namespace: The namespace of the job, by default the one of the connection. (templated)
+    :param kubernetes_conn_id: See ``TFJobOperator``, also for ``in_cluster``, ``config_file`` and ``cluster_context``.
     """
 
     template_fields: Sequence[str] = ("job_name", "namespace", "kubernetes_conn_id", "config_file", "cluster_context")
     checked: ClassVar[Sequence[str]] = ("namespace", "in_cluster")
-    """Arguments that are checked by their rows in ``task_options``."""
+    """Arguments that their rows in ``task_options`` check."""
     choices: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Arguments that are one of several words."""
+    """Arguments that have one of several values."""
 
     def __init__(
         self,
@@ -61,6 +64,6 @@ class NamedJobTask(TextTemplates):
         if problems := [*self._problems()]:
             raise AirflowFailException(str(InvalidJob(problems)))
 
-    def hook(self) -> TFJobHook:
-        """The hook of the cluster that the arguments name; close it."""
-        return TFJobHook.of(ClusterArguments.of(vars(self)))
+    def client(self) -> Client:
+        """The client of the cluster and namespace that the arguments name; close it."""
+        return TFJobHook.of(ClusterArguments.of(vars(self))).client(self.namespace)

@@ -10,21 +10,25 @@ from typing import Any, Final
 from tf_dist.core.model.names import ANNOTATION_PREFIX, short_hash
 
 TASK_LABEL: Final = f"{ANNOTATION_PREFIX}airflow-task"
-"""Label that Airflow's operator writes on a job: the task instance, the same for each of its tries."""
+"""Label that Airflow's operator writes on a job: the task instance, the same for all its tries."""
 OWNER_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-owner"
-"""Annotation that Airflow's operator writes on a job: the try it belongs to; another one leaves the job alone."""
+"""Annotation that Airflow's operator writes on a job: the try that owns the job. Other tries leave it alone."""
 INSTANCE_ANNOTATION: Final = f"{ANNOTATION_PREFIX}airflow-task-instance"
-"""Annotation that Airflow's operator writes on a job: the task instance in full; who ends the task ends it, too."""
+"""Annotation that Airflow's operator writes on a job: the task instance in full. When a user ends it, the job is
+deleted.
+"""
 MARKED_FOR_DELETION: Final = f"{ANNOTATION_PREFIX}airflow-given-up-by"
-"""Annotation that Airflow's operator writes on a job: the try that is about to delete it; no later one adopts it."""
+"""Annotation that Airflow's operator writes on a job: the try that is about to delete it. No later try adopts it."""
 RESULT_USED: Final = f"{ANNOTATION_PREFIX}airflow-result-taken-by"
-"""Annotation that Airflow's operator writes on a job: the try that has reported its success."""
+"""Annotation that Airflow's operator writes on a job: the try that reported its success."""
 MAX_TRIES: Final = f"{ANNOTATION_PREFIX}airflow-max-tries"
-"""Annotation that Airflow's operator writes on a job: the task's ``max_tries`` when its success was reported: a clear
-raises it, a retry does not."""
+"""Annotation that Airflow's operator writes on a job: ``max_tries`` of the task when its success was reported. A clear
+raises them; a retry does not.
+"""
 MASK_KEY: Final = f"{ANNOTATION_PREFIX}airflow-mask-key"
-"""Annotation that Airflow's operator writes on a job whose document has secrets that Airflow masks: the key with which
-the list that its trigger gets is sealed."""
+"""Annotation that Airflow's operator writes on a job whose document has secrets: the key of the sealed secrets that its
+trigger gets.
+"""
 
 _LONGEST_NAME: Final = 40  # what v1alpha1 keeps of a name in those of its pods
 _LONGEST_LABEL: Final = 63
@@ -33,9 +37,10 @@ _HASH: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInstanceKey:
-    """One task instance, over all its tries. ``deployment`` identifies the Airflow."""
+    """A task instance, the same for all its tries."""
 
     deployment: str
+    """The name of the Airflow, see ``airflow_deployment``."""
     dag_id: str
     run_id: str
     task_id: str
@@ -43,20 +48,20 @@ class TaskInstanceKey:
 
     @property
     def label(self) -> str:
-        """The value of the label TASK."""
+        """The value of ``TASK_LABEL``."""
         return short_hash(*self._parts(), length=20)
 
     @property
     def task(self) -> str:
-        """The task itself, over all its runs."""
+        """The task, the same for all its runs."""
         return f"{self.deployment}/{self.dag_id}/{self.task_id}"
 
     def job_name(self, base: str, try_number: int) -> str:
-        """The name of the job that this try makes: the same however often it is asked, so that none is made twice."""
+        """The name of the job of a try. It is always the same, so that no try creates two jobs."""
         return f"{sanitized_name(base)}-{short_hash(*self._parts(), try_number, length=_HASH)}"
 
     def labels(self, try_number: int) -> dict[str, str]:
-        """Labels for people, named as the Kubernetes provider names them, and the one that counts."""
+        """Labels for people, named as in the Kubernetes provider, and ``TASK_LABEL``."""
         shown = {"dag_id": self.dag_id, "task_id": self.task_id, "run_id": self.run_id, "try_number": str(try_number)}
         mapped = {"map_index": str(self.map_index)} if self.map_index >= 0 else {}
         return {key: label_value(value) for key, value in {**shown, **mapped}.items()} | {TASK_LABEL: self.label}
@@ -66,14 +71,14 @@ class TaskInstanceKey:
 
 
 def sanitized_name(text: str) -> str:
-    """A text as the first part of a job's name: what Kubernetes does not take is left out."""
+    """A text as the first part of a job's name, without characters that Kubernetes refuses."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"job-{plain}"
     return plain[: _LONGEST_NAME - _HASH - 1].rstrip("-")
 
 
 def owner_of_try(ti_id: object, try_number: int) -> str:
-    """One try of a task instance, as OWNER names it."""
+    """The value of ``OWNER_ANNOTATION`` for a try of a task instance."""
     return f"{ti_id}/{try_number}"
 
 
@@ -85,7 +90,7 @@ def annotations_of(stored: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def label_value(text: str) -> str:
-    """A text as a label's value: as it is where that can be, else shortened, with a hash that distinguishes it."""
+    """A text as the value of a label. Texts that do not fit are shortened and get a hash."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.")
     if plain == text and len(plain) <= _LONGEST_LABEL:
         return plain
@@ -93,16 +98,16 @@ def label_value(text: str) -> str:
 
 
 ENDED_STATES: Final = frozenset({"failed", "success", "skipped", "removed", "upstream_failed"})
-"""The task does not go on: a user (or a policy of its run) has ended it, or it has."""
+"""States of a task that does not continue: it has ended, or a user or its run ended it."""
 ACTIVE_STATES: Final = frozenset({"running", "deferred"})
-"""Some process works for the task, or will in any case."""
+"""States of a task for which a process works, or is going to."""
 
 StateQuery = Callable[..., Any]
-"""``get_task_states`` of a task instance."""
+"""The method ``get_task_states`` of a task instance."""
 
 
 def task_state(instance: Any, ask: StateQuery) -> str | None:
-    """The state of a task instance at this moment, None while it has none."""
+    """The present state of a task instance; None if it has none."""
     index = -1 if instance.map_index is None else int(instance.map_index)
     asked = {"map_index": index} if index >= 0 else {}
     found = ask(dag_id=instance.dag_id, task_ids=[instance.task_id], run_ids=[instance.run_id], **asked)
@@ -111,5 +116,5 @@ def task_state(instance: Any, ask: StateQuery) -> str | None:
 
 
 def task_key(task_id: str, map_index: int) -> str:
-    """How Airflow names a task instance among those of its run."""
+    """Airflow's key of a task instance in its run."""
     return task_id if map_index < 0 else f"{task_id}_{map_index}"

@@ -1,9 +1,8 @@
-"""Task log: the way of lines into it, the same in a worker and in a triggerer.
+"""Task log: how lines get into the log of a task, in a worker or in a triggerer.
 
-In a triggerer a thread writes them, and with a limit, so that no job stalls the others.
-
-Lines leave a triggerer over one socket, of which Airflow's supervisor reads 4 KiB at a time: some 1,000 lines a second
-were measured for all triggers together. A write that waits for room there would hold up the event loop.
+In a triggerer a thread writes the lines, with a limit, so that no job delays the others. All lines leave a triggerer
+through one socket, of which Airflow's supervisor reads 4 KiB at a time, about 1,000 lines a second for all triggers. A
+write that waits for the socket would block the event loop.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ _LOG: Final = structlog.get_logger(__name__)
 
 
 class LineWriter(Protocol):
-    """Writes lines into a log."""
+    """Writes lines to a log."""
 
     def __call__(self, line: str, written: str = "", /) -> object:
-        """Write one. ``written``: when a replica wrote it (RFC 3339); "": now."""
+        """Write a line. ``written``: when a replica wrote it (RFC 3339); "": now."""
 
 
 LineFormat = Callable[[str, str], tuple[str, str]]
-"""Makes of a replica's line and its time what is written."""
+"""Makes the written line and its time from a replica's line and its time."""
 
 
 def write_line(line: str, written: str = "") -> None:
-    """Write a line into the log of the task that this context works for, see ``LineWriter``."""
+    """Write a line to the log of the task of this context, see ``LineWriter``."""
     _LOG.info(masked(line), **_record_time(written))
 
 
 def write_error(line: str, written: str = "") -> None:
-    """``write_line`` as an error."""
+    """Write a line as an error, see ``write_line``."""
     _LOG.error(masked(line), **_record_time(written))
 
 
@@ -59,10 +58,10 @@ def _record_time(written: str) -> dict[str, str]:
 
 
 class LinesWriter(Protocol):
-    """Writes lines of a replica into a log, many at a time."""
+    """Writes several lines of a replica to a log."""
 
     def __call__(self, texts: Sequence[str], written: Sequence[str], form: LineFormat, /) -> object:
-        """Write them. ``written``: as many times as there are texts, or none."""
+        """Write lines. ``written``: the time of each line, or nothing."""
 
 
 @dataclass(slots=True)
@@ -73,25 +72,24 @@ class _Waiting:
     texts: Sequence[str]
     written: Sequence[str] = ()
     form: LineFormat | None = None
-    """None: a line of tf-dist itself, which is never skipped."""
+    """The format; None for lines of tf-dist itself, which are never skipped."""
 
     def split(self, count: int) -> _Waiting:
-        """Take the first lines out, so many."""
+        """Remove the first ``count`` lines, and return them."""
         first = replace(self, texts=self.texts[:count], written=self.written[:count])
         self.texts, self.written = self.texts[count:], self.written[count:]
         return first
 
     def records(self) -> Iterator[tuple[str, str]]:
-        """The lines as they are written, and their times. Not made before: most of a flood is never written."""
+        """The formatted lines and their times. They are made late, because most lines of a flood are never written."""
         pairs = zip_longest(self.texts, self.written, fillvalue="")
         return pairs if self.form is None else starmap(self.form, pairs)
 
 
 class TriggerLog:
-    """Takes lines without waiting, from one event loop; the oldest that wait go when there are too many.
+    """Takes lines from an event loop without waiting. If too many lines wait, the oldest are skipped.
 
-    ``write`` and ``write_error`` are called in the context in which this is made, by which Airflow knows whose line it
-    is.
+    ``write`` and ``write_error`` are called in the context of the constructor, which tells Airflow the task.
     """
 
     def __init__(
@@ -107,15 +105,15 @@ class TriggerLog:
         self._asked = False
 
     def __call__(self, line: str, written: str = "", /) -> None:
-        """Have a line of our own written."""
+        """Write a line of tf-dist."""
         self._add(_Waiting(self._write, [line], [written]))
 
     def error(self, line: str, written: str = "", /) -> None:
-        """Have a line of our own written as an error."""
+        """Write a line of tf-dist as an error."""
         self._add(_Waiting(self._write_error, [line], [written]))
 
     def lines(self, texts: Sequence[str], written: Sequence[str], form: LineFormat, /) -> None:
-        """Have lines of a replica written; see ``LinesWriter``."""
+        """Write lines of a replica, see ``LinesWriter``."""
         self._add(_Waiting(self._write, texts, written, form))
 
     def _add(self, waiting: _Waiting) -> None:
@@ -134,12 +132,12 @@ class TriggerLog:
             _WRITER.start(self._write_some)
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is written, for so many seconds at most."""
+        """Wait until all lines are written, for at most ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: not self._asked, timeout=seconds)
 
     def _make_room(self) -> None:
-        """Let go of the oldest lines of replicas, half of what may wait; with the lock."""
+        """Skip the oldest lines of replicas, down to half of the limit. The caller holds the lock."""
         kept = []
         while self._waiting and self._size > self._most // 2:
             oldest = self._waiting.popleft()

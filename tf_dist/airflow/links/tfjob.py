@@ -1,4 +1,4 @@
-"""Links on a task: to the job's page, to TensorBoard, to the checkpoint, as far as they are known."""
+"""Links of a task: the page of its job, TensorBoard, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ CHECKPOINT_URL: Final = "checkpoint_url"
 
 
 class _XComLink(BaseOperatorLink):
-    """A link that is an XCom of its own, pushed when the job begins: it is there while the task runs or is deferred.
-
-    The operator that shows it is never the one that ran.
-    """
+    """A link whose URL is an XCom, which exists as soon as the job is created."""
 
     xcom_key = ""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """The URL, "" while there is none; never an error."""
+        """The URL; "" if there is none. Never raises an error."""
         from airflow.sdk.execution_time.xcom import XCom
 
         try:
@@ -31,28 +28,28 @@ class _XComLink(BaseOperatorLink):
 
 
 class JobLink(_XComLink):
-    """The job in the dashboard that the operator names."""
+    """The page of the job (``job_url``)."""
 
     name = "Job"
     xcom_key = JOB_URL
 
 
 class TensorBoardLink(_XComLink):
-    """TensorBoard, where the operator names one."""
+    """The TensorBoard of the job (``tensorboard_url``)."""
 
     name = "TensorBoard"
     xcom_key = TENSORBOARD_URL
 
 
 class CheckpointLink(_XComLink):
-    """Where the job left its model, if that is somewhere a browser can go."""
+    """The page of the last checkpoint."""
 
     name = "Checkpoint"
     xcom_key = CHECKPOINT_URL
 
 
 def checkpoint_page(checkpoint: str) -> str:
-    """The page that shows a checkpoint: of a bucket, its cloud's console; "" for one that has none (a path)."""
+    """The page of a checkpoint, in the cloud's console for a bucket; "" for a path."""
     url = urlsplit(checkpoint)
     path = quote(url.path.strip("/"))
     if url.scheme in ("http", "https"):

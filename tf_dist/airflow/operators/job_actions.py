@@ -1,12 +1,11 @@
-"""Small operators: submit a job, or do one thing to a job of a cluster. Sensors wait for what comes of it."""
+"""Operators that submit a job, or change a job of a cluster. Sensors wait for the result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from tf_dist.airflow.hooks.tfjob import TFJobHook, job_summary
+from tf_dist.airflow.hooks.tfjob import job_summary
 from tf_dist.airflow.jobs.named_job import NamedJobTask
 from tf_dist.airflow.masking import masked_errors
 from tf_dist.airflow.operators.tfjob import TFJobOperator
@@ -18,6 +17,7 @@ from tf_dist.errors import InvalidJob, NotFound, Problem
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tf_dist.client.client import Client
     from tf_dist.client.stored_jobs import StoredJob
 
 _REACTIONS: Final = ("fail", "skip", "ignore")
@@ -34,37 +34,40 @@ _OF_A_WAIT: Final = (
 
 
 class SubmitTFJobOperator(TFJobOperator):
-    """Submits a job for a controller that leads, and is done; returns its ``name``, ``namespace`` and ``uid``.
+    """Submits a job and does not wait for it. A controller of the cluster runs the job.
 
-    The job has the very name that ``name``, or the document, says (with ``generateName``: that and a few characters),
-    so that other tasks, other DAGs and people can act on it. If another job has the name, the task fails; a retry
-    finds what the try before it has submitted. The job stays when the task is cleared or marked failed.
+    The task returns the ``name``, ``namespace`` and ``uid`` of the job. The job has exactly the name of the argument
+    ``name`` or of the document, so that other tasks, DAGs and people can act on it. With ``generateName``, the cluster
+    appends a few characters. The task fails if another job has the name. A retry finds the job of the previous try. The
+    job continues when the task is cleared or marked failed.
 
-    The arguments are those of ``TFJobOperator``, but for those that say how to wait.
+    The arguments are those of ``TFJobOperator``, except those about the wait.
     """
 
     exact_name: ClassVar[bool] = True
 
     def __init__(self, **kwargs: Any) -> None:
-        hint = "leave it out, or let TFJobOperator run the job"
+        hint = "leave it out, or run the job with TFJobOperator"
         if given := [name for name in _OF_A_WAIT if name in kwargs]:
             raise InvalidJob([Problem(name, "is for an operator that waits for its job", hint) for name in given])
         super().__init__(wait_for_completion=False, **kwargs)
 
 
 class _Act(NamedTuple):
-    """What an operator does to a job with the hook, and what its log says of that."""
+    """One act on a job. Both functions get the operator as their last argument."""
 
-    do: Callable[[TFJobHook, StoredJob, Any], StoredJob | None]
+    do: Callable[[Client, StoredJob, Any], StoredJob | None]
+    """The act; the changed job, or None."""
     told: Callable[[StoredJob, StoredJob, Any], str]
+    """The line of the log, from the job before and after the act."""
 
 
 class _StoredJobOperator(NamedJobTask):
     """One act on a job of a cluster.
 
-    :param if_missing: what becomes of the task if there is no such job: ``fail``, ``skip``, or ``ignore`` (success).
+    :param if_missing: What happens to the task if the job does not exist: ``fail``, ``skip``, or ``ignore`` (success).
 
-    It returns ``name``, ``namespace``, ``uid`` and ``status`` of the job, None if there is none.
+    The task returns the ``name``, ``namespace``, ``uid`` and ``status`` of the job, or None if it does not exist.
     """
 
     ui_color = "#ffe0b2"
@@ -77,11 +80,11 @@ class _StoredJobOperator(NamedJobTask):
 
     @masked_errors()
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Do it. AirflowFailException for what no other try can do, either; ClusterError."""
+        """Change the job. AirflowFailException if no retry can succeed; ClusterError."""
         self.refuse_problems()
-        with closing(self.hook()) as hook:
+        with self.client() as client:
             try:
-                return job_summary(self.act(hook, hook.get_job(self.job_name, self.namespace)))
+                return job_summary(self.act(client, client.get(self.job_name)))
             except NotFound as error:
                 self.react(self.if_missing, error)
                 return None
@@ -89,24 +92,24 @@ class _StoredJobOperator(NamedJobTask):
                 raise AirflowFailException(str(error)) from None
 
     def react(self, reaction: str, why: Exception) -> None:
-        """Fail, skip the task, or go on, where there is nothing to do."""
+        """Fail or skip the task, or succeed, if nothing is to be done."""
         if reaction == "fail":
             raise why
         if reaction == "skip":
             raise AirflowSkipException(str(why))
         self.log.info("nothing to do: %s", why)
 
-    def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """Do what the operator is for, and say so; the job as it is then. InvalidJob if that cannot be done to it."""
-        found = self.does.do(hook, job, self) or job
+    def act(self, client: Client, job: StoredJob) -> StoredJob:
+        """Change the job, and log it; the changed job. InvalidJob if the job cannot be changed so."""
+        found = self.does.do(client, job, self) or job
         self.log.info("%s %s", job.shown, self.does.told(job, found, self))
         return found
 
 
 class _JobChangeOperator(_StoredJobOperator):
-    """One that a job which is over cannot be changed by any more.
+    """A change that a job which has ended does not take.
 
-    :param if_ended: what becomes of the task then: ``fail``, ``skip``, or ``ignore`` (success).
+    :param if_ended: What happens to the task if the job has ended: ``fail``, ``skip``, or ``ignore`` (success).
     """
 
     choices: ClassVar[Mapping[str, Sequence[str]]] = {"if_missing": _REACTIONS, "if_ended": _REACTIONS}
@@ -115,45 +118,45 @@ class _JobChangeOperator(_StoredJobOperator):
         self.if_ended = if_ended
         super().__init__(**kwargs)
 
-    def act(self, hook: TFJobHook, job: StoredJob) -> StoredJob:
-        """Change the job; one that has ended, maybe just now, as ``if_ended`` says."""
+    def act(self, client: Client, job: StoredJob) -> StoredJob:
+        """Change the job. ``if_ended`` applies also if the job ends just before the change."""
         try:
-            return super().act(hook, job)
+            return super().act(client, job)
         except InvalidJob as error:
-            present = hook.get_job(job)
+            present = client.get(job)
             self.react(self.if_ended if present.status.finished else "fail", error)
             return present
 
 
 class SuspendTFJobOperator(_JobChangeOperator):
-    """Suspends a job: its pods end, and its place is given back. One that is suspended already is left so.
+    """Suspends a job: its pods stop, and it gives up its admission. A suspended job stays as it is.
 
-    ``TFJobSensor(until="suspended")`` waits until it is. Its program goes on from its last checkpoint when it is
-    resumed. Arguments: ``job_name``, ``namespace``, ``if_missing``, ``if_ended``, and those that name the cluster.
+    ``TFJobSensor(until="suspended")`` waits until the pods have stopped. After ``ResumeTFJobOperator``, the training
+    program starts again, from its last checkpoint if it reads one.
     """
 
     does = _Act(
-        lambda hook, job, _: hook.suspend(job),
+        lambda client, job, _: client.suspend(job),
         lambda job, _, __: "was suspended already" if is_suspended(job.status) else "is being suspended",
     )
 
 
 class ResumeTFJobOperator(_JobChangeOperator):
-    """Lets a suspended job, or one that a policy aborted, wait for a place and start again; any other goes on as it is.
+    """Resumes a job that was suspended, or that a policy aborted: it waits for admission and starts again.
 
-    Arguments: those of ``SuspendTFJobOperator``.
+    Other jobs continue as they are. The arguments are those of ``SuspendTFJobOperator``.
     """
 
     does = _Act(
-        lambda hook, job, _: hook.resume(job),
-        lambda job, _, __: "is resumed" if job.outcome else f"goes on as it is: {job.state}",
+        lambda client, job, _: client.resume(job),
+        lambda job, _, __: "is resumed" if job.outcome else f"continues as it is: {job.state}",
     )
 
 
 class ScaleTFJobOperator(_JobChangeOperator):
-    """Gives a job another number of workers. Fewer: the last ones stop; more: they start when there is room.
+    """Changes the number of workers of a job. The last workers stop, or new workers start once capacity is free.
 
-    :param workers: how many. (templated)
+    :param workers: The number of workers. (templated)
 
     The other arguments are those of ``SuspendTFJobOperator``.
     """
@@ -161,7 +164,7 @@ class ScaleTFJobOperator(_JobChangeOperator):
     template_fields: Sequence[str] = (*_JobChangeOperator.template_fields, "workers")
     checked: ClassVar[Sequence[str]] = (*_JobChangeOperator.checked, "workers")
     does = _Act(
-        lambda hook, job, task: hook.scale(job, count_of(task.workers)),
+        lambda client, job, task: client.scale(job, count_of(task.workers)),
         lambda job, found, task: f"has {task.workers} workers{' already' if found is job else ''}",
     )
 
@@ -171,17 +174,17 @@ class ScaleTFJobOperator(_JobChangeOperator):
 
 
 class DeleteTFJobOperator(_StoredJobOperator):
-    """Deletes a job with its pods and services. One that is not there is no error, unless ``if_missing`` says so.
+    """Deletes a job with its pods and services. By default, a job that does not exist is not an error.
 
-    :param wait_for_completion: whether the task is done when the last pod is gone, or at once.
+    :param wait_for_completion: Wait until the last pod is gone.
 
-    The other arguments are those of ``SuspendTFJobOperator``. As a teardown (``.as_teardown(setups=…)``) it runs
-    however the others end.
+    The other arguments are those of ``SuspendTFJobOperator``. As a teardown (``.as_teardown(setups=…)``), the task runs
+    also if other tasks fail.
     """
 
     checked: ClassVar[Sequence[str]] = (*_StoredJobOperator.checked, "wait_for_completion")
     does = _Act(
-        lambda hook, job, task: hook.delete(job, wait=task.wait_for_completion),
+        lambda client, job, task: client.delete(job, wait=task.wait_for_completion),
         lambda _, __, task: "is gone" if task.wait_for_completion else "is being deleted",
     )
 

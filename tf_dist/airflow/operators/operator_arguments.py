@@ -1,6 +1,6 @@
-"""Arguments of the operator: their signature, what is wrong with them, and the job that they make.
+"""Arguments of the operator: their types, their problems, and the job that they make.
 
-What each argument means, may be, and is where it is not given stands in its row (``task_options``); here is its type.
+The meaning, the check and the default of each argument are in its row of ``task_options``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BaseTFJobOperator(TextTemplates):
     """An operator of one job."""
 
     exact_name: ClassVar[bool] = False
-    """Whether the job has its name as it is given, or each try a name of its own."""
+    """Whether the job has exactly the given name. False: each try has a name of its own."""
 
     template_fields: Sequence[str] = TEMPLATED
     shown_names: ClassVar[dict[str, str]] = {attribute: name for name, attribute in ATTRIBUTES.items()}
@@ -83,31 +83,31 @@ class BaseTFJobOperator(TextTemplates):
         **kwargs: Any,
     ) -> None:
         given = dict(locals())
-        # A text stays one, also in a DAG with native templates: a value of a user's must not become a mapping.
+        # Text remains text, also in a DAG with native templates: a user's value must not become a mapping.
         super().__init__(**{**TEXTS, **kwargs})
         for argument, attribute in ATTRIBUTES.items():
             setattr(self, attribute, given[argument])
-        # Airflow fills in plain data only.
+        # Airflow fills in templates in plain data only.
         self.job = job.to_dict() if isinstance(job, TFJob) else job
-        self.companions = job.companions if isinstance(job, TFJob) else ()  # what stands beside it
+        self.companions = job.companions if isinstance(job, TFJob) else ()  # the companion objects of its file
         if problems := [*operator_problems(self)]:
             raise InvalidJob(problems)
-        self.killed = False  # set in a signal handler, when the task is to end
-        self.request: JobRequest | None = None  # what is submitted, once it is known
-        self.invalid: InvalidJob | None = None  # what is wrong with it, as filled in
-        self.result: Mapping[str, Any] = {}  # what the job came to
+        self.killed = False  # a signal handler sets it when the task is to end
+        self.request: JobRequest | None = None  # what is submitted, after rendering
+        self.invalid: InvalidJob | None = None  # its problems, after rendering
+        self.result: Mapping[str, Any] = {}  # the result of the job
 
     @property
     def options(self) -> TaskOptions:
-        """The arguments as they are now: read, after their templates were filled in."""
+        """The present arguments, read."""
         return read_options(self)
 
     def access(self) -> ClusterArguments:
-        """The cluster that the arguments name."""
+        """The cluster of the arguments."""
         return ClusterArguments.of(vars(self))
 
     def document(self) -> Any:
-        """The job to run: ``job``, else what the arguments make; a kind of operator may put something into it."""
+        """The document to run: ``job``, or the one that the arguments make. Subclasses may change it."""
         if self.job is not None:
             return self.job
         options = self.options
@@ -124,9 +124,9 @@ class BaseTFJobOperator(TextTemplates):
         return made.to_dict()
 
     def read_request(self, render: Callable[[Any], Any]) -> JobRequest:
-        """What is submitted; InvalidJob with everything that is wrong with it. ``render`` fills in what a file says."""
+        """What is submitted; InvalidJob with all problems. ``render`` fills in templates of a file."""
         problems = [*self.unfilled, *operator_problems(self)]
-        # Where a file of the job is looked for: beside the DAG's, then on its template_searchpath.
+        # A relative path starts at the folder of the DAG, or at a folder of its template_searchpath.
         folders = [Path.cwd()]
         if self.has_dag():
             searched: Any = self.dag.template_searchpath or ()
@@ -152,17 +152,17 @@ class BaseTFJobOperator(TextTemplates):
         )
 
     def returned(self, result: Mapping[str, Any]) -> Any:
-        """The task's return value: what the job came to."""
+        """The return value of the task: the result of the job."""
         return dict(result)
 
 
 def task_failure(error: InvalidJob) -> AirflowFailException:
-    """What the task fails with: everything that is wrong, and where. No other try would help."""
+    """The failure of the task, with all problems. No retry can succeed."""
     return AirflowFailException(f"the job cannot be run:\n{error}")
 
 
 def operator_problems(operator: Any) -> Iterator[Problem]:
-    """Everything that is wrong; what comes later is judged once it is there."""
+    """All problems of the arguments. Values that are known later are checked when they are known."""
     if operator.job is None and not operator.image:
         yield Problem("image", "nothing says what is to run", "give job, or image and command")
     if operator.job == "":

@@ -2,61 +2,90 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.airflow.hooks.tfjob import TFJobHook
-from tf_dist.airflow.jobs.adopt_or_create import TaskJobs, TaskTry, resource_of_request
 from tf_dist.airflow.jobs.airflow_deployment import deployment
-from tf_dist.airflow.jobs.event_payload import payload_cause, payload_error, payload_outcome
-from tf_dist.airflow.jobs.job_ownership import adopt_job
+from tf_dist.airflow.jobs.event_payload import payload_cause, payload_error, payload_outcome, unseen_payload
+from tf_dist.airflow.jobs.job_ownership import (
+    TaskJobs,
+    TaskTry,
+    adopt_job,
+    delete_if_owned,
+    delete_orphans,
+    mark_result_used,
+    orphan_annotation,
+)
 from tf_dist.airflow.jobs.job_request import JobRequest
-from tf_dist.airflow.jobs.orphans import delete_orphans, orphan_annotation
-from tf_dist.airflow.jobs.task_identity import MASK_KEY, TaskInstanceKey, annotations_of, owner_of_try
+from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions, take_in_thread
+from tf_dist.airflow.jobs.task_identity import (
+    ENDED_STATES,
+    MASK_KEY,
+    TaskInstanceKey,
+    annotations_of,
+    owner_of_try,
+    task_state,
+)
+from tf_dist.airflow.jobs.task_log import write_error, write_line
+from tf_dist.airflow.links import tfjob as links
 from tf_dist.airflow.masking import masked, new_key, sealed, secrets_in
-from tf_dist.airflow.operators.foreground_wait import ForegroundWait
-from tf_dist.airflow.operators.job_cleanup import JobCleanup
 from tf_dist.airflow.operators.operator_arguments import task_failure
-from tf_dist.airflow.operators.xcom_publisher import JOB_FACTS, ReportedEnd, XComPublisher
 from tf_dist.airflow.triggers.tfjob import TFJobTrigger, WaitRequest
-from tf_dist.airflow.version_compat import AirflowSkipException, AirflowTaskTimeout
+from tf_dist.airflow.version_compat import AirflowException, AirflowSkipException, AirflowTaskTimeout
 from tf_dist.client.session_host import StartedJob, start_job
 from tf_dist.client.stored_jobs import StoredJob, find_job, now
+from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import VOLCANO_JOBS
 from tf_dist.controller.leases.leader_status import leader_status, nobody_leads
+from tf_dist.controller.settings import JobRef
 from tf_dist.core.diagnostics.outcome import Outcome
 from tf_dist.core.model.reasons import OutcomeKind
 from tf_dist.core.model.status import Status
-from tf_dist.core.pipeline.session import EndCause
+from tf_dist.core.pipeline.adoption import AdoptionAction
+from tf_dist.core.pipeline.session import DELETED_END, EndCause, OnFinish, task_policy
 from tf_dist.core.pipeline.wait_result import WaitLimits, admission_limit
+from tf_dist.core.pipeline.workflow_stop import JobFate
 from tf_dist.errors import ClusterError, InvalidJob, JobTimeout, NotFound, Problem
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tf_dist.airflow.informers.job_informer import SharedJobInformer
     from tf_dist.airflow.operators.operator_arguments import BaseTFJobOperator
 
-
-_TIMEOUT: Final = (OutcomeKind.DEADLINE_EXCEEDED, "Timeout")
 _TOO_LATE: Final = "the task took longer than its execution_timeout"
-_SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before Airflow's ends it
+_SLACK: Final = 60.0  # seconds that a trigger has for its own deadline before Airflow ends the deferral
+_FACTS: Final = ("name", "namespace", "uid", "kind")  # of a job, each published as the XCom ``job_…``
+_REPORTED: Final = "tf_dist_reported"  # the key in Airflow's task state store
+_STARTED: Final = {
+    AdoptionAction.CREATE: "created",
+    AdoptionAction.ADOPT: "adopted: an earlier try created it",
+    AdoptionAction.REUSE_RESULT: "finished: an earlier try created it, and this try uses its result",
+}
+
+
+class TaskKilled(AirflowException):
+    """A user ended the task while it ran."""
 
 
 class TaskRun:
-    """One try of the task of ``operator``, in a worker. Use it as a context manager: it opens the cluster once."""
+    """One try of the task of ``operator``, in a worker. As a context manager it opens the cluster once."""
 
     def __init__(self, operator: BaseTFJobOperator, context: Context) -> None:
-        self._operator = operator
-        self._context = context
+        self._operator, self._options, self._log = operator, operator.options, operator.log
+        self._context: Any = context
         self._ti: Any = context["ti"]
         self._owner = owner_of_try(self._ti.id, self._ti.try_number)
         self._hook = TFJobHook.of(operator.access())
-        self._publisher = XComPublisher(operator, context)
-        self._cleanup = JobCleanup(operator, self._ti, self._hook, self._owner)
-        self._reported = ReportedEnd(operator, context)
         self._request: JobRequest | None = None  # what is submitted
+        # From Airflow 3.3 on. Airflow may lose the state of a task that succeeded, and retry the task by itself, with
+        # the same ``max_tries``; a user's clear raises them. The job is gone by then, and its result is stored here.
+        self._store: Any = self._context.get("task_state_store") if self._options.reattach else None
 
     def __enter__(self) -> Self:
         return self
@@ -67,15 +96,9 @@ class TaskRun:
     def execute(self) -> Any:
         """From the document to the result, or to the deferral; AirflowFailException for a job that can never run."""
         operator = self._operator
-        if (reported := self._reported.read()) is not None:
-            self._publisher.identified(reported["job"])
-            operator.log.info("%s is over: an earlier try has reported it, and this one does so again", reported["job"])
-            job = self.job()
-            try:
-                job = job and adopt_job(self._hook.cluster, job, self._owner)  # no try came to delete it
-            except ClusterError:
-                job = None  # it goes, or is away: its result is known
-            return self.finish(job, reported["event"])
+        reported: Any = None if self._store is None else self._store.get(_REPORTED)
+        if reported and reported["max_tries"] == self._ti.max_tries:
+            return self._repeat(reported["job"], reported["event"])
         try:
             if operator.invalid is not None:
                 raise operator.invalid
@@ -84,104 +107,97 @@ class TaskRun:
             )
             start = self._begin(self._request)
         except InvalidJob as error:
-            self._publisher.outcome(Outcome(kind=OutcomeKind.INVALID, reason="InvalidJob", message=str(error)))
+            self._publish_outcome(Outcome(kind=OutcomeKind.INVALID, reason="InvalidJob", message=str(error)))
             raise task_failure(error) from None
         job = start.job
         try:
-            self._publisher.began(start)
+            # At once, so that links and XComs exist if a later step fails.
+            self._log.info("%s in namespace %s is %s", job.shown, job.namespace, _STARTED[start.action])
+            self._publish_job({"name": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.resource.kind})
+            self._call("on_job_creation", job=job)
         except Exception:
-            self._cleanup.part(job, EndCause.ERROR, "the task failed, and is not tried again")
+            self.part(job, EndCause.ERROR, "the task failed, and is not retried")
             raise
-        if not operator.options.wait_for_completion:
+        if not self._options.wait_for_completion:
             return {"name": job.name, "namespace": job.namespace, "uid": job.uid}
-        if operator.options.deferrable and not job.status.finished:
+        if self._options.deferrable and not job.status.finished:
             self._defer(job)
-        waiting = ForegroundWait(operator, self._ti, self._hook, self._cleanup, self._limits())
+        return self.finish(job, self.wait(job))
+
+    def _repeat(self, facts: Mapping[str, str], event: Mapping[str, Any]) -> Any:
+        """Report again the success that an earlier try reported."""
+        self._publish_job(facts)
+        self._log.info("%s succeeded: an earlier try reported it, and this try reports it again", facts)
+        job = self.job()
         try:
-            event = waiting.wait(job)
-        except Exception as error:
-            late = isinstance(error, AirflowTaskTimeout)
-            kind, reason = _TIMEOUT if late else (OutcomeKind.UNKNOWN, type(error).__name__)
-            message = _TOO_LATE if late else str(error)
-            self._publisher.outcome(Outcome(kind=kind, reason=reason, message=message))
-            raise
+            job = job and adopt_job(self._hook.cluster, job, self._owner)  # the earlier try did not delete it
+        except ClusterError:
+            job = None  # it is being deleted, or the cluster does not answer; the result is known
         return self.finish(job, event)
 
-    # Beginning
+    # Start
 
     def _begin(self, request: JobRequest) -> StartedJob:
+        options, ti = self._options, self._ti
         for problem in request.entry.parsed.warnings:
-            self._operator.log.warning("%s", problem)
-        namespace = self._operator.options.namespace or request.namespace or self._hook.get_namespace()
-        key = self._key()
-        cluster, ask = self._hook.cluster, self._ti.get_task_states
-        delete_orphans(cluster, resource_of_request(request), namespace, key.deployment, ask)
-        this = self._try(key, drive=self._drives(request, namespace))
-
-        def changed(document: dict[str, Any]) -> None:
-            self._publisher.call("on_job_document_created", document=document)
-
-        return start_job(TaskJobs(self._hook.connection, request, namespace, this, changed))
-
-    def _key(self) -> TaskInstanceKey:
-        ti = self._ti
-        return TaskInstanceKey(
+            self._log.warning("%s", problem)
+        namespace = options.namespace or request.namespace or self._hook.get_namespace()
+        key = TaskInstanceKey(
             deployment=deployment(),
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
             map_index=-1 if ti.map_index is None else int(ti.map_index),
         )
-
-    def _drives(self, request: JobRequest, namespace: str) -> bool:
-        """Whether this Airflow may come to lead a job that is created now; InvalidJob where nobody would."""
-        operator, connection = self._operator, self._hook.connection
-        if operator.options.wait_for_completion or not operator.options.drives or connection.place is None:
-            return operator.options.drives
-        leader = leader_status(connection.cluster, resource_of_request(request), namespace, now())
-        if nobody_leads(leader):
-            what, hint = (
-                "nobody leads the namespace once the task is done",
-                "install a controller (tf-dist install), or wait",
-            )
-            raise InvalidJob([Problem("wait_for_completion", what, hint)])
-        return False
-
-    def _try(self, key: TaskInstanceKey, *, drive: bool) -> TaskTry:
-        operator = self._operator
-        goes_with_task = operator.options.wait_for_completion and operator.options.on_kill_action == "delete_job"
-        return TaskTry(
+        delete_orphans(self._hook.cluster, request.resource, namespace, key.deployment, ti.get_task_states)
+        goes_with_task = options.wait_for_completion and options.on_kill_action == "delete_job"
+        this = TaskTry(
             key=key,
-            number=self._ti.try_number,
-            max_tries=self._ti.max_tries,
+            number=ti.try_number,
+            max_tries=ti.max_tries,
             owner=self._owner,
-            drive=drive,
-            durable=operator.options.reattach,
-            exact_name=operator.exact_name,
-            labels=operator.options.labels or {},
+            drive=self._drives(request, namespace),
+            durable=options.reattach,
+            exact_name=self._operator.exact_name,
+            labels=options.labels or {},
             annotations={
-                **operator.options.policies(),
-                **(operator.options.annotations or {}),
-                **({MASK_KEY: new_key()} if operator.options.deferrable and self._secrets() else {}),
+                **options.policies(),
+                **(options.annotations or {}),
+                **({MASK_KEY: new_key()} if options.deferrable and self._secrets() else {}),
                 **(orphan_annotation(key) if goes_with_task else {}),
             },
         )
 
-    # Waiting
+        def changed(document: dict[str, Any]) -> None:
+            self._call("on_job_document_created", document=document)
+
+        return start_job(TaskJobs(self._hook.connection, request, namespace, this, changed))
+
+    def _drives(self, request: JobRequest, namespace: str) -> bool:
+        """Whether this Airflow may lead the namespace of the job; InvalidJob if nobody would."""
+        options, connection = self._options, self._hook.connection
+        if options.wait_for_completion or not options.drives or connection.place is None:
+            return options.drives
+        if nobody_leads(leader_status(connection.cluster, request.resource, namespace, now())):
+            what = "nobody leads the namespace once the task is done"
+            hint = "install a controller (tf-dist install), or wait"
+            raise InvalidJob([Problem("wait_for_completion", what, hint)])
+        return False
+
+    # Wait
 
     def _limits(self) -> WaitLimits:
-        options, started = self._operator.options, self._ti.start_date
+        options, started = self._options, self._ti.start_date
         limit = self._operator.execution_timeout
-        deadline = started.timestamp() + limit.total_seconds() if limit and started else None
         return WaitLimits(
-            deadline=deadline,
+            deadline=started.timestamp() + limit.total_seconds() if limit and started else None,
             admission=admission_limit(options.admission_timeout, fallbacks=bool(options.fallback)),
             startup=options.startup_timeout,
             begun=time.time(),
         )
 
     def _defer(self, job: StoredJob) -> None:
-        operator, limits = self._operator, self._limits()
+        operator, options, limits = self._operator, self._options, self._limits()
         key = annotations_of(job.stored).get(MASK_KEY)
         request = WaitRequest(
             name=job.name,
@@ -189,16 +205,15 @@ class TaskRun:
             kind=job.resource.kind,
             uid=job.uid,
             access=operator.access().fields(),
-            drive=operator.options.drives,
+            drive=options.drives,
             owner=self._owner,
-            on_kill_action=operator.options.on_kill_action,
-            get_logs=operator.options.get_logs,
-            poll_interval=operator.options.poll_interval,
+            on_kill_action=options.on_kill_action,
+            get_logs=options.get_logs,
+            poll_interval=options.poll_interval,
             deadline=limits.deadline,
             admission_timeout=limits.admission,
             startup_timeout=limits.startup,
             asked_at=time.time(),
-            # What the trigger has to mask, for the one who may read the job.
             secrets=sealed(secrets, key) if key and (secrets := self._secrets()) else "",
         )
         left = None if limits.deadline is None else max(0.0, limits.deadline - time.time()) + _SLACK
@@ -209,52 +224,174 @@ class TaskRun:
         )
 
     def _secrets(self) -> list[str]:
+        """What the trigger has to mask, for readers of the job's log."""
         request = self._request
         documents = () if request is None else (request.entry.document, *(one.content for one in request.companions))
-        return secrets_in([*documents, self._operator.options.labels, self._operator.options.annotations])
+        return secrets_in([*documents, self._options.labels, self._options.annotations])
 
-    # Ending
+    def wait(self, job: StoredJob) -> Mapping[str, Any]:
+        """Wait in this thread; the event of the wait. Any other end of the wait is reported and raised."""
+        with ExitStack() as stack:
+            try:
+                return self._wait_with(stack.enter_context(self._hook.informer(job.namespace)), job)
+            except KeyboardInterrupt as error:
+                self.part(job, EndCause.STOPPED, str(error) or "this run was interrupted")
+                raise
+            except (Exception, AirflowTaskTimeout) as error:
+                # Before the informer closes: Airflow kills a process five seconds after a user ended its task.
+                if late := isinstance(error, AirflowTaskTimeout):
+                    self.part(job, EndCause.OVERDUE, str(error) or _TOO_LATE)
+                elif isinstance(error, TaskKilled):
+                    self.part(job, EndCause.STOPPED, str(error))
+                else:
+                    self.part(job, EndCause.ERROR, f"the task cannot wait for it ({error})")
+                kind = OutcomeKind.DEADLINE_EXCEEDED if late else OutcomeKind.UNKNOWN
+                reason, message = ("Timeout", _TOO_LATE) if late else (type(error).__name__, str(error))
+                self._publish_outcome(Outcome(kind=kind, reason=reason, message=message))
+                raise
+
+    def _wait_with(self, informer: SharedJobInformer, job: StoredJob) -> Mapping[str, Any]:
+        changed, ref = threading.Event(), JobRef.of(job.resource, job.stored)
+        wanted = WaitOptions(policy=task_policy(limits=self._limits()), get_logs=self._options.get_logs)
+        drive = self._options.drives and not job.status.finished
+        try:
+            subscription = informer.join(ref, changed.set, uid=job.uid, drive=drive)
+        except NotFound:
+            return unseen_payload(DELETED_END, job.shown)
+        try:
+            waiter = JobWaiter(informer, subscription, wanted, write_line, write_error)
+            return run_in_thread(waiter.steps(), take_in_thread(subscription, changed, self._stop_if_killed))
+        finally:
+            informer.leave(subscription)
+
+    def _stop_if_killed(self) -> None:
+        """After ``on_kill``: find out why. Neither a worker that stops nor a clear is a reason to touch the job."""
+        if not self._operator.killed:
+            return
+        self._operator.killed = False
+        state = task_state(self._ti, self._ti.get_task_states)
+        if state in ENDED_STATES:
+            raise TaskKilled(f"a user ended the task: it is {state}")
+        self._log.info("this process was asked to stop (the task is %s): the job continues", state)
+
+    # End
 
     def finish(self, job: StoredJob | None, event: Mapping[str, Any]) -> Any:
-        """The result, or the error that the event means; what becomes of the job."""
-        event = masked(event)  # nothing of it is kept, or handed on, with a secret in it
+        """The result, or the error that the event means. Clean up the job."""
+        event = masked(event)  # nothing of it is stored or passed on with a secret in it
         failure, result = payload_error(event), dict(event.get("result") or {})
-        self._publisher.outcome(payload_outcome(event))
-        if failure is None:
-            self._reported.write({what: self._publisher.published(what) for what in JOB_FACTS}, event)
-        cause = payload_cause(event)
-        if job is not None and self._cleanup.part(job, cause, event["message"]):
-            self._publisher.call("on_job_cleanup", name=job.name, namespace=job.namespace)
-        self._publisher.ended(result, succeeded=failure is None)
+        self._publish_outcome(payload_outcome(event))
+        if failure is None and self._store is not None:
+            facts = {what: self._published(what) for what in _FACTS}
+            try:
+                self._store.set(_REPORTED, {"max_tries": self._ti.max_tries, "job": facts, "event": dict(event)})
+            except Exception as error:
+                # The outcome of the job is known, and that is what the task is about.
+                self._log.warning("the result is not stored for a possible retry: %s", error)
+        if job is not None and self.part(job, payload_cause(event), event["message"]):
+            self._call("on_job_cleanup", name=job.name, namespace=job.namespace)
+        self._call("on_job_completion", result=result, succeeded=failure is None)
+        self._publish_result(result, succeeded=failure is None)
         if failure is None:
             return self._operator.returned(result)
-        code, skipped = event.get("exit_code"), self._operator.options.skip_on_exit_code
+        code, skipped = event.get("exit_code"), self._options.skip_on_exit_code
         if code is not None and code in ([skipped] if isinstance(skipped, int) else skipped or ()):
             raise AirflowSkipException(str(failure))
         raise failure
 
     def trigger_lost(self, error: Exception, *, late: bool) -> None:
-        """The trigger is gone without a word; ``late``: because the task's time is over. JobTimeout then."""
+        """The trigger ended without an event; ``late``: because the time of the task is over. JobTimeout then."""
         job = self.job()
+        kind, reason = (OutcomeKind.DEADLINE_EXCEEDED, "Timeout") if late else (OutcomeKind.UNKNOWN, "TriggerLost")
+        message = _TOO_LATE if late else str(error)
         status = job.status if job is not None else Status()
-        kind, reason = _TIMEOUT if late else (OutcomeKind.UNKNOWN, "TriggerLost")
-        outcome = Outcome.of(status, kind, reason=reason, message=_TOO_LATE if late else str(error), now=time.time())
-        self._publisher.outcome(outcome)
+        outcome = Outcome.of(status, kind, reason=reason, message=message, now=time.time())
+        self._publish_outcome(outcome)
         if job is not None:
-            why = _TOO_LATE if late else "its trigger is lost, and the task is not tried again"
-            self._cleanup.part(job, EndCause.OVERDUE if late else EndCause.UNREACHABLE, why)
+            why = _TOO_LATE if late else "its trigger is lost, and the task is not retried"
+            self.part(job, EndCause.OVERDUE if late else EndCause.UNREACHABLE, why)
         if late:
             raise JobTimeout(_TOO_LATE, outcome=outcome) from error
 
     def job(self) -> StoredJob | None:
-        """The job of this try, None if nothing is left of it or the cluster is away."""
-        name, namespace, uid, kind = (self._publisher.published(what) for what in JOB_FACTS)
+        """The job of this try; None if it is gone, or the cluster does not answer."""
+        name, namespace, uid, kind = map(self._published, _FACTS)
         try:
             prefix = "vcjob" if kind == VOLCANO_JOBS.kind else "tfjob"
             job = find_job(self._hook.cluster, f"{prefix}/{name}", namespace)
         except NotFound:
             return None
         except ClusterError as error:
-            self._operator.log.warning("%s cannot be looked at: %s", name, error)
+            self._log.warning("%s cannot be read: %s", name, error)
             return None
         return job if job.uid == uid else None
+
+    def part(self, job: StoredJob, cause: EndCause, why: str = "") -> bool:
+        """Do with the job what the policy of the task says for this end; whether the job was deleted.
+
+        A try that lost the job to another try leaves it alone.
+        """
+        options, ti, log = self._options, self._ti, self._log
+        fate = task_policy(
+            retried=bool(options.reattach and ti.try_number <= ti.max_tries),
+            on_finish=OnFinish(options.on_finish_action),
+            on_kill=options.on_kill_action,
+        ).fates[cause]
+        try:
+            if fate is JobFate.DELETE:
+                deleted = delete_if_owned(self._hook.cluster, job, self._owner)
+                if deleted:
+                    log.info("%s is deleted: %s", job.shown, why or cause)
+                return deleted
+            if fate is JobFate.MARK:
+                mark_result_used(self._hook.cluster, job, self._owner, ti.max_tries)
+            elif cause is EndCause.STOPPED:
+                log.warning("%s continues: on_kill_action is keep_job", job.shown)
+            elif cause is not EndCause.DELETED:
+                log.warning("%s continues without a task that waits for it: a retry adopts it", job.shown)
+        except NotFound:
+            return False
+        except ClusterError as error:
+            # The outcome of the job is known, and that is what the task is about.
+            what = "deleted" if fate is JobFate.DELETE else "marked"
+            log.warning("%s could not be %s: %s", job.shown, what, error)
+        return False
+
+    # What Airflow and its users see
+
+    def _publish_job(self, facts: Mapping[str, str]) -> None:
+        """Publish the job's name, namespace, uid and kind, and the links to it."""
+        for what, value in facts.items():
+            self._ti.xcom_push(key=f"job_{what}", value=value)
+        # Also links without a URL: Airflow asks for every link, and logs an error for a missing value.
+        urls = {links.JOB_URL: self._options.job_url, links.TENSORBOARD_URL: self._options.tensorboard_url}
+        for key, url in {**urls, links.CHECKPOINT_URL: None}.items():
+            filled = (url or "").replace("{name}", facts["name"]).replace("{namespace}", facts["namespace"])
+            self._ti.xcom_push(key=key, value=masked(filled))
+
+    def _published(self, what: str) -> Any:
+        """One of the facts that ``_publish_job`` published."""
+        ti = self._ti
+        return ti.xcom_pull(key=f"job_{what}", task_ids=ti.task_id, map_indexes=ti.map_index)
+
+    def _publish_outcome(self, outcome: Outcome | None) -> None:
+        """Publish how the job ended, also if the task fails: a downstream task may branch on it."""
+        if outcome is not None:
+            self._ti.xcom_push(key="outcome", value=masked(outcome.document()))
+
+    def _publish_result(self, result: dict[str, Any], *, succeeded: bool) -> None:
+        """Publish the result, also to consumers of the task's assets."""
+        self._operator.result = result
+        self._ti.xcom_push(key="result", value=result)
+        if checkpoint := str(result.get("checkpoint") or ""):
+            self._ti.xcom_push(key="checkpoint", value=checkpoint)
+            self._ti.xcom_push(key=links.CHECKPOINT_URL, value=links.checkpoint_page(checkpoint))
+        events = self._context["outlet_events"]
+        for outlet in self._operator.outlets if succeeded else ():
+            events[outlet].extra = {**events[outlet].extra, **result}
+
+    def _call(self, method: str, **facts: Any) -> None:
+        """Call the user's callbacks."""
+        given = self._options.callbacks or ()
+        for callbacks in (given,) if isinstance(given, type) else given:
+            getattr(callbacks, method)(operator=self._operator, **facts)

@@ -1,4 +1,4 @@
-"""The operator: one task, one job. What a try does when is said in docs/airflow.md; nothing is decided here."""
+"""The operator: one task, one job. ``task_run`` has what a try of the task does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _DEEP: Final = frozenset({"job", "overrides", "op_args", "op_kwargs"})
-"""Fields in which values stand deep, and that are part of the document once that is made."""
+"""Fields with nested values. They are part of the document."""
 
 
 class TFJobOperator(BaseTFJobOperator):
@@ -34,14 +34,14 @@ class TFJobOperator(BaseTFJobOperator):
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
     ) -> None:
-        """Fill in the fields; ``job`` is the whole document then, which is what Airflow shows as rendered.
+        """Fill in the fields. ``job`` becomes the whole document, which Airflow shows as rendered.
 
-        A document that is wrong stays as it was given: ``execute`` says what is wrong with it.
+        An invalid document stays as it was given. ``execute`` reports its problems.
         """
-        if parent is not self:  # what stands in a field, and has fields of its own
+        if parent is not self:  # an object in a field, with fields of its own
             super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
             return
-        # Several tries of one process may fill in the same object.
+        # Several tries in one process may fill in the same object.
         if self._given is None:
             self._given = {name: getattr(self, name) for name in template_fields}
         for name, value in self._given.items():
@@ -54,15 +54,15 @@ class TFJobOperator(BaseTFJobOperator):
         except InvalidJob as error:
             self.invalid = error
         finally:
-            # What is submitted is known. Airflow shows these, and masks what stands in them up to a certain depth.
+            # Airflow shows these fields, and masks secrets in them only up to a certain depth.
             for name in _DEEP.intersection(template_fields):
                 setattr(self, name, masked(getattr(self, name)))
 
-    # What Airflow calls. What it takes to run a job is imported then, and not where DAGs are only read.
+    # Modules that run jobs are imported in these methods, so that parsing a DAG does not load them.
 
     @masked_errors()
     def execute(self, context: Context) -> Any:
-        """Create the job or take up the one there is, and wait for it; the result."""
+        """Create the job, or adopt the job of an earlier try, and wait for it. Returns the result."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         with TaskRun(self, context) as run:
@@ -70,7 +70,7 @@ class TFJobOperator(BaseTFJobOperator):
 
     @masked_errors()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Go on after the trigger: the event holds all there is to know."""
+        """Continue after the trigger, with its event."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         with TaskRun(self, context) as run:
@@ -78,7 +78,7 @@ class TFJobOperator(BaseTFJobOperator):
 
     @masked_errors()
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a deferral; one that Airflow ended by itself has left the job alone."""
+        """Continue after a deferral. If Airflow ended the deferral, clean up the job, which the trigger left alone."""
         from tf_dist.airflow.operators.task_run import TaskRun
 
         try:
@@ -89,21 +89,21 @@ class TFJobOperator(BaseTFJobOperator):
             raise
 
     def on_kill(self) -> None:
-        """Called in a signal handler, when a user ends the task and when the worker is asked to go: only take note."""
+        """Note that the task is to end. A signal handler calls this when a user ends the task, or the worker stops."""
         self.killed = True
         if is_test_run():
-            # No other process goes on with the job then: as Ctrl-C, which ends a wait in the trigger, too.
+            # No other process continues with the job. Act as Ctrl-C does, which also ends a wait in the trigger.
             signal.raise_signal(signal.SIGINT)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """What OpenLineage's provider asks for after the task, also after one that failed."""
+        """The lineage of the task for the OpenLineage provider, also after a failure."""
         from tf_dist.airflow.jobs.lineage import job_lineage
 
         return job_lineage(self.result)
 
     @masked_errors()
     def dry_run(self) -> None:
-        """Print what would be submitted, without a cluster; AirflowFailException says what is wrong with it."""
+        """Print the document that would be submitted, without a cluster. AirflowFailException lists its problems."""
         import yaml
 
         try:

@@ -1,10 +1,10 @@
-"""Sensors for jobs that were started elsewhere: they only read the job."""
+"""Sensors for jobs that were submitted elsewhere. They only read the job."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -20,7 +20,8 @@ from tf_dist.airflow.version_compat import AirflowSkipException, conf
 from tf_dist.client.stored_jobs import leader_problems, now
 from tf_dist.core.diagnostics.diagnose import diagnose
 from tf_dist.core.diagnostics.outcome import Outcome
-from tf_dist.core.pipeline.wait_result import NO_LIMITS, evaluate_wait, wait_outcome
+from tf_dist.core.pipeline.session import Seen, decide_end, task_policy
+from tf_dist.core.pipeline.wait_result import wait_outcome
 from tf_dist.errors import NotFound, TFDistError
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ _LEAST_PAUSE: Final = 0.1  # seconds: a deferred wait pauses though poke_interva
 
 
 class _JobSensor(NamedJobTask, BaseSensorOperator):
-    """What both sensors have in common.
+    """The common part of both sensors.
 
-    :param get_logs: bring its lines into the task's log (when deferred).
-    :param deferrable: wait in the triggerer.
+    :param get_logs: Write the log lines of the job to the log of the task, while the sensor is deferred.
+    :param deferrable: Wait in the triggerer.
     """
 
     ui_color = "#fff3e0"
@@ -67,10 +68,10 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
         if isinstance(found, PokeReturnValue) and found.is_done:
             return found.xcom_value
         kind, _, name = self.job_name.rpartition("/")
-        with closing(self.hook()) as hook:
+        with self.client() as client:
             request = WaitRequest(
                 name=name,
-                namespace=self.namespace or hook.get_namespace(),
+                namespace=client.namespace,
                 kind=_KINDS[kind],
                 access=ClusterArguments.of(vars(self)).fields(),
                 goal=self.goal,
@@ -86,7 +87,7 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
 
     @masked_errors()
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Go on after the trigger."""
+        """Continue after the trigger."""
         event = masked(event)
         _publish(context, payload_outcome(event))
         if (error := payload_error(event)) is not None:
@@ -96,27 +97,27 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
 
     @masked_errors()
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        """Whether the job has come to what is waited for; the error, if it never can."""
-        with closing(self.hook()) as hook:
+        """Whether the job is in the wanted state. Raises the job's error if it can never be."""
+        with self.client() as client:
             try:
-                job = hook.get_job(self.job_name, self.namespace)
-                idle = leader_problems(hook.cluster, [job])
+                job = client.get(self.job_name)
+                idle = leader_problems(client.cluster, [job])
             except NotFound as error:
                 self._say(str(error))
                 return False
-        found = evaluate_wait(job.job, job.status, (), NO_LIMITS, now(), goal=self.goal)
-        if found is None:
+        end = decide_end(task_policy(goal=self.goal), Seen(now=now(), job=job.job, status=job.status))
+        if end is None:
             self._say((idle or diagnose(job.job, job.status, (), now()))[0].summary)
             return False
-        outcome = wait_outcome(job.status, found, now())
+        outcome, result = wait_outcome(job.status, end.result, now()), end.result
         _publish(context, outcome)
-        if not found.reached and outcome is not None:
-            raise failure(job.shown, found.message, found.hint, outcome, decided=found.decided)
+        if not result.reached and outcome is not None:
+            raise failure(job.shown, result.message, result.hint, outcome, decided=result.decided)
         return PokeReturnValue(is_done=True, xcom_value=job_summary(job))
 
     @contextmanager
     def _skipping(self) -> Iterator[None]:
-        """Skip the task instead of failing it for what became of the job, where the sensor says so."""
+        """Skip the task instead of failing it, with ``soft_fail`` or ``never_fail``."""
         try:
             yield
         except TFDistError as error:
@@ -125,18 +126,18 @@ class _JobSensor(NamedJobTask, BaseSensorOperator):
             raise
 
     def _say(self, text: str) -> None:
-        """Say why it still waits, once."""
+        """Log why the sensor still waits, once for each reason."""
         if text != self._said:
             self._said = text
             self.log.info("%s", text)
 
 
 class TFJobSensor(_JobSensor):
-    """Waits until a job has succeeded, or is ``until``; fails as soon as it cannot be any more.
+    """Waits until a job is in the state ``until``. Fails as soon as the job can no longer reach that state.
 
-    :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``; it need not be there yet. (templated)
-    :param until: ``succeeded``, ``finished`` (however it ended), ``failed``, ``running``, ``admitted``, ``scheduled``
-        (each pod has its node), ``suspended``.
+    :param job_name: NAME, ``tfjob/NAME`` or ``vcjob/NAME``. The job may be created later. (templated)
+    :param until: ``succeeded``, ``failed``, ``finished`` (either of them), ``running``, ``admitted``, ``scheduled``
+        (each pod has a node), or ``suspended``.
     """
 
     choices: ClassVar[Mapping[str, Sequence[str]]] = {
@@ -149,10 +150,10 @@ class TFJobSensor(_JobSensor):
 
 
 class GangAdmittedSensor(_JobSensor):
-    """Waits until all pods of a job's gang have their nodes. The other arguments are those of ``TFJobSensor``.
+    """Waits until the gang of a job is admitted. The other arguments are those of ``TFJobSensor``.
 
-    :param require: ``"admitted"``: admission has given it a place, and the cluster's scheduler refuses it no node;
-        ``"scheduled"``: each of its pods has its node, which is surer where admission sees no nodes.
+    :param require: ``"admitted"``: the gang is admitted. ``"scheduled"``: the cluster's scheduler has bound each pod to
+        a node, which is more reliable if admission cannot list nodes.
     """
 
     choices: ClassVar[Mapping[str, Sequence[str]]] = {"require": ("admitted", "scheduled")}
@@ -163,6 +164,6 @@ class GangAdmittedSensor(_JobSensor):
 
 
 def _publish(context: Context, outcome: Outcome | None) -> None:
-    """The XCom ``outcome``, as of the operator; a job that goes on has none yet."""
+    """Publish the XCom ``outcome``, as the operator does. A job that has not ended has none."""
     if outcome is not None:
         context["ti"].xcom_push(key="outcome", value=masked(outcome.document()))

@@ -1,13 +1,13 @@
-"""Trigger: waits for one job in the triggerer, through the job informer that all triggers there share.
+"""Trigger: waits for one job in the triggerer, through the informer that all its triggers share.
 
-It yields exactly one event, on failures, too, and that holds everything: a trigger that raised would leave its task
-without a reason, and its job alone. When it is cancelled the job stays; only a user's own act on the task
-deletes it.
+It always yields one event, also after a failure: a trigger that raises an error ends its task without a reason, and
+leaves the job behind. A trigger that is cancelled leaves the job alone, unless a user ended the task.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
@@ -36,45 +36,54 @@ if TYPE_CHECKING:
     from tf_dist.airflow.informers.subscription import Subscription
     from tf_dist.airflow.jobs.task_log import TriggerLog
     from tf_dist.client.monitor import WaitSteps
-    from tf_dist.core.pipeline.wait_result import WaitLimits
+    from tf_dist.core.pipeline.session import SessionPolicy
 
 T = TypeVar("T")
 
 _CLASS: Final = f"{__name__}.TFJobTrigger"
-_SETTLED: Final = 60.0  # seconds after which a trigger that begins has begun before, in another process
-_AGAIN: Final = 200  # lines of each log that are shown once more then
+_SETTLED: Final = 60.0  # seconds after the deferral; a trigger that starts later has run before, in another process
+_AGAIN: Final = 200  # lines of each log that are repeated then
 _LOOK_EVERY: Final = 0.5  # seconds between two reads of the state of a task that no process works for
-_LAST_LINES: Final = 30.0  # seconds for lines that wait to be written at the end
-_RESERVE: Final = 5.0  # seconds of what Airflow grants on_kill that are for deleting
+_LAST_LINES: Final = 30.0  # seconds to write the last lines
+_RESERVE: Final = 5.0  # seconds of the time that Airflow grants on_kill, for the deletion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitRequest:
-    """What a trigger is to wait for, as plain JSON: it is stored, and read by later versions too.
-
-    ``kind``: TFJob, Job (Volcano's), or "" for either; ``uid`` "": whichever job has the name, now or later;
-    ``goal`` and the limits: see ``WaitLimits``, seconds and epoch seconds. ``drive``: whether the triggerer may come
-    to lead it. ``owner``: the try of the task that the job belongs to, "" for a job of others, which is never deleted.
-    ``asked_at``: when the task deferred (epoch seconds). ``secrets``: those of the job's document, sealed
-    (``masking``).
-    """
+    """What a trigger waits for, as plain JSON: Airflow stores it, and later versions read it."""
 
     name: str
+    """The name of the job."""
     namespace: str
+    """Its namespace."""
     kind: str = "TFJob"
+    """Its kind: ``TFJob``, ``Job`` (of Volcano), or "" for either."""
     uid: str = ""
+    """Its uid; "": any job of this name, also one that is created later."""
     access: Mapping[str, Any]
+    """The fields of ``ClusterArguments``."""
     goal: str = "succeeded"
+    """The state to wait for."""
     drive: bool = False
+    """The triggerer may lead the namespace of the job."""
     owner: str = ""
+    """The try of the task that owns the job; "" for a job that is never deleted."""
     on_kill_action: str = "delete_job"
+    """What happens to the job when a user ends the task: ``delete_job`` or ``keep_job``."""
     get_logs: bool = True
+    """The log lines of all replicas are written to the log of the task."""
     poll_interval: float = 10.0
+    """Seconds between two attempts to find a job that does not exist."""
     deadline: float | None = None
+    """When the wait ends (epoch seconds)."""
     admission_timeout: float | None = None
+    """Seconds to wait for admission."""
     startup_timeout: float | None = None
+    """Seconds from admission until the job runs."""
     asked_at: float = 0.0
+    """When the task was deferred (epoch seconds)."""
     secrets: str = ""
+    """The secrets of the document, sealed by ``masking``."""
 
     def plain(self) -> dict[str, Any]:
         """The fields that are not at their defaults."""
@@ -83,25 +92,29 @@ class WaitRequest:
 
     @property
     def ref(self) -> JobRef:
-        """Where the job is."""
+        """The reference to the job."""
         return JobRef(VOLCANO_JOBS if self.kind == "Job" else TFJOBS, self.namespace, self.name)
 
     @property
-    def limits(self) -> WaitLimits:
-        """How long to wait."""
+    def policy(self) -> SessionPolicy:
+        """The policy of the session that the trigger follows."""
+        from tf_dist.core.pipeline.session import task_policy
         from tf_dist.core.pipeline.wait_result import WaitLimits
 
-        return WaitLimits(
+        limits = WaitLimits(
             deadline=self.deadline,
             admission=self.admission_timeout,
             startup=self.startup_timeout,
             begun=self.asked_at,
         )
+        return task_policy(goal=self.goal, limits=limits, on_kill=self.on_kill_action)
 
 
 class TFJobTrigger(BaseTrigger):
-    """Waits for a job. The arguments are those of ``WaitRequest``; ones that it does not know (of a later version) it
-    ignores, so that a triggerer may be older than the task that deferred.
+    """Waits for a job.
+
+    The arguments are the fields of ``WaitRequest``. Unknown arguments are ignored, so that a triggerer may be older
+    than the worker that deferred the task.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -115,12 +128,12 @@ class TFJobTrigger(BaseTrigger):
         return _CLASS, self.request.plain()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event: the payload of ``outcomes``."""
+        """Yield one event: the payload of the wait."""
         try:
             found = await self._wait()
         except asyncio.CancelledError:
-            if self.request.owner and is_test_run():
-                await self._interrupted()
+            if self.request.owner and is_test_run():  # Ctrl-C: no other process continues with the job
+                await self._stop("the run was interrupted", logging.WARNING)
             raise
         except Exception as error:
             from tf_dist.airflow.jobs.event_payload import unseen_payload
@@ -128,9 +141,9 @@ class TFJobTrigger(BaseTrigger):
             from tf_dist.core.pipeline.session import DELETED_END, lost_end
 
             if not isinstance(error, TFDistError):
-                self.log.exception("the trigger met a defect")
+                self.log.exception("the trigger has a defect")
             request = self.request
-            gone = request.uid and isinstance(error, NotFound)  # the job existed when the task deferred
+            gone = request.uid and isinstance(error, NotFound)  # the job existed when the task was deferred
             end = DELETED_END if gone else lost_end(error, transient=isinstance(error, TRANSIENT_ERRORS))
             word = {TFJOBS.kind: "tfjob/", VOLCANO_JOBS.kind: "vcjob/"}.get(request.kind, "job ")
             found = unseen_payload(end, f"{word}{request.name}")
@@ -138,11 +151,11 @@ class TFJobTrigger(BaseTrigger):
         yield TriggerEvent(masked(found))
 
     async def on_kill(self) -> None:
-        """Delete the job, if a user has ended the task, and if the job is still this try's.
+        """Delete the job if a user ended the task, and the job still belongs to this try.
 
-        Airflow calls this, too, when the triggerer was stalled and its triggers went elsewhere, and when the task was
-        cleared: then another process goes on with the job. Until that one is at work, only this one can learn that the
-        task has been ended after all: so it waits for as long as Airflow allows.
+        Airflow also calls this when a stalled triggerer lost its triggers, and when the task was cleared. Then another
+        process continues with the job. Until it does, only this process can learn that the task was ended after all, so
+        it waits for as long as Airflow allows.
         """
         request = self.request
         if self._fired or not request.owner or request.on_kill_action == "keep_job":
@@ -150,22 +163,24 @@ class TFJobTrigger(BaseTrigger):
         deadline = time.monotonic() + conf.getfloat("triggerer", "on_kill_timeout", fallback=30.0) - _RESERVE
         while (state := await self._task_state()) not in ENDED_STATES | ACTIVE_STATES and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_EVERY)
-        if state not in ENDED_STATES:
-            self.log.info("the task is %s: its job %s goes on", state, request.name)
-            return
-        extras = await self._extras()
-        if await asyncio.to_thread(_delete, request, extras):
-            self.log.info("the task is %s: its job %s is deleted", state, request.name)
+        if state in ENDED_STATES:
+            await self._stop(f"the task is {state}", logging.INFO)
+        else:
+            self.log.info("the task is %s: its job %s continues", state, request.name)
 
-    async def _interrupted(self) -> None:
-        """A test run was ended by Ctrl-C: no other process goes on with its job."""
-        if self.request.on_kill_action == "keep_job":
-            self.log.warning("the run was interrupted: its job %s goes on", self.request.name)
-        elif await asyncio.to_thread(_delete, self.request, await self._extras()):
-            self.log.warning("the run was interrupted: its job %s is deleted", self.request.name)
+    async def _stop(self, why: str, level: int) -> None:
+        """The session is stopped: do with the job what the policy says."""
+        from tf_dist.core.pipeline.session import EndCause
+        from tf_dist.core.pipeline.workflow_stop import JobFate
+
+        request = self.request
+        if request.policy.fates[EndCause.STOPPED] is not JobFate.DELETE:
+            self.log.log(level, "%s: its job %s continues", why, request.name)
+        elif await asyncio.to_thread(_delete, request, await self._extras()):
+            self.log.log(level, "%s: its job %s is deleted", why, request.name)
 
     async def cleanup(self) -> None:
-        """Called at every end of the trigger; where Airflow has no ``on_kill``, that may be a user's."""
+        """Called at every end of the trigger. Where Airflow has no ``on_kill``, a user may have caused the end."""
         await super().cleanup()
         if not TRIGGERS_LEARN_OF_KILLS:
             await self.on_kill()
@@ -213,11 +228,10 @@ class TFJobTrigger(BaseTrigger):
         self, informer: SharedJobInformer, subscription: Subscription, log: TriggerLog
     ) -> WaitSteps[dict[str, Any]]:
         from tf_dist.airflow.jobs.job_waiter import JobWaiter, WaitOptions
-        from tf_dist.core.pipeline.session import task_policy
 
         request = self.request
         options = WaitOptions(
-            policy=task_policy(goal=request.goal, limits=request.limits),
+            policy=request.policy,
             get_logs=request.get_logs,
             results=request.goal in ("succeeded", "finished", "failed"),
             tail=self._tail(),
@@ -225,7 +239,7 @@ class TFJobTrigger(BaseTrigger):
         return JobWaiter(informer, subscription, options, log, log.error, log.lines).steps()
 
     async def _join(self, informer: SharedJobInformer, on_change: Callable[[], None]) -> Subscription:
-        """The subscription to the job. NotFound if the job of that uid is gone; a job of any uid may be created yet."""
+        """The subscription to the job. NotFound if the job of this uid is gone. Without a uid it may come later."""
         request = self.request
         while True:
             try:
@@ -239,11 +253,11 @@ class TFJobTrigger(BaseTrigger):
             await asyncio.sleep(request.poll_interval)
 
     def _tail(self) -> int | None:
-        """A trigger that goes on in another process shows the last lines only: the others are in the task's log."""
+        """How many last lines of each log a trigger shows that continues in another process; None: all lines."""
         asked = self.request.asked_at
         if not asked or time.time() - asked < _SETTLED:
             return None
-        self.log.info("another triggerer goes on: the last %d lines of each log come once more", _AGAIN)
+        self.log.info("another triggerer continues: the last %d lines of each log are repeated", _AGAIN)
         return _AGAIN
 
     # What Airflow knows
@@ -260,7 +274,7 @@ class TFJobTrigger(BaseTrigger):
             return {}
 
     async def _task_state(self) -> str | None:
-        """The state of the task at this moment, as the database has it."""
+        """The present state of the task in the database."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         instance = self.task_instance
@@ -271,7 +285,7 @@ class TFJobTrigger(BaseTrigger):
 
 
 async def _undone_if_cancelled(work: Callable[[], T], undo: Callable[[T], None]) -> T:
-    """What ``work`` returns from a thread; cancelled meanwhile, what it did is undone."""
+    """What ``work`` returns from a thread. If this is cancelled meanwhile, ``undo`` undoes it."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)
@@ -286,7 +300,7 @@ def _leave(key: object, _: SharedJobInformer) -> None:
 
 
 def _ref_of_any_kind(informer: SharedJobInformer, request: WaitRequest) -> JobRef:
-    """Where the job of that name is, whatever its kind; NotFound, InvalidJob if two kinds have the name."""
+    """The reference to the job of this name, of any kind. NotFound; InvalidJob if two kinds have the name."""
     from tf_dist.client.stored_jobs import lookup_job
 
     found = lookup_job(informer.cluster, request.name, request.namespace)

@@ -1,8 +1,8 @@
-"""What workflows rely on: the names and defaults of outputs, the labels, the exit codes. Added to, never renamed.
+"""The contract with workflows: names and defaults of outputs, labels, exit codes. Names are added, never changed.
 
-Exit codes: 0 the job succeeded; 1 it failed by itself, or was deleted; 2 the step is set up wrongly; 75 worth another
-try (evicted, preempted, no place in time, the cluster could not be reached); 143 (130) the launcher was stopped by
-SIGTERM (SIGINT). 64 and 65 are the words of Argo's own executor and are never used.
+Exit codes: 0 the job succeeded; 1 it failed, or was deleted; 2 the step is invalid; 75 a retry may succeed (evicted,
+preempted, admission timeout, cluster unavailable); 143 (130) SIGTERM (SIGINT) stopped the launcher. Argo's executor
+uses 64 and 65.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tf_dist.core.model import names
 WORKFLOWS: Final = Resource("argoproj.io", "v1alpha1", "Workflow", "workflows")
 
 OUT: Final = "/tf-dist/out"
-"""Where outputs are written: a volume of the pod, so that Argo finds them whenever it looks."""
+"""The folder of the outputs: a volume of the pod, so that Argo can read it at any time."""
 
 OUTPUTS: Final[Mapping[str, str]] = {
     "job": "",  # the job's name
@@ -37,16 +37,16 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "goodput": "0",  # the share of the time held in which it trained and kept the result, from 0 to 1
     "duration": "0",  # seconds that it ran
 }
-"""The files in the folder, one value each, and what a step says that has none of them."""
+"""The files in the folder, one value each, and their defaults."""
 
 CHECKPOINT: Final = "checkpoint-files"
-"""The folder of the last checkpoint's files, for the artifact."""
+"""The folder with the files of the last checkpoint, for the artifact."""
 
 GRACE: Final = "terminationGracePeriodSeconds"
-"""The field of a pod for the time between SIGTERM and SIGKILL."""
+"""The field of a pod with the time between SIGTERM and SIGKILL."""
 
 METRIC: Final = "metric-"
-"""Before the name of a metric, the name of a file with its last value."""
+"""The prefix of files with the last value of a metric."""
 
 
 def metric_file(metric: str) -> str:
@@ -55,7 +55,7 @@ def metric_file(metric: str) -> str:
 
 
 MODEL_DIR: Final = "TF_DIST_MODEL_DIR"
-"""The variable in which replicas find the folder for their model."""
+"""The variable of the replicas with the folder for their model."""
 
 WORKFLOW_LABEL: Final = "workflows.argoproj.io/workflow"
 """``argo logs`` selects pods by it (Argo Workflows 4.1)."""
@@ -64,7 +64,7 @@ WORKFLOW_UID: Final = f"{names.ANNOTATION_PREFIX}workflow-uid"  # Label of a ste
 NODE: Final = f"{names.ANNOTATION_PREFIX}workflow-node"  # Annotation of a step's job: the node of the workflow
 REPORTED: Final = f"{names.ANNOTATION_PREFIX}reported"  # Annotation of a step's job: its end was reported
 STOPPED_BY: Final = f"{names.ANNOTATION_PREFIX}suspended-by"
-"""Annotation of a step's job: who suspended it, ``LAUNCHER`` or ``WORKFLOW`` of ``core.pipeline.workflow_stop``."""
+"""Annotation of a step's job: who suspended it, ``LAUNCHER`` or ``WORKFLOW`` of ``workflow_stop``."""
 
 STARTUP_TIMEOUT: Final = "10m"
-"""How long an admitted job may take to run, unless a step says otherwise; Airflow's operator has the same."""
+"""The default of ``startup_timeout``, as in Airflow's operator."""

@@ -57,7 +57,7 @@ _KIND_OF_FATE: Final = {JobFate.DELETE: OutcomeKind.DELETED, JobFate.SUSPEND: Ou
 class StepHost(SessionHost):
     """The session of one try of a step: its outputs, its progress, and its workflow.
 
-    ``home``: the workflow's namespace; ``out``: what is reported.
+    ``home``: the namespace of the workflow. ``out``: the outputs.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class StepHost(SessionHost):
         self._reported_at, self._complained = 0.0, ""
 
     def observed(self) -> None:
-        """States at once, and what training reports not more often than people look."""
+        """Report changes of the state at once, and what the training reports once a second."""
         snapshot = self.monitor.snapshot
         status = snapshot.status
         values = {"status": snapshot.state, "reason": status.display_reason, "message": status.display_message}
@@ -108,7 +108,7 @@ class StepHost(SessionHost):
         self._put(values)
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
-        """Say what is done, and write everything that is known: this process may be killed meanwhile."""
+        """Report the end, and write all outputs: this process may be killed soon."""
         self._tell(self._values(end, None))
         if decision is None or end.cause in ENDED:
             return
@@ -117,13 +117,13 @@ class StepHost(SessionHost):
                 self._view.say(f"asked to stop: {decision.why}; the job: {what}")
             case EndCause.NOT_ADMITTED, JobFate.LEAVE:
                 # A job that waits keeps its age.
-                text = f"{decision.why}: {self.job.shown} goes on waiting, and the next try takes it up"
+                text = f"{decision.why}: {self.job.shown} continues to wait, and the next try adopts it"
                 self._view.say(text)
             case _, JobFate.DELETE:
                 self._view.say(f"{decision.why}: deletes {self.job.shown}")
 
     def report(self, end: SessionEnd, decision: StopDecision) -> None:
-        """The last line, and the outputs of the workflow."""
+        """Write the last line, and the final outputs."""
         snapshot, values = self.monitor.snapshot, self._values(end, decision)
         left = len(self.monitor.watch.pods) if decision.what is JobFate.DELETE else 0
         if decision.problem:
@@ -146,7 +146,7 @@ class StepHost(SessionHost):
         self._view.say(_last_line(self.job, values, snapshot.result))
 
     def mark(self) -> None:
-        """Not being able to costs no more than telling it once more at the next try."""
+        """A failure is harmless: the next try reports the end once more."""
         patch = {"metadata": {"annotations": {contract.REPORTED: "true"}, "uid": self.job.uid}}
         with suppress(ClusterError):
             self.cluster.patch(self.job.resource, self.job.namespace, self.job.name, patch)
@@ -154,7 +154,7 @@ class StepHost(SessionHost):
     # The workflow
 
     def read_workflow(self) -> Mapping[str, Any] | None:
-        """Asked once, for the time may be short."""
+        """A single request, because time may be short."""
         if not self._options.workflow:
             return None
         try:
@@ -206,7 +206,7 @@ class StepHost(SessionHost):
         }
 
     def _tell(self, values: dict[str, str]) -> None:
-        """Everything that is known."""
+        """Write all known outputs."""
         usage = self.monitor.watch.last.status.usage.until(now())
         used = {
             "gpu-seconds": f"{usage.gpus.held:.0f}",
@@ -235,7 +235,7 @@ _QUICK: Final = 5.0  # seconds that a request may take when the time is short
 
 
 def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) -> int:
-    """One try of the step; its exit code. TFDistError when it cannot even begin, or not go on."""
+    """Run one try of the step; its exit code. TFDistError if it cannot start or continue."""
     stopped: list[int] = []
     signals.listen(stopped.append)
     outputs = StepOutputs(options.out)
@@ -271,7 +271,7 @@ class _StepSetup:
     entry: LoadedJob
 
     def run(self, bundle: JobFiles) -> int:
-        """Make or find the job, and see it to its end."""
+        """Create or adopt the job, and follow it to its end."""
         cluster, entry, say = self.connection.cluster, self.entry, self.log_writer.say
         namespace = TargetNamespaces(self.options.namespace, self.connection.namespace).of(entry.written)
         self.log_writer.width = max(prefix_width(entry.job), len(OWN_NAME))

@@ -1,8 +1,7 @@
-"""The launcher's arguments: one JSON document with its options, and the values that a workflow fills in.
+"""Arguments of the launcher: one JSON document of options, and the values that a workflow fills in.
 
-The document is written where the step is, and nothing is filled into it. A value is an argument of its own,
-``NAME=VALUE``: whatever it holds, it is the value of that one option. Little is imported here: the arguments are read
-before anything else is loaded.
+The document is fixed in the step. A value is an argument of its own, ``NAME=VALUE``, so that it cannot change any other
+option. Arguments are read before other modules are imported.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ _FOLDER: Final = ANY._replace(read=Path, empty=Path(contract.OUT))
 _DATA: Final = POLICIES
 
 _GRACE: Final = 30.0
-"""Kubernetes' own, where Argo does not say another."""
+"""The default of Kubernetes."""
 
 
 def _as_texts(given: Any) -> Any:
-    """Values as a workflow has them: a number, too, is text there."""
+    """Values as text, as workflows have them."""
     if not isinstance(given, Mapping):
         return given
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
@@ -137,13 +136,13 @@ class LauncherOptions(RunOptions):
     context: str = launcher_option(_TEXT, "The context of that kubeconfig.", "", "")
     dry_run: bool = launcher_option(SWITCH, "Print the job instead of creating it: ``--dry-run``.", "", False)
     progress_file: Path | None = None
-    """Where Argo reads the progress."""
+    """The file in which Argo reads the progress."""
     deadline: str = ""
-    """When Argo stops the pod."""
+    """When Argo stops the pod (RFC 3339)."""
     settle: float = 30.0
-    """Seconds for the controller to see to the pods of a job that has ended."""
+    """Seconds for the controller to clean up the pods of a job that has ended."""
     look_every: float = 10.0
-    """Seconds between two looks at the workflow: as often as Argo does."""
+    """Seconds between two reads of the workflow, as often as Argo reads it."""
 
 
 ROWS: Final[Mapping[str, Option]] = options_of(LauncherOptions, Face.LAUNCHER)
@@ -151,7 +150,7 @@ ROWS: Final[Mapping[str, Option]] = options_of(LauncherOptions, Face.LAUNCHER)
 # The document as an argument
 
 LARGEST_ARGUMENT: Final = 131_071
-"""Bytes that a kernel takes as one argument or variable."""
+"""The largest argument or variable of a process in Linux (bytes)."""
 _PACKED: Final = "zlib:"
 _MOST_UNPACKED: Final = 64 << 20
 _FILE: Final = "@"
@@ -160,7 +159,7 @@ _EXPANDED: Final = re.compile(r"\$(?=[$(])")
 
 
 def document_argument(document: Mapping[str, Any], *, pack: bool = False) -> str:
-    """The document as an argument: text that people can read, or compressed."""
+    """The document as an argument: readable text, or compressed."""
     if not pack:
         # The kubelet expands $(NAME) in arguments, and makes one dollar of two.
         return _EXPANDED.sub(r"\\u0024", _laid_out(document))
@@ -168,7 +167,7 @@ def document_argument(document: Mapping[str, Any], *, pack: bool = False) -> str
 
 
 def _laid_out(value: Any, depth: int = 0) -> str:
-    """JSON with a line for whatever fits into one."""
+    """JSON in which each value that fits is on one line."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) + depth <= _LINE or not isinstance(value, Mapping | list) or not value:
         return text
@@ -180,9 +179,9 @@ def _laid_out(value: Any, depth: int = 0) -> str:
 
 
 def read_arguments(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> LauncherOptions:
-    """The options of the arguments: the document, ``NAME=VALUE``, ``@FILE`` with one of them, or ``--dry-run``.
+    """The options of the arguments: the document, ``NAME=VALUE``, ``@FILE`` with one of these, or ``--dry-run``.
 
-    InvalidJob with all that is wrong.
+    InvalidJob with all problems.
     """
     given: list[tuple[str, Any]] = []
     values: dict[str, str] = {}
@@ -245,7 +244,7 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _read(name: str, value: Any, options: dict[str, Any]) -> Iterator[Problem]:
-    """Put the value of an option into ``options``, or say what is wrong with it. Lists and mappings are joined."""
+    """Add the value of an option to ``options``; its problems. Lists and mappings are joined."""
     if (row := ROWS.get(name)) is None:
         yield Problem(shown_value(name)[1:-1], "is not an option", suggestion(name, ROWS, _HELP))
         return
@@ -272,7 +271,7 @@ of a file. Exit codes: 0 succeeded, 1 the job failed, 2 set up wrongly, 75 try a
 
 
 def help_text() -> str:
-    """What ``--help`` prints."""
+    """The text of ``--help``."""
     lines = ["Usage: tf-dist argo-launch DOCUMENT [NAME=VALUE]... [--dry-run]", "", ABOUT, "", "Options:", ""]
     for name, row in ROWS.items():
         about = row.about(Face.LAUNCHER).replace("``", "")

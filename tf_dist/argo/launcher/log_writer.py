@@ -1,7 +1,6 @@
-"""Log writer: standard output of the launcher, written by a thread so that a slow reader blocks no signal.
+"""Log writer: writes the launcher's output in a thread, so that a slow reader does not delay signals.
 
-A writer in its own thread: the reader may be slow, or stop reading, and the launcher must react to a signal all the
-same. While it is slow, replicas' logs are read more slowly; when the launcher is in a hurry lines are left out.
+While the reader is slow, logs of replicas are read more slowly. In a hurry, lines are dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MAX_BUFFERED: Final = 1 << 20  # characters that wait to be written
 
 
 class LogWriter(LineView):
-    """A view that writes lines to a descriptor. ``hurry``, from any thread, ends every wait for the reader."""
+    """A view that writes lines to a descriptor. ``hurry``, from any thread, ends all waits for the reader."""
 
     def __init__(self, descriptor: int, width: int = 0) -> None:
         super().__init__(self._put, lambda source, text: f"{source:<{self.width}} | {visible_text(text)}")
@@ -40,13 +39,15 @@ class LogWriter(LineView):
         return self._size >= _MAX_BUFFERED
 
     def hurry(self) -> None:
-        """Wait for the reader no more."""
+        """Do not wait for the reader any more."""
         with self._state:
             self._hurried = True
             self._state.notify_all()
 
     def finish(self, timeout: float) -> bool:
-        """Write what is left, for up to ``timeout`` seconds; whether all of it got out. Nothing is shown after it."""
+        """Write the remaining lines for at most ``timeout`` seconds; whether all are written. Nothing is shown
+        afterwards.
+        """
         with self._state:
             done = self._state.wait_for(lambda: self._gone or not (self._waiting or self._writing), timeout)
             self._closed = True
@@ -56,11 +57,11 @@ class LogWriter(LineView):
         return done
 
     def close(self) -> None:
-        """Leave what cannot be written."""
+        """Drop the remaining lines."""
         self.finish(0)
 
     def _put(self, text: str) -> None:
-        """Write whole lines; waits while the reader is behind."""
+        """Write whole lines. Wait while the reader is slow."""
         text += "\n"
         with self._state:
             self._state.wait_for(lambda: self._size < _MAX_BUFFERED or self._hurried or self._gone or self._closed)

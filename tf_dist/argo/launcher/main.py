@@ -1,4 +1,4 @@
-"""The launcher as a program. Little is loaded before its first line is out."""
+"""The launcher as a program. It imports little before its first line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEVER: Final = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a step; its exit code (see ``contract``)."""
+    """Run a step; the exit code (see ``contract``)."""
     if {"-h", "--help"}.intersection(arguments):
         sys.stdout.write(f"{help_text()}\n")
         return exit_codes.SUCCEEDED
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(options: LauncherOptions) -> int:
-    """The job that would be created, as YAML."""
+    """Print the job that would be created, as YAML."""
     from tf_dist.argo.launcher.step_job import step_document
     from tf_dist.client.yaml_files import to_yaml
 
@@ -65,7 +65,7 @@ def _first_line(options: LauncherOptions) -> str:
 
 
 def error_text(error: TFDistError) -> str:
-    """The error, and the way out."""
+    """The error, with its hint."""
     from tf_dist.client.job_files import InvalidFiles, whole_text
 
     if isinstance(error, InvalidFiles):

@@ -1,4 +1,4 @@
-"""Clean-up after a workflow: its jobs that are left."""
+"""Clean-up of the jobs of a workflow."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def delete_workflow_jobs(
     all_jobs: bool,
     timeout: float,
 ) -> int:
-    """Delete the jobs of a workflow that still run (``all_jobs``: all), and see them go; how many.
+    """Delete the jobs of a workflow that still run (``all_jobs``: all jobs), and wait until they are gone; their
+    number.
 
-    A kind of job that is not there, or that this account may not list, has none of this workflow's: the role in
-    ``rbac.yaml`` knows TFJobs only. Forbidden when it may list no kind; NotYet when jobs have not gone in ``timeout``
-    seconds; they are deleted all the same.
+    Kinds of jobs that do not exist, or may not be listed, are skipped: the role in ``rbac.yaml`` allows TFJobs only.
+    Forbidden if no kind may be listed. GoalNotReached if jobs are not gone after ``timeout`` seconds.
     """
     jobs: list[StoredJob] = []
     with suppress(NotServed):

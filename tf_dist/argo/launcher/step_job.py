@@ -1,4 +1,4 @@
-"""The job of a step: its document and deterministic name; created, or adopted from an earlier try of the step."""
+"""The job of a step: its document and its name; created, or adopted from an earlier try."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _MAX_V1ALPHA1: Final = 40  # characters of a v1alpha1 job's name in the names of
 
 
 def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFiles]:
-    """The job to create, and all that its document holds. InvalidFiles with every problem.
+    """The job to create, and its companion objects. InvalidFiles with all problems.
 
-    ``home``: the namespace of the workflow, where the job goes that names no other. Elsewhere it has no owner.
+    ``home``: the namespace of the workflow, and of a job that names no other. A job in another namespace has no owner.
     """
     overrides = (*named_overrides(options.overrides or {}), *_filled_in(options))
 
@@ -54,7 +54,7 @@ def step_document(options: LauncherOptions, home: str) -> tuple[LoadedJob, JobFi
 
 
 def _filled_in(options: LauncherOptions) -> tuple[Override, ...]:
-    """What the workflow fills in; InvalidJob."""
+    """The overrides that the workflow fills in; InvalidJob."""
     inputs = read_inputs(options.inputs or [])
     listed = listed_values(options.parameters, {one.name for one in inputs})
     return input_overrides(inputs, {**listed, **(options.values or {})})
@@ -82,7 +82,7 @@ def _changed(content: Any, options: LauncherOptions, home: str) -> Any:
 
 
 def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
-    """The job's name for one step of one workflow. ``node`` is the same for all tries of a step (``{{node.name}}``)."""
+    """The name of the job of a step. ``node`` is the same for all tries of the step (``{{node.name}}``)."""
     base = job.key.name.removesuffix("xxxxx").rstrip("-")
     ending = max(len(names.replica_name(job, replica)) for replica in possible_replicas(job))
     ending -= len(job.key.name[:_MAX_V1ALPHA1] if job.dialect is Dialect.TFJOB_V1ALPHA1 else job.key.name)
@@ -93,9 +93,9 @@ def step_job_name(job: Job, workflow_uid: str, node: str) -> str:
 
 
 def _owner(options: LauncherOptions) -> dict[str, Any]:
-    """The workflow, and not the launcher's pod: the job survives this pod, and goes with the workflow.
+    """The owner: the workflow, not the launcher's pod. The job survives the pod, and is deleted with the workflow.
 
-    It blocks nothing: where OwnerReferencesPermissionEnforcement is on, that would need a right on the workflow.
+    It does not block the deletion, which would need a permission with OwnerReferencesPermissionEnforcement.
     """
     return {
         "apiVersion": contract.WORKFLOWS.api_version,
@@ -108,7 +108,7 @@ def _owner(options: LauncherOptions) -> dict[str, Any]:
 
 
 class Interrupted(Exception):
-    """A signal came before the job was there; ``number``: which."""
+    """A signal came before the job was created. ``number``: the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -117,23 +117,27 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StepJobs:
-    """The job of a step by its name, as ``start_job`` finds, creates and replaces it; ``say`` gets what is done.
-
-    ``reattach``: a job of an earlier try is continued; ``workdir``: of a job that is created, see ``create_job``.
-    ``archive``: the code that goes along with it.
-    """
+    """The job of a step by its name, as ``start_job`` finds, creates and replaces it."""
 
     cluster: Cluster
+    """The cluster."""
     entry: LoadedJob
+    """The job to create."""
     namespace: str
+    """Its namespace."""
     signals: Signals
+    """Signals of this process."""
     say: Callable[[str], object]
+    """Gets a line for each act."""
     reattach: bool = True
+    """The job of an earlier try is continued."""
     workdir: str | None = ""
+    """See ``create_job``."""
     archive: bytes = b""
+    """The packed code."""
 
     def find(self) -> Sequence[StoredJob]:
-        """AlreadyExists when the job of the name is not this step's."""
+        """AlreadyExists if the job of this name belongs to another step."""
         resource = job_resource(self.entry)
         try:
             found = StoredJob(resource, self.cluster.get(resource, self.namespace, self.entry.job.key.name))
@@ -148,7 +152,7 @@ class StepJobs:
         return (found,)
 
     def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
-        """A job that is being deleted would go while this try waits for it."""
+        """The table of adoption. A job that is being deleted is replaced."""
         if not found:
             return AdoptionDecision(AdoptionAction.CREATE)
         (job,) = found
@@ -158,26 +162,26 @@ class StepJobs:
         return AdoptionDecision(AdoptionAction.REPLACE if deleting else action, job.uid)
 
     def create(self) -> StoredJob:
-        """A new job."""
+        """Create the job."""
         return create_job(self.cluster, self.entry, self.namespace, workdir=self.workdir, archive=self.archive)
 
     def adopt(self, found: StoredJob) -> StoredJob:
-        """Continue with the job, resumed if an earlier try has suspended it."""
-        self.say(f"goes on with {found.shown}, which an earlier try of this step has made")
+        """Continue with the job. Resume it if an earlier try suspended it."""
+        self.say(f"continues with {found.shown}, which an earlier try of this step created")
         if contract.STOPPED_BY not in _annotations(found):
             return found
-        self.say(f"resumes {found.shown}, which that try had suspended")
+        self.say(f"resumes {found.shown}, which that try suspended")
         patch = stop_patch(found, suspend=False)
         patched = self.cluster.patch(found.resource, found.namespace, found.name, patch)
         return StoredJob(found.resource, patched)
 
     def replace(self, found: StoredJob) -> None:
-        """Delete the job, and wait until it and its pods are gone: a new one has pods of the same names.
+        """Delete the job, and wait until its pods are gone, because the new pods have the same names.
 
-        Interrupted when a signal comes meanwhile.
+        Interrupted if a signal comes meanwhile.
         """
-        why = "has ended" if found.status.finished else "is not gone on with"
-        self.say(f"{found.shown} of an earlier try {why}: deletes it, and starts anew")
+        why = "has ended" if found.status.finished else "is not continued"
+        self.say(f"{found.shown} of an earlier try {why}: deletes it, and creates another")
         request = partial(self.cluster.delete, found.resource, found.namespace, found.name, uid=found.uid)
         until_taken(request, Backoff())
         with WatchingJobInformer(self.cluster, found) as watch:
@@ -191,7 +195,7 @@ class StepJobs:
 
 
 def stop_patch(job: StoredJob, *, suspend: bool, by: str = "") -> dict[str, Any]:
-    """The patch that suspends a job, noting by whom, or resumes it."""
+    """The patch that suspends a job, with who did it, or resumes it."""
     patch = suspend_patch(job.stored, suspend)
     metadata = patch.setdefault("metadata", {})
     metadata.setdefault("annotations", {})[contract.STOPPED_BY] = by if suspend else None
@@ -199,7 +203,7 @@ def stop_patch(job: StoredJob, *, suspend: bool, by: str = "") -> dict[str, Any]
 
 
 def _step_of(metadata: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """Which step a job was made for: the workflow's uid says it, or, without one, what the launcher was told of it."""
+    """The identity of a job's step: the uid of the workflow, or else the arguments of the launcher."""
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if uid := labels.get(contract.WORKFLOW_UID):
         return (uid,)

@@ -1,4 +1,4 @@
-"""Output parameters of a step: files that Argo's executor reads at any time, each written whole."""
+"""Outputs of a step: files that Argo reads at any time, each written atomically; progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXT_LIMIT: Final = 4096  # all outputs of a workflow share one object of 1 MiB
 
 
 class StepOutputs:
-    """A folder of files, each written anew only when its value is another one."""
+    """A folder of files. A file is written only if its value changed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class StepOutputs:
         self.problem = ""
 
     def start(self, job: str) -> None:
-        """Write everything once, with what is known before the job is; InvalidJob when that cannot be done."""
+        """Write all files with their first values; InvalidJob if that fails."""
         first = {**contract.OUTPUTS, "job": job, "status": "Starting", "message": "the launcher has just started"}
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class StepOutputs:
             raise InvalidJob([Problem("out", f"cannot write outputs to {self._folder}: {error}", hint)]) from error
 
     def put(self, values: Mapping[str, str]) -> None:
-        """Bring these up to date. A volume that is full or gone meanwhile ends no training: ``problem`` says so."""
+        """Update values. A full or missing volume does not end the training; it is reported in ``problem``."""
         for name, value in values.items():
             try:
                 self._write(name, value)
@@ -66,9 +66,9 @@ class StepOutputs:
 
 
 def progress_outputs(progress: Progress) -> dict[str, str]:
-    """What training has reported, as outputs: JSON of all metrics, one file for each, and the checkpoint.
+    """The reports of the training as outputs: a JSON object of all metrics, a file for each, and the checkpoint.
 
-    The JSON has as many of the metrics, the first ones, as fit into an output.
+    The JSON object has as many metrics as fit into an output.
     """
     metrics = {name: value for name, value in progress.metrics.items() if len(name) <= _NAME_LIMIT}
     document: dict[str, float | str] = {}
@@ -84,15 +84,14 @@ def progress_outputs(progress: Progress) -> dict[str, str]:
 
 
 class _RefusedFile(Exception):
-    """A file that is not part of a checkpoint."""
+    """A file that does not belong to a checkpoint."""
 
 
 def copy_checkpoint(checkpoint: str, folder: Path, mounts: Sequence[str]) -> str:
-    """Copy the files of a checkpoint into a folder of their own, whole or not at all; what keeps it from that, or "".
+    """Copy the files of a checkpoint to a folder, all or none; the problem, or "".
 
-    ``checkpoint``: a folder, a file, or what the names of its files begin with, as TensorFlow names one. It is a text
-    that training printed, so only files below ``mounts`` are copied, wherever links lead: not what else the launcher's
-    pod has, as the token of its account.
+    ``checkpoint``: a folder, a file, or a prefix of files, as TensorFlow names it. The training printed this text, so
+    only files below ``mounts`` are copied, after links are followed. Others could be secrets of the launcher's pod.
     """
     if "://" in checkpoint:
         return f"{checkpoint} is on no volume of the launcher: the output checkpoint says where it is"
@@ -129,10 +128,10 @@ _DEPTH_LIMIT: Final = 64
 
 
 def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None, above: tuple[Path, ...] = ()) -> None:
-    """A file, or a folder with all that is in it; OSError, _RefusedFile.
+    """Copy a file, or a folder with all its content; OSError, _RefusedFile.
 
-    What counts is where the opened file is: training may exchange a link at any time.
-    ``at``: the folder that the name is in, ``above``: those around it.
+    The place of the opened file is checked, because the training may replace a link at any time. ``at``: the folder of
+    the name. ``above``: the folders around it.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=at)  # a pipe would wait for a writer
     try:
@@ -156,7 +155,7 @@ def _copy(name: str, target: Path, mounts: Sequence[Path], at: int | None = None
 
 
 def _place_of(descriptor: int) -> Path:
-    """Where an opened file is, wherever links have led. A launcher that is tried on a Mac has no /proc."""
+    """The path of an opened file. macOS has no /proc."""
     if sys.platform == "darwin":
         found: bytes = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
         return Path(os.fsdecode(found.rstrip(b"\0")))
@@ -172,7 +171,7 @@ def _number(value: float) -> str:
 
 
 class ProgressFile:
-    """How far it is, as ``N/M`` in the file that Argo's executor reads every few seconds (docs/progress.md there)."""
+    """The progress as ``N/M`` in a file that Argo reads every few seconds (docs/progress.md of Argo)."""
 
     def __init__(self, path: Path | None, total: int | None) -> None:
         self._path = path
@@ -180,7 +179,7 @@ class ProgressFile:
         self._shown = ""
 
     def show(self, progress: Progress, *, done: bool = False) -> None:
-        """Write it, if training reports a step and the number of steps is known; all of it when it is ``done``."""
+        """Write the progress if the training reports it and its number of steps is known, or that it is ``done``."""
         step, total = progress.metrics.get("step"), self._total or _whole(progress.metrics.get("total_steps"))
         if done:
             whole = total or 100

@@ -8,8 +8,7 @@ import pytest
 
 from tests.airflow.site import document
 from tests.controller.harness import START, Clock, disturbed
-from tf_dist.airflow.jobs.adopt_or_create import candidate
-from tf_dist.airflow.jobs.job_ownership import OwnershipLost, adopt_job, delete_if_owned, mark_result_used
+from tf_dist.airflow.jobs.job_ownership import OwnershipLost, adopt_job, candidate, delete_if_owned, mark_result_used
 from tf_dist.airflow.jobs.task_identity import MARKED_FOR_DELETION, OWNER_ANNOTATION, RESULT_USED, annotations_of
 from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.cluster.api import TFJOBS, Cluster
