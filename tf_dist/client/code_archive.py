@@ -1,4 +1,4 @@
-"""The folder of code that goes along with a job, packed into an archive whose bytes depend on its files only."""
+"""The folder of code that is sent with a job: an archive whose bytes depend only on its files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES: Final = (".gitignore", ".tfdistignore")
-"""Files with patterns of what stays behind; the later has the last word (``!data/small.csv``)."""
+"""Files with patterns of files to leave out. Patterns of the later one override (``!data/small.csv``)."""
 _NEVER: Final = frozenset({
     ".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".DS_Store",
     ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".eggs",
 })  # fmt: skip
 _SECRETS: Final = ("*.env", ".env.*", ".netrc", ".pypirc", ".ssh/", ".aws/", ".azure/", ".kube/", ".kaggle/")
-"""Patterns of files that usually hold secrets, which must not be in a ConfigMap: more people may read that."""
+"""Patterns of files that usually hold secrets. A ConfigMap, which more people may read, must not have them."""
 _MARKS: Final = ("pyvenv.cfg", "conda-meta/history", "CACHEDIR.TAG")
-"""Files that an environment or a cache has in its folder."""
+"""Files that mark an environment or a cache."""
 _LARGEST_UNPACKED: Final = 64 << 20
 _MOST_FILES: Final = 10_000
 _LISTED: Final = 10
@@ -50,23 +50,22 @@ class _File:
     size: int
     """Bytes when it was listed."""
     link: str = ""
-    """Where it leads, from its own folder, if it is a symbolic link."""
+    """The target of a symbolic link, relative to its own folder."""
 
 
 def existing_folder(folder: str | os.PathLike[str]) -> str:
-    """The folder by its absolute path; InvalidJob if it is none."""
+    """The absolute path of a folder; InvalidJob if it does not exist."""
     if not os.path.isdir(folder):
         raise _refused(f"{folder} is not a folder", "name the folder that has the program")
     return os.path.abspath(folder)
 
 
 def pack_code(folder: str | os.PathLike[str], needed: Iterable[str] = ()) -> bytes:
-    """The folder as a compressed archive; InvalidJob with what cannot go along, and the ways out.
+    """The folder as a compressed archive; InvalidJob, with hints, for what cannot be sent.
 
-    ``needed``: names that must be in it if they are files of the folder.
-
-    What ``.gitignore`` and ``.tfdistignore`` name stays behind, and so do repositories, virtual environments, caches
-    and, if they do not say otherwise, files that hold secrets. Sockets, pipes and devices are passed over.
+    ``needed``: files of the folder that must be in the archive. Files that ``.gitignore`` and ``.tfdistignore`` name
+    are left out, and so are repositories, virtual environments, caches, sockets, pipes and devices. Files with secrets
+    are left out unless a pattern includes them.
     """
     root = Path(existing_folder(folder))
     files = sorted(_files(root), key=lambda one: os.fsencode(one.name))
@@ -109,7 +108,7 @@ def _shown(size: int) -> str:
 
 
 def _files(root: Path) -> Iterator[_File]:
-    """What goes along, up to one file more than may."""
+    """The files to send, up to one more than allowed."""
     count = 0
     pending: list[tuple[Path, str, tuple[_Ignored, ...]]] = [(root, "", tuple(_around(root)))]
     while pending:
@@ -139,16 +138,16 @@ def _files(root: Path) -> Iterator[_File]:
 
 @dataclass(frozen=True, slots=True)
 class _Ignored:
-    """The patterns of one file, which hold in its folder."""
+    """The patterns of one file, which apply to its folder."""
 
     folder: Path
     patterns: GitIgnoreSpec
 
 
 def _around(root: Path) -> Iterator[_Ignored]:
-    """The patterns for every folder, and those of the folders above in the same repository.
+    """The patterns for every folder, and those of folders above in the same repository.
 
-    The latter do not count if they leave out the very folder that is to go along.
+    The latter are ignored if they leave out the folder itself.
     """
     yield _ignored(root, _SECRETS)
     above = [*root.absolute().parents]
@@ -160,7 +159,7 @@ def _around(root: Path) -> Iterator[_Ignored]:
 
 
 def _is_left_out(root: Path, folder: Path) -> bool:
-    """Whether the patterns of the root leave out a folder in it."""
+    """Whether the patterns of the root leave out a folder."""
     return folder.name != "" and _leaves_out([*_around(root), *_patterns(root)], root / folder, True)
 
 
@@ -182,7 +181,7 @@ def _ignored(folder: Path, lines: Iterable[str]) -> _Ignored:
 
 
 def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> bool:
-    """As git decides: the last pattern that matches counts, and those of a nearer folder come later."""
+    """As git decides: the last matching pattern counts, and those of nearer folders come later."""
     found: bool | None = None
     for one in ignored:
         name = path.absolute().relative_to(one.folder).as_posix() + ("/" if is_folder else "")
@@ -192,7 +191,7 @@ def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> boo
 
 
 def _link(root: Path, path: Path) -> str:
-    """Where a link leads, from its own folder; InvalidJob if it leaves the folder, where no cluster can follow."""
+    """The target of a link, relative to its folder; InvalidJob if it leaves the folder to send."""
     target = Path(os.path.normpath(path.parent.resolve() / os.readlink(path)))
     inside = root.resolve()
     if target != inside and not target.is_relative_to(inside):

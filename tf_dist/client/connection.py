@@ -1,4 +1,4 @@
-"""Connection to a cluster: the named one, the local one or the kubeconfig's; pauses while it is away; its CRDs."""
+"""Connection to a cluster: the named one, the local one, or the kubeconfig's; retries; definitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DEFINITIONS: Final = Resource(
 
 
 def get_definition(cluster: Cluster, name: str) -> Object | None:
-    """The definition of that name; None where there is none."""
+    """The definition of this name; None if there is none."""
     try:
         return cluster.get(_DEFINITIONS, None, name)
     except NotFound:
@@ -44,12 +44,12 @@ def get_definition(cluster: Cluster, name: str) -> Object | None:
 
 
 def is_tf_dist_definition(definition: Object) -> bool:
-    """Whether tf-dist may replace it: its label says so."""
+    """Whether the label of a definition allows tf-dist to replace it."""
     return (definition["metadata"].get("labels") or {}).get(PART_OF) == TF_DIST
 
 
 def refuse_beside_volcano(cluster: Cluster, name: str) -> None:
-    """Rejected when a Job would be reconciled beside Volcano's controller. Who may not look is not stopped."""
+    """Rejected if Volcano's controller would reconcile the Job, too. Skipped without the permission to look."""
     try:
         there = get_definition(cluster, VOLCANO_JOBS_DEFINITION)
     except Forbidden:
@@ -63,30 +63,31 @@ def refuse_beside_volcano(cluster: Cluster, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A cluster to work on. ``namespace``: where things are that say nothing else; never empty.
-
-    ``place``: what further clients are made of; None for the lasting local cluster, which has a controller.
-    """
+    """A connection to a cluster."""
 
     cluster: Cluster
+    """The API of the cluster."""
     namespace: str
+    """The namespace of objects that name no other; never empty."""
     name: str
+    """Its name in messages."""
     place: KubeContext | None = None
+    """The configuration for more clients; None for the lasting local cluster, which has a controller."""
 
     @property
     def here(self) -> bool:
-        """Whether its nodes are this machine, as far as one can tell: folders of this machine mean something there."""
+        """Whether the nodes probably are this machine, so that they have its folders."""
         return self.place is None or urlsplit(self.place.server).hostname in ("127.0.0.1", "::1", "localhost")
 
     def hurry(self) -> None:
-        """The process is asked to stop: a cluster that does not answer must not hold that up."""
+        """The process is asked to stop: do not wait for a cluster that does not answer."""
         from tf_dist.cluster.client.rest import RestCluster
 
         if isinstance(self.cluster, RestCluster):
             self.cluster.hurry()
 
     def close(self) -> None:
-        """Close what the client keeps open."""
+        """Close the connections of the client."""
         from tf_dist.cluster.client.rest import RestCluster
 
         if isinstance(self.cluster, RestCluster):
@@ -94,10 +95,11 @@ class Connection:
 
 
 def connect(kubeconfig: str = "", context: str = "", *, local: bool = False, in_cluster: bool = False) -> Connection:
-    """The cluster that these name, else the lasting local one if it is up, else that of the pod or kubeconfig at hand.
+    """Connect to the named cluster, else to the lasting local one if it runs, else to that of the pod or the
+    kubeconfig.
 
-    ``in_cluster``: that of the pod that this process runs in. Unavailable, with every way to one, when there is none;
-    ClusterError when the named one cannot be had.
+    ``in_cluster``: the cluster of the pod of this process. Unavailable, with all ways to connect, if there is no
+    cluster. ClusterError if the named cluster cannot be used.
     """
     from tf_dist.cluster.client import client_config
     from tf_dist.local import daemon_control as lasting
@@ -121,20 +123,20 @@ def connect(kubeconfig: str = "", context: str = "", *, local: bool = False, in_
 
 
 TRANSIENT_ERRORS: Final = (Unavailable, Throttled)
-"""Errors that pass by themselves."""
+"""Errors that may pass without a change."""
 _FIRST_PAUSE: Final = 0.2
 _MAX_PAUSE: Final = 5.0
 
 
 def backoff_seconds(failures: int) -> float:
-    """Seconds that people wait after so many failures in a row."""
+    """The pause after this many failures in a row, for programs that people watch."""
     from tf_dist.cluster.client.informer import jittered_backoff
 
     return jittered_backoff(failures, first=_FIRST_PAUSE, longest=_MAX_PAUSE)
 
 
 class Backoff:
-    """Pauses after failures in a row, doubling to a few seconds; ``limit``: seconds of them that are borne in all."""
+    """Pauses after failures in a row, doubling to a few seconds. ``limit``: seconds of failures until it gives up."""
 
     def __init__(self, limit: float = 120.0, *, sleep: Callable[[float], object] = time.sleep) -> None:
         self._limit = limit
@@ -143,7 +145,7 @@ class Backoff:
         self._failures = 0
 
     def failed(self, error: ClusterError) -> None:
-        """Return after a pause; raise ``error`` when it has gone on for too long."""
+        """Pause; raise ``error`` if the failures have lasted too long."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         if now - self._since > self._limit:
@@ -154,18 +156,18 @@ class Backoff:
         self._sleep(max(pause, min(requested, self._limit)))
 
     def answered(self) -> None:
-        """It is there, whether or not it will stay: the time counts anew, the next pause is no shorter."""
+        """The cluster answered, and may fail again: reset the limit, not the pause."""
         self._since = None
 
     def succeeded(self) -> None:
-        """It is there, and does what was asked."""
+        """The request succeeded: reset the limit and the pause."""
         self._since, self._failures = None, 0
 
 
 def until_taken(request: Callable[[], object], backoff: Backoff) -> None:
-    """Make a request until the cluster has taken it; ClusterError when it does not for too long.
+    """Retry a request until the cluster has taken it. ClusterError after too long.
 
-    An object that is gone already, and perhaps has another in its place, is left alone.
+    NotFound and Conflict count as success: the object is gone, or another one has its name.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Controller host: a program that waits for jobs in a namespace, and runs their controller as long as nobody else does.
+"""Controller host: a program that waits for jobs, and runs the controller of their namespace if nobody else does.
 
-It is a candidate for the Lease of the namespace, and yields to the controller of the cluster. A candidate follows
-nothing but Leases; the controller is made when the host leads, and ends when it does not any more.
+It is a candidate for the Lease of the namespace, and yields to the controller of the cluster. A candidate only follows
+Leases. It creates the controller when it leads, and ends the controller when it no longer leads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _LOOK_EVERY: Final = 30.0  # seconds between two looks whether the rights have c
 
 
 class ControllerHost(Service):
-    """A candidate for ``kinds`` of jobs in ``namespace``.
+    """A candidate to lead ``kinds`` of jobs in ``namespace``.
 
-    ``on_change``: see ``Controller``; ``on_led`` is called, from any thread, when the controller has come or gone.
-    ``clock``, ``monotonic``: see ``LeaseLeadership``.
+    ``on_change``: see ``Controller``. ``on_led`` is called, from any thread, when the controller starts or ends.
+    ``clock`` and ``monotonic``: see ``LeaseLeadership``.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ControllerHost(Service):
         self.controller: Controller | None = None  # while this host leads
 
     def start(self) -> Self:
-        """Begin to stand for the Leases; ClusterError at once where nobody leads and this host may not."""
+        """Become a candidate. ClusterError at once if nobody leads and this host may not."""
         try:
             self._stand()
             match self.leadership.problem():
@@ -95,9 +95,9 @@ class ControllerHost(Service):
         return self
 
     def _stand(self) -> None:
-        """Try to lead until it is known who does: a Lease that nobody renews any more is waited out.
+        """Try to lead until the leader is known. An expired Lease is waited for.
 
-        Else a right that is missing would not be noticed before the program waits for ever.
+        Otherwise a missing permission would only show as an endless wait.
         """
         kind, until = next(iter(self.leadership.electors)), time.monotonic() + _PATIENCE
         self.leadership.step()
@@ -109,7 +109,7 @@ class ControllerHost(Service):
             self.leadership.step()
 
     def stop(self) -> None:
-        """End the controller, then give the Leases back; one that cannot be given back soon runs out by itself."""
+        """End the controller, and release the Leases. A Lease that cannot be released soon expires."""
         self._stopped = True
         self._changed.set()
         self._thread.join()
@@ -122,9 +122,9 @@ class ControllerHost(Service):
         return self.controller is not None and self.leadership.remaining(kind) > 0
 
     def refused(self) -> Forbidden | None:
-        """The right that is missing to see anything at all as the leader.
+        """The missing permission without which the leader observes nothing; None if there is none.
 
-        Who may not lead is told so at the start. Later on it waits for the next leader.
+        A host that may not lead fails at the start. Later it waits for the next leader.
         """
         controller = self.controller
         return controller.informers.refused() if controller is not None else None
@@ -142,7 +142,7 @@ class ControllerHost(Service):
         self._end()
 
     def _change(self) -> None:
-        """Run a controller while this host leads, and another one where the rights have changed."""
+        """Run a controller while this host leads. Replace it if its permissions changed."""
         leads = bool(self.leadership.kinds())
         if self.controller is not None and (not leads or self.controller.informers.rights_changed()):
             self._end()
@@ -175,9 +175,9 @@ class ControllerHost(Service):
 def hosted_controller(
     connection: Connection, dialect: Dialect, key: JobKey, *, choice: DriverChoice = DriverChoice.AUTO
 ) -> Iterator[ControllerHost | None]:
-    """Be a candidate to lead the namespace of a job, which is still to be created, for as long as this lasts.
+    """Be a candidate to lead the namespace of a job that is about to be created.
 
-    None where the cluster has a controller of its own, or ``choice`` says that one is waited for.
+    None if the cluster has a controller, or ``choice`` is to wait for one.
     """
     if connection.place is None or choice is DriverChoice.CONTROLLER:
         yield None
@@ -192,9 +192,9 @@ def hosted_controller(
 
 
 def job_kinds(cluster: Cluster, namespace: str) -> tuple[Resource, ...]:
-    """The kinds of jobs to lead for whoever may come. They may be defined later.
+    """The kinds of jobs to lead. Their definitions may come later.
 
-    Volcano's, too, if the role of this process allows it, and Volcano itself is not there.
+    They include Volcano's, if this process has the permission and Volcano is not installed.
     """
     try:
         cluster.list(VOLCANO_JOBS, namespace, limit=1)

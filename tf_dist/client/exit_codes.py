@@ -1,4 +1,4 @@
-"""Exit codes: a contract with scripts and pipelines."""
+"""Exit codes of commands, on which scripts and pipelines rely."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from tf_dist.core.pipeline.session import SessionEnd
 
 SUCCEEDED: Final = 0
-"""Done; the job that was waited for succeeded."""
+"""The command succeeded, and so did the job that it waited for."""
 FAILED: Final = 1
-"""The job failed, was not done in time, or an error without a code of its own."""
+"""The job failed or was too late, or an error without a code of its own occurred."""
 USAGE: Final = 2
-"""A wrong command line, an invalid job, or a request that the cluster refuses: repeating it does not help."""
+"""The command line or the job is invalid, or the cluster refuses the request. A retry does not help."""
 RETRYABLE: Final = 75
-"""The same command may work later (EX_TEMPFAIL): evicted, preempted, no place in time, the cluster is away."""
+"""A retry may succeed (EX_TEMPFAIL): evicted, preempted, admission timeout, cluster unavailable."""
 BROKEN_PIPE: Final = 141
-"""The reader of the output has closed it (``| head``)."""
+"""The reader of the output closed it (``| head``)."""
 SIGNAL_BASE: Final = 128
-"""Plus the number of the signal that ended the command: 130 after Ctrl-C, 143 after SIGTERM."""
+"""Plus the signal that ended the command: 130 after Ctrl-C, 143 after SIGTERM."""
 
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.InvalidJob, USAGE),
@@ -38,7 +38,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
 
 
 def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
-    """The exit code of an outcome; None: the job goes on. A command that waited for its end has not succeeded then."""
+    """The exit code of an outcome. None: the job has not ended, so a command that waited for it failed."""
     from tf_dist.core.model.reasons import OutcomeKind  # not before: the core's types double the start of --help
 
     match kind:
@@ -52,10 +52,10 @@ def exit_code_of_outcome(kind: OutcomeKind | None) -> int:
 
 
 def exit_code_of_end(end: SessionEnd) -> int:
-    """The exit code of a program whose session has ended."""
+    """The exit code of a session."""
     return SIGNAL_BASE + end.signal if end.signal else exit_code_of_outcome(end.result.kind)
 
 
 def exit_code_of_error(error: errors.TFDistError) -> int:
-    """The exit code of a kind of error."""
+    """The exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -1,4 +1,4 @@
-"""Views of a job that runs, the same in every face: state changes and log lines as text, a notebook's table."""
+"""Views of a running job for all faces: state changes and log lines as text, or a table in a notebook."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from tf_dist.core.model.job import Job
 
 OWN_NAME: Final = "tf-dist"
-"""The source of what tf-dist itself says."""
+"""The source of tf-dist's own lines."""
 _UNREMARKABLE: Final = frozenset({"Waiting", "Pending", "Starting", "Gone"})  # what the job's own state says already
 _REDRAW: Final = 0.5  # seconds between two drawings of a table
 _MESSAGE_IS_NEWS: Final = frozenset({"Waiting", "Pending", "Running"})
 
 
 def prefix_width(job: Job) -> int:
-    """How wide the longest name of a replica is that the job may have."""
+    """The length of the longest name of a replica that the job may have."""
     from tf_dist.core.model.assignment import possible_replicas
 
     return max(len(str(replica)) for replica in possible_replicas(job))
 
 
 def prefixed_line(width: int, source: str, text: str) -> str:
-    """A line with its source before it, in a column of that width."""
+    """A line after its source, in a column of this width."""
     return f"{source:<{width}} | {visible_text(text)}"
 
 
 def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
-    """A sentence for each state that is not the one in ``shown``, which is brought up to date."""
+    """A sentence for each state that differs from ``shown``, which is updated."""
     changes = []
     status = snapshot.status
     message = f": {status.display_message}" if status.display_message else ""
@@ -59,9 +59,9 @@ def state_changes(snapshot: JobSnapshot, shown: dict[str, str]) -> list[str]:
 
 
 class LineView:
-    """A view of lines: those of the replicas, and one for each change of state.
+    """A view of lines: those of the replicas, and one for each change of a state.
 
-    ``write`` takes one or several whole lines; ``line`` makes one of a source and its text.
+    ``write`` gets one or several whole lines. ``line`` makes a line from a source and a text.
     """
 
     tick: float | None = None
@@ -72,7 +72,7 @@ class LineView:
         self._shown: dict[str, str] = {}
 
     def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """Write what is new."""
+        """Write new lines and states."""
         if lines:
             self._write_lines(snapshot, lines)
         for text in state_changes(snapshot, self._shown):
@@ -82,16 +82,16 @@ class LineView:
         self._write("\n".join(self._line(some.source, text) for some in lines for text in some.texts))
 
     def say(self, text: str, style: str = "") -> None:
-        """A line with our own name before it; each of several."""
+        """Write lines of tf-dist."""
         for part in text.splitlines():
             self._write(self._line(OWN_NAME, part))
 
     def close(self) -> None:
-        """Nothing to take away."""
+        """Nothing to do."""
 
 
 class NotebookView:
-    """A view that is one table in the output of a notebook's cell; ``display`` is IPython's."""
+    """A view that is one table in the output of a notebook's cell. ``display`` is IPython's."""
 
     tick: float | None = _REDRAW  # what comes too soon after a drawing is drawn then
 
@@ -102,7 +102,7 @@ class NotebookView:
         self._drawn = 0.0
 
     def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """Draw the table anew, if it is time."""
+        """Update the table, if the last update is old enough."""
         self._snapshot = snapshot
         if time.monotonic() - self._drawn >= _REDRAW:
             self._draw()
@@ -115,17 +115,17 @@ class NotebookView:
             self._handle.update(self._snapshot)
 
     def say(self, text: str, style: str = "") -> None:
-        """A line of text beside the table."""
+        """Print a line below the table."""
         _print(text)
 
     def close(self) -> None:
-        """Draw how it came out."""
+        """Show the final state."""
         if self._snapshot is not None:
             self._draw()
 
 
 def view_of(job: Job, *, show: bool) -> JobView:
-    """The view for Python: a table in a notebook, else lines on standard output; silence unless ``show``."""
+    """The view for Python: a table in a notebook, else lines on standard output; none without ``show``."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if show and hasattr(shell, "kernel"):
         return NotebookView(sys.modules["IPython"].display.display)
@@ -138,7 +138,7 @@ def _print(text: str) -> None:
 
 @contextmanager
 def show_warnings(view: JobView) -> Iterator[None]:
-    """What tf-dist warns of, as a controller does, is shown where everything is shown."""
+    """Show warnings of tf-dist, such as those of a controller, on the view."""
 
     class Saying(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

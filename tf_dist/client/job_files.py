@@ -1,4 +1,4 @@
-"""Jobs and companion objects of files, with all problems of all files together."""
+"""Jobs and companion objects of files, with the problems of all files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job of a file: as written (with overrides), and as read."""
+    """A job of a file: its document with overrides, and its parsed form."""
 
     written: YamlDocument
+    """The document."""
     parsed: Parsed
+    """The parsed document."""
     owned: tuple[Mapping[str, Any], ...] = ()
     """Objects that are created after the job, and deleted with it."""
 
@@ -38,27 +40,31 @@ class LoadedJob:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What is submitted: the user's own words, without the defaults."""
+        """What is submitted: the user's document, without defaults."""
         return dict(self.written.content)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """Everything that some files hold; queues are among the companions, those of Volcano in ``volcano_queues``."""
+    """The content of files."""
 
     jobs: tuple[LoadedJob, ...] = ()
+    """The jobs."""
     companions: tuple[YamlDocument, ...] = ()
+    """Their companion objects, and queues."""
     volcano_queues: tuple[YamlDocument, ...] = ()
+    """Queues of Volcano."""
     problems: tuple[FileProblem, ...] = ()
+    """Errors and warnings."""
 
     @property
     def errors(self) -> tuple[FileProblem, ...]:
-        """The problems that keep the files from being used."""
+        """The problems that are not warnings."""
         return tuple(found for found in self.problems if not found.warning)
 
 
 class InvalidFiles(InvalidJob):
-    """Files that cannot be used; ``found`` says where each problem is."""
+    """Files with errors. ``found`` has each problem with its place."""
 
     def __init__(self, found: Iterable[FileProblem]) -> None:
         self.found = tuple(found)
@@ -77,7 +83,7 @@ class _Collector:
     def add(
         self, written: YamlDocument, found: Iterable[Problem], content: Any = None, *, warning: bool = False
     ) -> None:
-        """Note what was found in a document; placeholders that ``content`` still has are named as the reason."""
+        """Add problems of a document. Placeholders that remain in ``content`` are named as their reason."""
         from tf_dist.core.dialects.placeholders import explained  # slow to import, and few commands read files
 
         for problem in explained(content, found):
@@ -96,11 +102,10 @@ def load_job_files(
     change: Callable[[Any], Any] = lambda content: content,
     volcano_queues: bool = False,
 ) -> JobFiles:
-    """The jobs of the files, with ``overrides`` applied to each; problems are collected, not raised.
+    """The jobs of files, with ``overrides``. Problems are collected, not raised.
 
-    ``strict``: unknown keys are errors. ``texts``: files that are at hand as text. ``change``: what else
-    is done to each job; may raise InvalidJob.
-    ``volcano_queues``: take queues of Volcano, too; else they are errors.
+    ``strict``: unknown keys are errors. ``texts``: files whose text is given. ``change``: another change of each job,
+    which may raise InvalidJob. ``volcano_queues``: accept queues of Volcano, which are errors otherwise.
     """
     collector = _Collector()
     found: list[YamlDocument] = []
@@ -118,7 +123,7 @@ def load_documents(
     *,
     change: Callable[[Any], Any] = lambda content: content,
 ) -> JobFiles:
-    """``load_job_files`` of documents that are at hand."""
+    """See ``load_job_files``, for documents instead of files."""
     return _sorted(_Collector(), documents, change, overrides)
 
 
@@ -176,7 +181,7 @@ def _add_job(
 
 
 def _in_words_of(overrides: Sequence[Override], problem: Problem) -> Problem:
-    """The problem of a value that was set, as it was given, with the option that takes any text."""
+    """The problem of an override, with the value as it was given."""
     from tf_dist.core.dialects.field_errors import in_source_words, quote_hint
 
     for one in overrides:
@@ -217,8 +222,7 @@ _SERVER_SPECS: Final[Mapping[str, tuple[str, ...]]] = {
 def without_server_fields(content: Any) -> Any:
     """A document that was exported from a cluster (``kubectl get -o yaml``) as a new one; others as they are.
 
-    Owners and finalizers of the old object are left out, too: the garbage collector deletes an object whose owners are
-    gone.
+    Owners and finalizers are dropped: the garbage collector deletes objects whose owners are gone.
     """
     metadata = content.get("metadata") if isinstance(content, Mapping) else None
     if not isinstance(metadata, Mapping) or (_SERVER_FIELDS.isdisjoint(metadata) and "status" not in content):
@@ -267,7 +271,7 @@ def _add_queue(collector: _Collector, written: YamlDocument) -> None:
 
 
 def _check_queues_together(collector: _Collector) -> None:
-    """What is wrong with the queues of all files together."""
+    """Problems of the queues of all files together."""
     if not collector.queues:
         return
     from tf_dist.core.dialects.queue_resource import check_together
@@ -316,13 +320,13 @@ def _text_problems(path: str, value: object) -> Iterator[Problem]:
 
 
 def _type_name(value: object) -> str:
-    """What stands there, without the value: it may be a secret."""
+    """The type of a value. The value itself may be a secret."""
     names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
     return names.get(type(value), type(value).__name__)
 
 
 def _duplicate_names(collector: _Collector) -> Iterator[FileProblem]:
-    """One name, two objects: the second would be refused by the cluster after the first had started."""
+    """Two objects of one name. The cluster would refuse the second after the first has started."""
     seen: dict[tuple[str, str, str], YamlDocument] = {}
     for written in [*(entry.written for entry in collector.jobs), *collector.companions]:
         metadata = written.content.get("metadata") or {}
@@ -341,14 +345,14 @@ def _where(written: YamlDocument) -> str:
 
 
 def require_valid(bundle: JobFiles) -> JobFiles:
-    """The bundle; InvalidFiles if it cannot be used."""
+    """The files; InvalidFiles if they have errors."""
     if bundle.errors:
         raise InvalidFiles(bundle.problems)
     return bundle
 
 
 def one_job(bundle: JobFiles) -> LoadedJob:
-    """The only job of a bundle; InvalidFiles if there is none or more than one."""
+    """The only job of the files; InvalidFiles if there are none or several."""
     require_valid(bundle)
     if len(bundle.jobs) == 1:
         return bundle.jobs[0]
@@ -366,7 +370,7 @@ _SEVERAL: Final = "put each in a file of its own, or run them together: tf-dist 
 
 
 def whole_text(found: FileProblem) -> str:
-    """``problem_text`` with the hint; a warning says that it is one."""
+    """``problem_text`` with the hint. Warnings are marked."""
     hint = f" ({found.problem.hint})" if found.problem.hint else ""
     return f"{'warning: ' if found.warning else ''}{problem_text(found)}{hint}"
 

@@ -1,4 +1,4 @@
-"""The ends of the logs that decide about a job, read once: what a job that nobody followed has printed."""
+"""The ends of the logs that decide about a job, read once: the reports of a job that nobody followed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LINES: Final = 5_000
 
 
 def read_log_ends(cluster: Cluster, job: StoredJob, pods: list[Object]) -> JobSnapshot:
-    """A job and its replicas as they are, with the lines of the replica that decides, and of the one that failed.
+    """A job and its replicas, with the log lines of the deciding replica, and of the one that failed.
 
-    A log that is gone, or may not be read, has no lines. InvalidJob if the job's spec is none.
+    A log that is gone, or may not be read, has no lines. InvalidJob if the spec of the job is invalid.
     """
     snapshot = JobSnapshot(job.job, kept_lines=_LINES).with_objects(job.status, pods)
     there = {replica: pod for pod in pods if (replica := replica_of(pod)) is not None}
@@ -31,7 +31,7 @@ def read_log_ends(cluster: Cluster, job: StoredJob, pods: list[Object]) -> JobSn
 
 
 def observed_outcome(cluster: Cluster, job: StoredJob, outcome: Outcome) -> Outcome:
-    """The outcome of a job with what its replicas have printed, as far as that can be read."""
+    """The outcome of a job with the reports of its replicas, if they can be read."""
     try:
         return read_log_ends(cluster, job, pods_of(cluster, job)).observed(outcome)
     except (ClusterError, InvalidJob):  # its pods cannot be listed, or its spec is none

@@ -24,7 +24,7 @@ from tf_dist.errors import ClusterError, Forbidden, NotFound, Rejected
 
 
 class ContainerInstance(NamedTuple):
-    """One life of a container: ``number`` counts its restarts."""
+    """One run of a container. ``number`` counts its restarts."""
 
     pod_uid: str
     container: str
@@ -32,7 +32,7 @@ class ContainerInstance(NamedTuple):
 
 
 class InstanceState(Enum):
-    """What has become of an instance of a container, and so where its log is to be had."""
+    """The state of a container instance, which decides where its log is."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -42,7 +42,7 @@ class InstanceState(Enum):
 
 
 def instance_state(pod: Object | None, instance: ContainerInstance) -> InstanceState:
-    """The state of an instance, by its pod as it is now (None: there is none)."""
+    """The state of an instance, by its present pod (None: the pod is gone)."""
     if pod is None or pod["metadata"].get("uid") != instance.pod_uid:
         return InstanceState.GONE
     mine: Object = next((one for one in _statuses(pod) if one["name"] == instance.container), {})
@@ -69,13 +69,13 @@ _Moment = tuple[float, bytes]
 
 
 def without_stamp(text: str) -> str:
-    """A line that was asked for with its time, without; the server's own lines, and that of a gap, have none."""
+    """A line without its time. Lines of the server, and those of gaps, have none."""
     found = _STAMP.match(text.encode())
     return text[found.end() :] if found else text
 
 
 class _LogPosition:
-    """The position in a log that is read again from a little before it, once or more."""
+    """The position in a log that is read again from a little before it."""
 
     def __init__(self) -> None:
         self.last: _Moment | None = None  # the stamp of the newest line that was given
@@ -86,17 +86,17 @@ class _LogPosition:
 
     @property
     def since(self) -> str:
-        """A moment before it, as a request names it."""
+        """A time just before the position, for a request."""
         assert self.last is not None  # there is a last line to begin at
         return format_time(self.last[0] - 1)
 
     def resume(self, *, proven: bool) -> None:
-        """It is read again from a little before. Unless that is ``proven``, it may be the log of another instance."""
+        """The log is read again from a little before. Unless ``proven``, it may be that of another instance."""
         self._known = (self.last, self._given) if self.last else None
         self._proven = proven
 
     def unproven(self, moment: _Moment) -> bool:
-        """Whether this line is new, though none that was given before has come again (said once)."""
+        """Whether this line is new, although no known line came again. True only once."""
         if self._proven:
             return False
         self._proven = True
@@ -104,11 +104,11 @@ class _LogPosition:
 
     @property
     def read_before(self) -> bool:
-        """Whether lines may come that were given before, or are those of another instance."""
+        """Whether known lines, or lines of another instance, may come."""
         return self._known is not None or not self._proven
 
     def before(self, stamps: list[bytes]) -> bool:
-        """Whether all lines of these times were given before, as far as that can be told at once."""
+        """Whether all lines of these times are known, if that can be decided at once."""
         # Times of one length are in the order of their texts.
         if self._known is None or {*map(len, stamps)} != {len(self._stamp)} or max(stamps) >= self._stamp:
             return False
@@ -116,12 +116,12 @@ class _LogPosition:
         return True
 
     def skip(self, moment: _Moment, stamp: bytes, count: int, *, others: bool) -> None:
-        """Lines were given none of which was given before: ``count`` of this moment, and ``others`` before them."""
+        """New lines were given: ``count`` of this moment, and ``others`` before them."""
         self._given = self._given + count if moment == self.last and not others else count
         self.last, self._stamp = moment, stamp
 
     def advance(self, moment: _Moment, stamp: bytes) -> bool:
-        """Whether a line of this moment was not given before; it is taken for given from now on."""
+        """Whether a line of this moment is new. It is known afterwards."""
         if self._known is not None:
             last, count = self._known
             if moment < last:
@@ -135,13 +135,12 @@ class _LogPosition:
 
 
 class ResumingLogStream(Stream[bytes]):
-    """The lines of a container, ``options.timestamps`` or not, each once, through every break of the connection. Lines
-    that came together are one item.
+    """The lines of a container, each once, through broken connections. Lines that come together are one item.
 
-    A kubelet that restarts ends a followed log as if its container had ended. So ``state`` is asked at every end: the
-    log of a container that runs is followed on, and the end of one that has ended is read once more, without
-    following. A stream that is silent for long is opened anew: proxies forget connections, and say nothing. Where lines
-    are missing a line in brackets says so.
+    A kubelet that restarts ends a followed log like a container that ends. So each end asks for the ``state``: the log
+    of a running container is followed again, and the end of the log of an ended container is read once more, without
+    following. A stream that is silent for long is opened again, because proxies drop connections silently. A line in
+    brackets reports missing lines.
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class ResumingLogStream(Stream[bytes]):
         raise StopIteration
 
     def _advance(self) -> None:
-        """What comes next, or what is to be done at the end of a stream; ClusterError."""
+        """Read the next lines, or handle the end of a stream; ClusterError."""
         if self._judging:
             self._judge()
             return
@@ -227,7 +226,7 @@ class ResumingLogStream(Stream[bytes]):
             self._finish()
 
     def _take_all(self, lines: bytes) -> bool:
-        """Have lines given at once, unless each must be looked at: one has no time, or may have been given before."""
+        """Give lines at once, unless each must be checked: a line has no time, or may be known."""
         total, stamps = lines.count(b"\n"), _STAMPS.findall(lines)
         if len(stamps) != total:
             return False
@@ -247,7 +246,7 @@ class ResumingLogStream(Stream[bytes]):
         return True
 
     def _take(self, line: bytes) -> None:
-        """Have a line given, unless it was given before."""
+        """Give a line, unless it is known."""
         found = _STAMP.match(line)
         seconds = parse_time((found[1] + found[3]).decode()) if found else None
         if found is None or seconds is None:
@@ -264,7 +263,7 @@ class ResumingLogStream(Stream[bytes]):
             self._ready.append(line if self._shown else line[found.end() :])
 
     def _take_unstamped(self, line: bytes) -> None:
-        """A word of the server itself, which it may say at every request."""
+        """A message of the server, which it may repeat at every request."""
         # A log that was followed to its end is complete, though the container was removed before the end is read again.
         complete = self._rereading and (self._position.last is not None or not self._silent)
         told = complete or line in self._unstamped
@@ -278,7 +277,7 @@ class ResumingLogStream(Stream[bytes]):
             self._unstamped.add(line)
 
     def _same_instance(self) -> bool:
-        """Whether what is read is the log of this instance still, as far as the cluster knows; ClusterError."""
+        """Whether the cluster still reports this instance as that of the log; ClusterError."""
         own = (InstanceState.REPLACED,) if self._options.previous else (InstanceState.RUNNING, InstanceState.ENDED)
         return self._state() in own
 
@@ -286,7 +285,7 @@ class ResumingLogStream(Stream[bytes]):
         self._ready.append((stamp if self._shown else b"") + f"[tf-dist: {text}]\n".encode())
 
     def _opened(self) -> Stream[bytes]:
-        """A stream, after a break from a little before it; ClusterError."""
+        """Open a stream, after a break from a little before the position; ClusterError."""
         wanted = self._options
         if self._position.last is not None:
             wanted = replace(wanted, tail=None, since_seconds=None, since_time=self._position.since)
@@ -305,7 +304,7 @@ class ResumingLogStream(Stream[bytes]):
         return stream
 
     def _judge(self) -> None:
-        """A followed stream has ended: follow on, read the end once more, or come to an end; ClusterError."""
+        """A followed stream ended: follow again, read the end once more, or finish; ClusterError."""
         state = self._settled_state()
         self._judging = False
         match state:
@@ -319,7 +318,7 @@ class ResumingLogStream(Stream[bytes]):
                 self._finish()
 
     def _settled_state(self) -> InstanceState:
-        """The state of the instance, by a status that is no older than the end of the stream; ClusterError."""
+        """The state of the instance, from a status that is not older than the end of the stream; ClusterError."""
         # Not all at the same moments: a hundred logs may end together, and their threads would run together, too.
         until, pause = time.monotonic() + self._settle, random.uniform(0.05, 0.25)
         while (state := self._state()) is InstanceState.RUNNING and not self._closed.is_set():
@@ -331,7 +330,7 @@ class ResumingLogStream(Stream[bytes]):
         return state
 
     def _finish(self) -> None:
-        """What is ready is given, and no more."""
+        """End after the lines that are ready."""
         self._let_go()
         self._finished = True
 
@@ -342,9 +341,9 @@ class ResumingLogStream(Stream[bytes]):
             stream.close()
 
     def reread_if_quiet(self) -> None:
-        """Read the rest anew, if nothing has come for ``QUIET`` seconds: its container has ended, and so would this.
+        """Read the rest anew if no line came for ``QUIET`` seconds, because the container has ended.
 
-        From any thread.
+        Any thread may call it.
         """
         if time.monotonic() - self._heard_at < QUIET:
             return
@@ -354,7 +353,7 @@ class ResumingLogStream(Stream[bytes]):
                 self._stream.close()  # its reader asks for the state, as at every end
 
     def close(self) -> None:
-        """End it; from any thread."""
+        """End the stream. Any thread may call it."""
         self._closed.set()
         with self._lock:
             if self._stream is not None:
@@ -362,43 +361,47 @@ class ResumingLogStream(Stream[bytes]):
 
 
 class LogLine(NamedTuple):
-    """One line. ``source`` is the replica, and the container if it is not the one that trains."""
+    """One line."""
 
     replica: ReplicaId
+    """The replica."""
     source: str
+    """The replica, and the container if it is not the one that trains."""
     text: str
+    """The text."""
     trains: bool = True
+    """Whether the container trains."""
     written: str = ""
-    """When the container wrote it (RFC 3339, by its node's clock); "": not asked for, or not said."""
+    """When the container wrote it (RFC 3339, by the clock of its node); "": unknown."""
 
 
 class LogLines(NamedTuple):
-    """Lines of one container that were read at once. See ``LogLine``: millions of lines are never made into such."""
+    """Lines of one container that were read at once, see ``LogLine``. Millions of lines are never single objects."""
 
     replica: ReplicaId
     source: str
     texts: Sequence[str]
     trains: bool = True
     written: Sequence[str] = ()
-    """As many as there are texts, or none."""
+    """The time of each text, or nothing."""
     at: float = 0.0
-    """When the newest of them was written (epoch seconds, by the clock of its node). 0: that is not known."""
+    """When the newest line was written (epoch seconds, by the clock of its node); 0: unknown."""
 
     def each(self) -> Iterator[LogLine]:
-        """Line by line."""
+        """The lines one by one."""
         for text, written in zip_longest(self.texts, self.written, fillvalue=""):
             yield LogLine(self.replica, self.source, text, self.trains, written)
 
 
 class LogEnded(NamedTuple):
-    """A container's log has come to its end; ``problem`` if it could not be read."""
+    """The log of a container ended. ``problem``: why it could not be read."""
 
     instance: ContainerInstance
     problem: str = ""
 
 
 class LogSink(Protocol):
-    """What takes lines: a queue, a ``JobInformer``."""
+    """A receiver of lines: a queue, or a ``JobInformer``."""
 
     def put(self, item: Any, /) -> object:
         """Add ``LogLines`` or a ``LogEnded``; it may block."""
@@ -406,11 +409,11 @@ class LogSink(Protocol):
 
 LogOpener = Callable[[Object, ContainerInstance], Stream[bytes]]
 InstanceLookup = Callable[[Object, ContainerInstance], InstanceState | None]
-"""The state of an instance of a pod as an informer has it; None: it does not know the pod."""
+"""The state of an instance as an informer knows it; None if the pod is unknown."""
 
 
 def log_opener(cluster: PodReader, options: LogOptions, lookup: InstanceLookup = lambda *_: None) -> LogOpener:
-    """Reading through the cluster; states that ``lookup`` knows take no request, and an ended log a single one."""
+    """Opens logs of the cluster. States that ``lookup`` knows need no request, and ended logs need one."""
 
     def open_log(pod: Object, instance: ContainerInstance) -> Stream[bytes]:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -425,7 +428,7 @@ def log_opener(cluster: PodReader, options: LogOptions, lookup: InstanceLookup =
 
 
 def _read_state(cluster: PodReader, pod: Object, instance: ContainerInstance, lookup: InstanceLookup) -> InstanceState:
-    """The state of an instance as an informer or else the cluster has it; ClusterError."""
+    """The state of an instance from the informer, or else from the cluster; ClusterError."""
     if (state := lookup(pod, instance)) is not None:
         return state
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -438,7 +441,7 @@ def _read_state(cluster: PodReader, pod: Object, instance: ContainerInstance, lo
 
 
 def run_in_thread(work: Callable[[], None], urgent: bool) -> None:
-    """Do it in a thread of its own."""
+    """Run the work in a thread of its own."""
     threading.Thread(target=work, daemon=True).start()
 
 
@@ -447,7 +450,7 @@ _LOCKS: Final = cycle(tuple(threading.Lock() for _ in range(64)))
 
 
 class _Progress(Enum):
-    """How far the log of an instance is, where it neither waits for a thread nor is an open stream."""
+    """The progress of a log that neither waits for a thread nor is open."""
 
     OPENS = "opens"
     READ = "read"
@@ -455,7 +458,7 @@ class _Progress(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LogRead:
-    """A log that is to be read: what waits for a thread, where there are hundreds."""
+    """A log to read. Hundreds of them may wait for a thread."""
 
     follower: LogFollower
     pod: Object
@@ -467,11 +470,10 @@ class _LogRead:
 
 
 class LogFollower:
-    """Reads every container that starts and hands lines to ``sink`` (which may block).
+    """Reads every container that starts, and passes lines to ``sink``, which may block.
 
-    ``start`` has a log read: in a thread of its own, or when one is free, an urgent one before the others. It gets one
-    that waits and has become urgent once more. ``stamped``: ``open_log`` asks for the time of each line, which becomes
-    ``LogLines.written``.
+    ``start`` runs the read of a log in a thread, urgent reads before others. It may get a waiting read once more as
+    urgent. ``stamped``: ``open_log`` requests times, which become ``LogLines.written``.
     """
 
     def __init__(
@@ -494,11 +496,11 @@ class LogFollower:
 
     @property
     def count(self) -> int:
-        """How many containers have been read, or are."""
+        """The number of containers that are read, or were."""
         return len(self._logs)
 
     def notice(self, pod: Object) -> bool:
-        """Begin to read the containers of a pod that have started since it was last noticed; whether any has."""
+        """Start reading containers of a pod that have started; whether there are any."""
         replica, before = replica_of(pod), self.count
         if replica is None:
             return False
@@ -516,7 +518,7 @@ class LogFollower:
         return self.count > before
 
     def expedite(self, ended: Callable[[ContainerInstance], bool]) -> bool:
-        """Have the logs of containers that have ``ended`` read before those of others; whether one still waits."""
+        """Read logs of containers that have ``ended`` before those of others; whether one still waits."""
         with self._lock:
             waiting = [log for instance, log in self._logs.items() if isinstance(log, _LogRead) and ended(instance)]
         for work in waiting:
@@ -524,7 +526,7 @@ class LogFollower:
         return bool(waiting)
 
     def reread_quiet(self, ended: Callable[[ContainerInstance], bool]) -> None:
-        """Read the rest of the logs anew whose container has ``ended``, and whose stream says nothing."""
+        """Read silent logs of containers that have ``ended`` anew."""
         with self._lock:
             logs = [(one, log) for one, log in self._logs.items() if isinstance(log, ResumingLogStream)]
         for instance, log in logs:
@@ -532,18 +534,18 @@ class LogFollower:
                 log.reread_if_quiet()
 
     def line_at(self, ended: Callable[[ContainerInstance], bool]) -> float:
-        """When a line of a container that has ended was read last (monotonic seconds), though it was read before."""
+        """When the last line of an ended container was read (monotonic seconds), including known lines."""
         with self._lock:
             logs = [(one, log) for one, log in self._logs.items() if isinstance(log, ResumingLogStream)]
         return max((log.line_at for one, log in logs if ended(one)), default=0.0)
 
     def pending(self, ended: Callable[[ContainerInstance], bool]) -> bool:
-        """Whether the log of a container that has ``ended`` is not read to its end yet."""
+        """Whether the log of a container that has ``ended`` is not completely read."""
         with self._lock:
             return any(ended(instance) for instance, log in self._logs.items() if log is not _Progress.READ)
 
     def close(self) -> None:
-        """End every stream; the threads end with them."""
+        """End all streams, and so their threads."""
         with self._lock:
             self._closed = True
             streams = [log for log in self._logs.values() if not isinstance(log, _LogRead | _Progress)]
@@ -551,7 +553,7 @@ class LogFollower:
             stream.close()
 
     def read(self, pod: Object, replica: ReplicaId, instance: ContainerInstance) -> None:
-        """Read a log to its end, in a thread that ``start`` gave it."""
+        """Read a log to its end, in a thread of ``start``."""
         with self._lock:
             if not isinstance(self._logs[instance], _LogRead):
                 return  # it has become urgent just when another thread has begun

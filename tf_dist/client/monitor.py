@@ -1,4 +1,4 @@
-"""Job monitor: follows a job, its pods and its logs, keeps a snapshot of them, and has it shown."""
+"""Job monitor: follows a job, its pods and its logs, keeps a snapshot, and shows it."""
 
 from __future__ import annotations
 
@@ -50,20 +50,16 @@ class Ending:
     """Why a client stops a job that has not ended."""
 
     text: str
-    """What has become of it, in a word or two: ``interrupted by SIGINT``."""
+    """The state of the job: ``interrupted by SIGINT``."""
     stops_at: float
-    """When the grace period of its pods is over, in monotonic seconds."""
+    """When the grace period of its pods ends (monotonic seconds)."""
     again: str
-    """What another signal does: ``kill`` or ``leave``."""
+    """The effect of another signal: ``kill`` or ``leave``."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSnapshot:
-    """One moment.
-
-    ``last_line_at``: when each replica wrote its last line (monotonic seconds); ``tails``: its last lines,
-    ``kept_lines`` at most; ``ending``: the job is being stopped, or was.
-    """
+    """A job and its replicas at one moment."""
 
     job: Job
     status: Status = field(default_factory=Status)
@@ -71,18 +67,22 @@ class JobSnapshot:
     replicas: tuple[ReplicaState, ...] = ()
     progress: Mapping[ReplicaId, Progress] = field(default_factory=dict)
     last_line_at: Mapping[ReplicaId, float] = field(default_factory=dict)
+    """When each replica wrote its last line (monotonic seconds)."""
     tails: Mapping[ReplicaId, tuple[str, ...]] = field(default_factory=dict)
+    """The last lines of each replica."""
     kept_lines: int = _TAIL
+    """The maximum number of these lines."""
     ending: Ending | None = None
+    """Why the client stops the job; None if it does not."""
 
     @property
     def state(self) -> str:
-        """The job's state in one word."""
+        """The state of the job in one word."""
         return display_phase(self.status)
 
     @property
     def result(self) -> Progress:
-        """What the job as a whole has come to: the leader's word counts first."""
+        """The reports of the whole job; those of the leader count first."""
         return combine_progress(self.progress.get(replica, NO_PROGRESS) for replica in leaders_first(self.job))
 
     @property
@@ -103,7 +103,7 @@ class JobSnapshot:
         return table_html(title, ["replica", "state", "node", "restarts", *metrics, "detail"], rows)
 
     def with_objects(self, status: Status, pods: list[Object], job: Job | None = None) -> JobSnapshot:
-        """The snapshot with a changed job (``job``: its spec, if that has been read anew) and changed pods."""
+        """The snapshot with a changed job (``job``: its spec, if it was parsed anew) and changed pods."""
         job = job or self.job
         seen = pod_views(job, pods)
         return replace(self, job=job, status=status, pods=seen, replicas=replica_states(job, status, seen))
@@ -126,7 +126,7 @@ class JobSnapshot:
         return replace(self, progress=progress, last_line_at=last_line_at, tails={**self.tails, **tails})
 
     def observed(self, outcome: Outcome) -> Outcome:
-        """The outcome with what the replicas' logs have said: metrics, the checkpoint, the end of the culprit's log."""
+        """The outcome with the reports of the replicas: metrics, checkpoint, the end of the failed replica's log."""
         culprit = next((lines for replica, lines in self.tails.items() if str(replica) == outcome.replica), ())
         return with_observations(outcome, self.result, "\n".join(culprit[-_TAIL:]))
 
@@ -137,14 +137,14 @@ _UNAVAILABLE_LIMIT: Final = 120.0  # seconds without an answer
 
 
 class ObjectsListed(NamedTuple):
-    """All objects of a kind, as of now."""
+    """All present objects of a kind."""
 
     resource: Resource
     items: list[Object]
 
 
 class ObjectChanged(NamedTuple):
-    """One object changed (DELETED: is gone)."""
+    """One object changed. DELETED: it is gone."""
 
     resource: Resource
     type: str
@@ -152,7 +152,7 @@ class ObjectChanged(NamedTuple):
 
 
 class SignalReceived(NamedTuple):
-    """A signal came to this process."""
+    """This process received a signal."""
 
     number: int
 
@@ -162,15 +162,16 @@ JobEvent = LogLines | LogEnded | ObjectsListed | ObjectChanged | SignalReceived 
 _T = TypeVar("_T")
 WaitStep = float | Callable[[], object] | None
 WaitSteps = Generator[WaitStep, list[JobEvent], _T]
-"""A wait: yields how long to wait for something new (None: as long as it takes) and gets what has come, or yields work
-that blocks. It waits for nothing itself: ``wait.run_in_thread`` and ``wait.run_on_loop`` do.
+"""A wait: yields how long to wait for an event (None: without limit) and gets the events, or yields blocking work.
+
+``wait.run_in_thread`` and ``wait.run_on_loop`` run it.
 """
 
 
 class ObjectWatcher:
-    """Passes every change of some objects on, in a thread, until closed: an informer that puts them into a mailbox.
+    """Puts every change of some objects into a mailbox, from a thread, until it is closed.
 
-    A cluster that is away for a moment is borne with; any other error ends up in the mailbox.
+    Short interruptions of the cluster are retried. Other errors are put into the mailbox.
     """
 
     def __init__(
@@ -224,11 +225,11 @@ class ObjectWatcher:
 
 
 class JobInformer:
-    """A job and its pods as they are, kept up to date by ``take`` with what others ``put`` in.
+    """A job and its pods. ``take`` updates them with the events that others ``put``.
 
-    ``job``: None once it is gone; ``last``: as it was observed last, also when it is gone. About ``most_lines`` may
-    wait to be taken, then their readers wait (by ``roomy``, which many may share); ``batch``: about so many lines and
-    other items are taken at once.
+    ``job`` is None once the job is gone, and ``last`` is its last version. When about ``most_lines`` wait, their
+    readers wait (for ``roomy``, which many may share). ``batch``: the approximate number of events that are taken at
+    once.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class JobInformer:
         self.close()
 
     def close(self) -> None:
-        """Release threads that wait for room: nothing is taken any more."""
+        """Release threads that wait, because nothing is taken any more."""
         with self._roomy:
             self._closed = True
             self._roomy.notify_all()
@@ -269,7 +270,7 @@ class JobInformer:
         return self.job is None or self.job.status.finished
 
     def put(self, item: JobEvent) -> None:
-        """Add something; safe in a signal handler, except for lines, which wait for room."""
+        """Add an event. Safe in a signal handler, except for lines, which may wait."""
         if isinstance(item, LogLines):
             # Not with what many share, as long as there is room: threads that read many logs would line up for it.
             if not self._has_room():
@@ -285,7 +286,7 @@ class JobInformer:
         return self._lines < self._most_lines or self._closed
 
     def take(self, timeout: float | None = None) -> list[JobEvent]:
-        """What has come, waiting for the first up to ``timeout`` seconds; the state is that after it."""
+        """The events, after waiting up to ``timeout`` seconds for the first. The state includes them."""
         found: list[JobEvent] = []
         lines = others = 0
         with suppress(queue.Empty):
@@ -311,7 +312,7 @@ class JobInformer:
         return found
 
     def learn(self, item: JobEvent) -> None:
-        """Bring the state up to date with one item."""
+        """Update the state with one event."""
         match item:
             case ClusterError():
                 raise item
@@ -332,13 +333,14 @@ class JobInformer:
                 self.job = None if item.type == "DELETED" else self.last
 
     def ended(self, instance: ContainerInstance) -> bool:
-        """Whether a container has ended, so that its log will end as well."""
+        """Whether a container has ended, so that its log will end, too."""
         return instance_state(self.pods.get(instance.pod_uid), instance) is not InstanceState.RUNNING
 
 
 class WatchingJobInformer(JobInformer):
-    """A mailbox into which a job, and its ``pods``, are watched. ``on_change`` is called when something has come, from
-    any thread.
+    """A job informer that watches a job and its ``pods``.
+
+    ``on_change`` is called, from any thread, after each event.
     """
 
     def __init__(
@@ -352,7 +354,7 @@ class WatchingJobInformer(JobInformer):
             self._watchers.append(ObjectWatcher(cluster, PODS, job.namespace, self.put, labels=job.selector))
 
     def put(self, item: JobEvent) -> None:
-        """Add something; see ``JobInformer``."""
+        """Add an event, see ``JobInformer``."""
         super().put(item)
         self._on_change()
 
@@ -364,7 +366,7 @@ class WatchingJobInformer(JobInformer):
 
 
 def changed_pods(items: list[JobEvent]) -> Iterator[Object]:
-    """Every pod that has changed in a batch."""
+    """The pods that changed in a batch."""
     for item in items:
         if isinstance(item, ObjectsListed) and item.resource is PODS:
             yield from item.items
@@ -377,18 +379,18 @@ _TURN: Final = 60.0  # seconds after which it is given up though it is not asked
 
 
 class JobView(Protocol):
-    """Shows what happens; ``tick`` is how often it wants to be called when nothing does (None: never)."""
+    """Shows a job. ``tick``: seconds between calls if nothing happens (None: no calls)."""
 
     tick: float | None
 
     def show(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """The snapshot has changed, or lines have come."""
+        """The snapshot changed, or lines came."""
 
     def say(self, text: str, style: str = "") -> None:
-        """A word of tf-dist itself."""
+        """Show a message of tf-dist."""
 
     def close(self) -> None:
-        """Leave the place to the summary."""
+        """Make room for the summary."""
 
 
 _REPORT_EVERY: Final = 30.0  # seconds between two reports of checkpoints: each is a write of the job
@@ -397,9 +399,9 @@ _NOTHING: Final[frozenset[str]] = frozenset()  # one for all: few jobs have anyt
 
 
 class JobMonitor:
-    """What is seen of a job, in ``snapshot``; ``signal``: the first that came, ``signals``: how many have.
+    """Keeps a ``snapshot`` of a job. ``signal``: the first signal; ``signals``: their number.
 
-    ``decided``: how it came out is known: from then on the snapshot takes in lines and nothing else.
+    ``decided``: the end of the job is known. From then on the snapshot takes only lines.
     """
 
     def __init__(
@@ -426,11 +428,11 @@ class JobMonitor:
         self._report_due = 0.0  # monotonic seconds
 
     def step(self, timeout: float | None) -> bool:
-        """Take in and show what has come, waiting up to ``timeout`` seconds for something; whether anything had."""
+        """Take and show events, after waiting up to ``timeout`` seconds; whether there were any."""
         return self.show(self.watch.take(timeout))
 
     def show(self, batch: list[JobEvent]) -> bool:
-        """Take in and show what has come; whether anything had."""
+        """Add and show events; whether there were any."""
         lines = [item for item in batch if isinstance(item, LogLines)]
         for pod in changed_pods(batch):
             self._following.notice(pod)
@@ -459,7 +461,7 @@ class JobMonitor:
                     self._view.say(f"no more lines of {item.instance.container}: {item.problem}", "yellow")
 
     def _warn(self, snapshot: JobSnapshot, lines: list[LogLines]) -> None:
-        """Say once what keeps a replica from starting or from training well: the user is the one to correct it."""
+        """Show once why a replica does not start, or does not train well. The user can correct it."""
         logs: dict[str, list[str]] = {}
         for some in lines:
             if some.trains:
@@ -493,7 +495,7 @@ class JobMonitor:
             self._report_due = math.inf
 
     def sync_pods(self) -> None:
-        """Job and pods are watched apart: the job's end may be known before its pods' end, or even their beginning."""
+        """List the pods: the watch of the job may be ahead of the watch of its pods."""
         with suppress(*TRANSIENT_ERRORS):
             pods = self._cluster.list(PODS, self._namespace, labels=self._selector).items
             self.watch.learn(ObjectsListed(PODS, pods))
@@ -502,17 +504,16 @@ class JobMonitor:
 
     @property
     def has_unread_logs(self) -> bool:
-        """Whether lines of a container that has ended may still come."""
+        """Whether lines of ended containers may still come."""
         return self._following.pending(self.watch.ended)
 
     def drain(
         self, before: int = 0, *, quiet: float = _DRAIN, busy_until: Callable[[], float] = lambda: 0.0
     ) -> WaitSteps[None]:
-        """The last lines of what has ended, and what else has come; cut short by another signal than the ``before``.
+        """Read the last lines of ended containers, and other events. A signal beyond the ``before`` ends it.
 
-        However many lines they are, but not for ever if none comes for ``quiet`` seconds; a log that waits for a thread
-        is not silent, nor one whose end is being read again. ``busy_until``: until when (monotonic seconds) something
-        else may still come.
+        It ends if no line comes for ``quiet`` seconds. Logs that wait for a thread, or whose end is read again, do not
+        count as silent. ``busy_until``: until when (monotonic seconds) other events may come.
         """
         begun = time.monotonic()
         until = begun + quiet
@@ -547,7 +548,7 @@ def monitoring(
     open_log: Callable[[WatchingJobInformer], LogOpener],
     kept_lines: int = _TAIL,
 ) -> Iterator[JobMonitor]:
-    """Look on as long as this lasts; signals come into the mailbox, too."""
+    """Monitor a job. Signals become events, too."""
     with WatchingJobInformer(cluster, job) as watch:
         signals.listen(lambda number: watch.put(SignalReceived(number)))
         following = LogFollower(job.job, open_log(watch), watch)

@@ -1,4 +1,4 @@
-"""Session host: carries out the commands of a job session in this thread, for commands, workers and launchers."""
+"""Session host: runs a job session in a thread, for commands, workers and launchers."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ _BORNE: Final = frozenset({Do.READ_WORKFLOW, Do.SUSPEND, Do.RESUME})
 
 
 class EarlierJobs(Protocol):
-    """The jobs of earlier tries, and what can be done with them. NotFound from any act: the job went meanwhile."""
+    """The jobs of earlier tries, and the acts on them. NotFound from any act: the job is gone."""
 
     def find(self) -> Sequence[StoredJob]:
         """The jobs of earlier tries."""
 
     def decide(self, found: Sequence[StoredJob]) -> AdoptionDecision:
-        """The face's table of adoption."""
+        """The table of adoption of the face."""
 
     def create(self) -> StoredJob:
         """Create the job of this try."""
 
     def adopt(self, found: StoredJob) -> StoredJob:
-        """Make a job this try's."""
+        """Make a job the job of this try."""
 
     def replace(self, found: StoredJob) -> None:
-        """Delete a job, and wait until it is gone where the next one has its name."""
+        """Delete a job. If the next job has its name, wait until it is gone."""
 
 
 class StartedJob(NamedTuple):
-    """The job of a try, and how the try got it."""
+    """The job of a try, and how the try started."""
 
     action: AdoptionAction
     job: StoredJob
 
 
 def start_job(jobs: EarlierJobs) -> StartedJob:
-    """Adopt a job of an earlier try, or create one, as the session says."""
+    """Adopt a job of an earlier try, or create one."""
     part = start(jobs.decide)
     command, found, job = next(part), dict[str, StoredJob](), None
     while True:
@@ -88,9 +88,9 @@ def start_job(jobs: EarlierJobs) -> StartedJob:
 
 
 class SessionHost:
-    """Runs the session of one job; a face overrides what it shows, tells and reports.
+    """Runs the session of one job. A face overrides what it shows and reports.
 
-    ``cluster``: for requests that change the job; ``tick``: how often its view is called when nothing happens.
+    ``cluster``: for requests that change the job. ``tick``: seconds between calls of its view if nothing happens.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SessionHost:
         self._workflow: Mapping[str, Any] | None = None
 
     def run(self) -> SessionEnd:
-        """From the first observation to the clean-up. ClusterError when the job cannot be observed any more."""
+        """From the first observation to the clean-up. ClusterError if the job can no longer be observed."""
         try:
             end = self._carry_out(follow(self.policy, self.seen()))
             self.seconds, self.monitor.decided = time.monotonic() - self.started, True
@@ -118,10 +118,10 @@ class SessionHost:
     # What a face overrides
 
     def observed(self) -> None:
-        """Something was observed, and the session continues."""
+        """There are observations, and the session continues."""
 
     def tell(self, end: SessionEnd, decision: StopDecision | None) -> None:
-        """The session has ended. ``decision``: what happens to the job now; None: that is not decided yet."""
+        """The session has ended. ``decision``: what happens to the job; None: not yet decided."""
 
     def report(self, end: SessionEnd, decision: StopDecision) -> None:
         """The end is final, and the last lines are read."""
@@ -143,7 +143,7 @@ class SessionHost:
     # Commands and observations
 
     def seen(self, problem: ClusterError | None = None) -> Seen:
-        """What is observed now; ``problem``: why the last command failed."""
+        """The present observations. ``problem``: why the last command failed."""
         monitor, last = self.monitor, self.monitor.watch.last
         snapshot = monitor.snapshot
         # The snapshot of a session that has ended stays as it is.
@@ -209,7 +209,7 @@ class SessionHost:
         self.cluster.delete(self.job.resource, self.job.namespace, self.job.name, uid=self.job.uid)
 
     def _ask(self, seconds: float | None, request: Callable[[], object]) -> None:
-        """Until the cluster has taken it; ClusterError when it does not in time."""
+        """Retry until the cluster has taken the request; ClusterError after too long."""
         until_taken(request, Backoff() if seconds is None else Backoff(seconds, sleep=_short))
 
 

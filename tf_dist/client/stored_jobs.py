@@ -64,10 +64,12 @@ _SHORT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job as it is in a cluster at one moment; ``Client.get`` has it as it is now."""
+    """A job of a cluster at one moment. ``Client.get`` reads its present version."""
 
     resource: Resource
+    """The kind of the job."""
     stored: Object
+    """The object."""
     # What has been read of it so far; slots, for there may be thousands.
     _job: Job | None = field(default=None, init=False, compare=False, repr=False)
     _status: Status | None = field(default=None, init=False, compare=False, repr=False)
@@ -77,29 +79,29 @@ class StoredJob:
 
     @classmethod
     def known(cls, resource: Resource, stored: Object, job: Job | None) -> Self:
-        """A job whose spec has been read already, as ``job``; None: it is read when it is asked for."""
+        """A job whose spec is parsed already, as ``job``; None: it is parsed when it is used."""
         found = cls(resource, stored)
         object.__setattr__(found, "_job", job)
         return found
 
     @property
     def known_job(self) -> Job | None:
-        """The job in force, if it has been read."""
+        """The job in force, if it is parsed."""
         return self._job
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name."""
         return str(self.stored["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """The namespace."""
         return str(self.stored["metadata"]["namespace"])
 
     @property
     def uid(self) -> str:
-        """Which object of that name it is."""
+        """The uid."""
         return str(self.stored["metadata"]["uid"])
 
     @property
@@ -111,12 +113,12 @@ class StoredJob:
 
     @property
     def shown(self) -> str:
-        """``tfjob/mnist``: as commands take it."""
+        """The name for commands: ``tfjob/mnist``."""
         return f"{'vcjob' if self.resource is VOLCANO_JOBS else 'tfjob'}/{self.name}"
 
     @property
     def status(self) -> Status:
-        """What it remembers."""
+        """The status, with the job's memory."""
         found = self._status
         if found is None:
             found = displayed_status(self.stored)
@@ -125,19 +127,19 @@ class StoredJob:
 
     @property
     def state(self) -> str:
-        """Its state in one word."""
+        """The state in one word."""
         return display_phase(self.status)
 
     def observed_by(self, observe: Callable[[Outcome], Outcome]) -> Self:
-        """Itself; ``observe`` adds to its outcome what its replicas have printed."""
+        """The same object. ``observe`` adds the reports of the replicas to its outcome."""
         object.__setattr__(self, "_observe", observe)
         return self
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended, or was stopped; None while it goes on.
+        """How the job ended, or was stopped; None while it is live.
 
-        With metrics, checkpoint and the end of a log where a client has got the job and its logs are still there.
+        It has metrics, the checkpoint and the end of a log, if a client read the job and its logs exist.
         """
         found = self._outcome or job_outcome(self.status)
         if found is not None and self._outcome is None and self._observe is not None:
@@ -147,7 +149,7 @@ class StoredJob:
 
     @property
     def worker_bounds(self) -> tuple[int, int] | None:
-        """How many workers it asks for, and how many it may have: more, if it is elastic. None if it has none."""
+        """The number of workers, and the maximum number of an elastic job. None without workers."""
         found = (spec for spec in self.job.replica_specs if spec.role is Role.WORKER)
         return next(((spec.replicas, spec.most) for spec in found), None)
 
@@ -156,7 +158,7 @@ class StoredJob:
 
     @property
     def job(self) -> Job:
-        """The job in force: that of its spec, or of the last that was accepted; InvalidJob if there is none."""
+        """The job in force: that of its spec, or of the last accepted spec; InvalidJob if there is none."""
         found = self._job
         if found is None:
             reading = self._reading
@@ -168,7 +170,7 @@ class StoredJob:
 
     @property
     def status_now(self) -> Status:
-        """What it remembers, and that its present spec cannot be read though no controller may have seen it yet."""
+        """The status, including that the present spec is invalid, before a controller reports it."""
         return with_accepted_spec(self.status, None, self._reading.refused)
 
     @property
@@ -181,12 +183,12 @@ class StoredJob:
 
     @property
     def selector(self) -> str:
-        """What selects its pods."""
+        """The label selector of its pods."""
         return f"{names.JOB_UID}={self.uid}"
 
 
 class JobList(list[StoredJob]):
-    """Jobs, which a notebook shows as a table."""
+    """Jobs. Notebooks show them as a table."""
 
     def _repr_html_(self) -> str:
         return jobs_html(self)
@@ -198,7 +200,7 @@ def find_problems(
     logs: Mapping[str, Sequence[str]] = MappingProxyType({}),
     events: Iterable[Object] = (),
 ) -> tuple[Diagnosis, ...]:
-    """What there is to say about a job with these raw pods, ends of logs and events, most important first."""
+    """The findings about a job with these raw pods, ends of logs and events, most important first."""
     newer = diagnose_newer_format(stored_status(job.stored))
     if deletion := diagnose_deletion(job.stored):
         return deletion  # nothing reconciles it any more, so its status says how it was
@@ -234,7 +236,7 @@ _NO_LEADER: Final = (
 
 
 def leaders_of(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[LeaderStatus, ...]:
-    """Who leads the jobs that want to go on, as far as that may be read. Each namespace is asked for once."""
+    """The leaders of live jobs, if they may be read. Each namespace takes one request."""
     going = (
         job for job in jobs if not (job.status.finished or job.status.phase in STOPPED or external_manager(job.stored))
     )
@@ -244,7 +246,7 @@ def leaders_of(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[LeaderStatu
 
 
 def leader_problems(cluster: Cluster, jobs: Iterable[StoredJob]) -> tuple[Diagnosis, ...]:
-    """That nobody leads some of the jobs that want to go on, in one finding; nothing where that cannot be known."""
+    """A finding if nobody leads some of the live jobs; none if that is unknown."""
     why = next(filter(None, map(nobody_leads, leaders_of(cluster, jobs))), "")
     return (Diagnosis(Level.WARNING, Category.NO_LEADER, why, resolution=_NO_LEADER),) if why else ()
 
@@ -258,7 +260,7 @@ _LATE_NAMES: Final = (
 
 
 def dns_problems(cluster: Cluster, job: StoredJob) -> tuple[Diagnosis, ...]:
-    """That replicas of a job which starts may wait for a DNS cache; none where its configuration cannot be read."""
+    """A finding if replicas of a starting job may wait for a DNS cache; none if its configuration is unreadable."""
     try:
         waits = not (job.status.finished or job.status.phase in STOPPED) and has_headless_names(job.job)
         corefile = cluster.get(CONFIG_MAPS, "kube-system", "coredns") if waits else {}
@@ -297,24 +299,27 @@ def network_problems(cluster: Cluster, job: StoredJob, pods: Sequence[Object]) -
 
 
 def pods_of(cluster: Cluster, job: StoredJob) -> list[Object]:
-    """The raw pods of a job."""
+    """The pods of a job."""
     return cluster.list(PODS, job.namespace, labels=job.selector).items
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """An event of a job or of an object of it. ``about``: ``pod/mnist-worker-0``; ``last_seen``: RFC 3339, or ""."""
+    """An event of a job or of one of its objects."""
 
     type: str
     reason: str
     about: str
+    """The object: ``pod/mnist-worker-0``."""
     message: str
     last_seen: str
+    """When it was last seen (RFC 3339), or ""."""
     count: int
+    """How often it was seen."""
 
     @classmethod
     def of(cls, event: Object) -> Self:
-        """A stored event."""
+        """From a stored event."""
         about = event.get("involvedObject") or {}
         return cls(
             type=str(event.get("type", "")),
@@ -327,7 +332,7 @@ class ClusterEvent:
 
 
 def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Object]:
-    """The events of a job and its pods, oldest first; none where they may not be read."""
+    """The events of a job and its pods, oldest first; none if they may not be read."""
     uids = {job.uid, *(pod["metadata"]["uid"] for pod in pods)}
     try:
         found = cluster.list(EVENTS, job.namespace).items
@@ -338,21 +343,21 @@ def events_of(cluster: Cluster, job: StoredJob, pods: list[Object]) -> list[Obje
 
 
 def _serial(event: Object) -> int:
-    """Versions only grow on the servers there are; where one is not a number the times must do."""
+    """The resource version as a number. Without one, the time orders events."""
     version = str(event["metadata"].get("resourceVersion", ""))
     return int(version) if version.isdecimal() else 0
 
 
 def event_time(event: Object) -> str | None:
-    """When an event was seen last."""
+    """When an event was last seen."""
     found = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
     return str(found) if found else None
 
 
 def list_jobs(cluster: Cluster, namespace: str | None, labels: str = "") -> JobList:
-    """Every job of a namespace (None: of all) with these labels.
+    """The jobs of a namespace (None: of all) with these labels.
 
-    NotServed when no kind of job is installed, Forbidden when none may be listed.
+    NotServed if no kind of job is installed, Forbidden if no kind may be listed.
     """
     found = _of_kinds(JOB_KINDS, lambda resource: cluster.list(resource, namespace, labels=labels).items)
     jobs = [StoredJob(resource, stored) for resource, listed in found for stored in listed]
@@ -360,7 +365,7 @@ def list_jobs(cluster: Cluster, namespace: str | None, labels: str = "") -> JobL
 
 
 def _of_kinds(kinds: Sequence[Resource], ask: Callable[[Resource], T]) -> list[tuple[Resource, T]]:
-    """What the cluster says of each kind. One that is not there, or not ours to see, is an error if no other is."""
+    """The answer for each kind. A kind that is missing or forbidden is an error only if all are."""
     found: list[tuple[Resource, T]] = []
     refused: list[ClusterError] = []
     for resource in kinds:
@@ -376,7 +381,7 @@ def _of_kinds(kinds: Sequence[Resource], ask: Callable[[Resource], T]) -> list[t
 
 
 def definition_missing_error(resource: Resource) -> NotServed:
-    """The error for a kind of job that the cluster does not know, with what to do."""
+    """The error for a kind of job that is not installed, with a hint."""
     if resource is VOLCANO_JOBS:
         hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a TFJob of it, or install Volcano's definitions"
     else:
@@ -385,12 +390,12 @@ def definition_missing_error(resource: Resource) -> NotServed:
 
 
 def namespace_missing_error(error: NotFound, namespace: str) -> NotFound:
-    """The same error, of something that cannot be created because its namespace is missing, with what to do."""
+    """The error for an object whose namespace is missing, with a hint."""
     return NotFound(str(error), hint=f"kubectl create namespace {namespace}")
 
 
 def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
-    """The job that NAME or KIND/NAME means; NotFound names what is near, InvalidJob if two kinds have the name."""
+    """The job of NAME or KIND/NAME. NotFound suggests similar names; InvalidJob if two kinds have the name."""
     found = lookup_job(cluster, text, namespace)
     if found is None:
         raise _missing(cluster, text, _split(text)[1], namespace)
@@ -398,7 +403,7 @@ def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
 
 
 def lookup_job(cluster: Cluster, text: str, namespace: str) -> StoredJob | None:
-    """The same by its name alone, which costs less where it is asked again and again: None if there is none yet."""
+    """See ``find_job``; None if there is no such job. It takes fewer requests."""
     kinds, name = _split(text)
 
     def ask(resource: Resource) -> Object | None:
@@ -438,7 +443,7 @@ def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound
 
 
 def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:
-    """As many jobs as we may see."""
+    """All jobs that may be listed."""
     for where in (None, namespace):
         try:
             return list_jobs(cluster, where)
@@ -448,19 +453,19 @@ def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:
 
 
 def refuse_finished(job: StoredJob) -> None:
-    """InvalidJob for a job that is over: nothing that is asked of it could happen."""
+    """InvalidJob for a job that has ended."""
     if job.status.finished:
         message = f"{job.shown} is {display_phase(job.status)}: it is over"
         raise InvalidJob([Problem("NAME", message, "submit it again under another name, or delete it first")])
 
 
 def now() -> float:
-    """The present, as cluster times count it."""
+    """The present time of cluster objects (epoch seconds)."""
     return time.time()
 
 
 def summary(job: StoredJob) -> dict[str, Any]:
-    """What ``-o json`` shows of a job: the object itself, and in its outcome what its replicas have printed."""
+    """The JSON of a job for ``-o json``: the object, with the reports of its replicas in the outcome."""
     shown = {"apiVersion": job.resource.api_version, "kind": job.resource.kind, **job.stored}
     outcome = job.outcome
     if outcome is None or not (outcome.metrics or outcome.checkpoint):
@@ -475,7 +480,7 @@ JOB_TITLES: Final = ("NAME", "STATE", "READY", "RESTARTS", "AGE", "REASON")
 
 
 def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
-    """A job in a list: ``JOB_TITLES``; ``wide``: disruptions, usage, format and message instead of the reason."""
+    """The cells of a job: ``JOB_TITLES``; ``wide``: disruptions, usage, format and message instead of the reason."""
 
     status = job.status
     ready = (stored_status(job.stored).get(FIELD) or {}).get("ready") or "-"
@@ -494,12 +499,12 @@ def job_cells(job: StoredJob, *, wide: bool = False) -> list[str]:
 
 
 def jobs_html(jobs: Iterable[StoredJob]) -> str:
-    """A list of jobs for a notebook."""
+    """A table of jobs for a notebook."""
     return table_html("", [title.lower() for title in JOB_TITLES], [job_cells(job) for job in jobs])
 
 
 def replica_of(pod: Object) -> ReplicaId | None:
-    """Which replica of its job a pod is."""
+    """The replica of a pod; None if it has none."""
     labels = pod["metadata"].get("labels") or {}
     index = labels.get(names.REPLICA_INDEX, "")
     return replica_id(labels[names.REPLICA_TYPE], int(index)) if index.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Submission of jobs and of the companion objects of their files."""
+"""Submission of jobs and their companion objects."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ from tf_dist.core.model.names import ANNOTATION_PREFIX, CODE, EMULATED
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"
-"""Annotation of a companion object: the job, as its file names it, that a ConfigMap, Secret, claim or Service stands
-beside."""
+"""Annotation of a companion object (ConfigMap, Secret, claim or Service): the job of its file."""
 
 _COMPANION_RESOURCES: Final = (api.CONFIG_MAPS, api.SECRETS, api.PERSISTENT_VOLUME_CLAIMS, api.SERVICES, api.QUEUES)
 _TRIES: Final = 20
 
 
 def companion_owner(written: YamlDocument, jobs: Iterable[LoadedJob]) -> str:
-    """Whose a companion is: the first job of its file's, else the first of all; where there is none, the file's."""
+    """The owner of a companion: the first job of its file, or else of all files; without jobs, the file."""
     jobs = list(jobs)
     beside = [entry for entry in jobs if entry.written.file == written.file] or jobs
     return beside[0].job.key.name if beside else written.file.rpartition("/")[2]
 
 
 def create_companion(cluster: Cluster, written: YamlDocument, namespace: str, *, owner: str) -> str:
-    """Create an object that a job needs, or bring it up to date: ``created``, ``configured`` or ``unchanged``.
+    """Create or update a companion object: ``created``, ``configured`` or ``unchanged``. ClusterError.
 
-    One that is there already is written only if it is ``owner``'s; another's serves if it is what is asked for, else
-    AlreadyExists. A queue has no owner. ClusterError.
+    An existing object is written only if it is ``owner``'s. Another's is used if it has the same content; otherwise
+    AlreadyExists. A queue has no owner.
     """
     resource = next(kind for kind in _COMPANION_RESOURCES if kind.kind == written.content["kind"])
     where = namespace if resource.namespaced else None
@@ -76,7 +75,7 @@ def _body(content: Mapping[str, Any], namespace: str | None, owner: str) -> Obje
 
 
 def _updated(cluster: Cluster, resource: Resource, namespace: str | None, body: Object) -> str:
-    """What became of the object that is there; "" if it was changed or deleted meanwhile."""
+    """The result for an existing object; "" if it was changed or deleted meanwhile."""
     name = str(body["metadata"]["name"])
     try:
         stored = cluster.get(resource, namespace, name)
@@ -100,12 +99,12 @@ def _is_ours(stored: Object, body: Object) -> bool:
 
 
 def _own(body: Object) -> Object:
-    """Without what the server says of the kind itself."""
+    """The object without the fields that name its kind."""
     return {key: value for key, value in body.items() if key not in ("apiVersion", "kind")}
 
 
 def _change(stored: Object, body: Object) -> Object:
-    """What is to be written: keys of a ConfigMap or Secret that are not in the file any more go."""
+    """The patch. Keys of a ConfigMap or Secret that are no longer in the file are removed."""
     change = _own(body)
     for part in ("data", "binaryData") if body["kind"] in ("ConfigMap", "Secret") else ():
         gone = dict.fromkeys((stored.get(part) or {}).keys() - (body.get(part) or {}).keys())
@@ -133,7 +132,7 @@ def _quoted(text: str) -> str:
 
 
 def includes(stored: Any, sent: Any) -> bool:
-    """Whether a stored object says all that was sent; the server may have added what it takes for granted."""
+    """Whether a stored object has everything that was sent. The server may have added defaults."""
     if isinstance(sent, Mapping):
         return isinstance(stored, Mapping) and all(includes(stored.get(key), value) for key, value in sent.items())
     if isinstance(sent, list) and isinstance(stored, list) and len(stored) == len(sent):
@@ -151,13 +150,15 @@ _JOB_RESOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TargetNamespaces:
-    """Where the documents of files go: ``asked`` for on the command line, else ``usual``."""
+    """The namespaces of documents."""
 
     asked: str
+    """The namespace of the command line; "" for none."""
     usual: str
+    """The default namespace."""
 
     def of(self, written: YamlDocument) -> str:
-        """The namespace of a document; InvalidFiles if it says another one than was asked for."""
+        """The namespace of a document; InvalidFiles if it names another than the command line."""
 
         own = str((written.content.get("metadata") or {}).get("namespace") or "")
         if own and self.asked and own != self.asked:
@@ -168,7 +169,7 @@ class TargetNamespaces:
 
 
 def job_resource(entry: LoadedJob) -> Resource:
-    """The kind of object that a job is stored as."""
+    """The resource of a job."""
     return _JOB_RESOURCES[entry.job.dialect]
 
 
@@ -180,9 +181,9 @@ def create_job(
     workdir: str | None = None,
     archive: bytes = b"",
 ) -> StoredJob:
-    """Create a job and the objects that it owns; AlreadyExists, NotServed and NotFound say how to go on.
+    """Create a job and the objects that it owns. AlreadyExists, NotServed and NotFound have hints.
 
-    ``workdir`` None is the file's folder, "" the cluster's own. ``archive``: the code, where it is packed already.
+    ``workdir``: None for the folder of the file, "" for the default of the cluster. ``archive``: the packed code.
     """
     document, code = _with_code(cluster, _document(entry, namespace, workdir), entry, archive)
     stored = _create_document(cluster, entry, namespace, document)
@@ -192,9 +193,9 @@ def create_job(
 
 
 def code_archive(cluster: Cluster, entry: LoadedJob) -> bytes:
-    """The code that goes along with a job to this cluster; b"" if none does, or its folder itself serves. InvalidJob.
+    """The packed code of a job for this cluster; b"" if there is none, or the folder itself is used. InvalidJob.
 
-    Called before anything is created: a folder that cannot go along leaves nothing behind.
+    Call it before anything is created, so that a folder that cannot be sent leaves nothing behind.
     """
     folder = _code_folder(entry)
     if folder is not None and _is_this_machine(cluster):
@@ -216,7 +217,7 @@ def _packed(entry: LoadedJob) -> bytes:
 def _with_code(
     cluster: Cluster, document: dict[str, Any], entry: LoadedJob, archive: bytes
 ) -> tuple[dict[str, Any], tuple[Object, ...]]:
-    """The document with the code that goes along with the job, and the ConfigMaps that it needs; InvalidJob."""
+    """The document with its code, and the ConfigMaps of the code; InvalidJob."""
     from tf_dist.core.dialects.code_folder import with_code_archive, with_code_here  # slow to import
 
     folder = _code_folder(entry)
@@ -251,7 +252,7 @@ def _code_of_earlier_job(cluster: Cluster, document: Mapping[str, Any]) -> bytes
 
 
 def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]]:
-    """What is submitted, in that order. ``packed``: with the code as a cluster gets it; InvalidJob."""
+    """The documents that are submitted, in order. ``packed``: with the code for a cluster; InvalidJob."""
     from tf_dist.core.dialects.code_folder import with_code_archive
 
     documents = [dict(written.content) for written in files.companions]
@@ -265,13 +266,13 @@ def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]
 
 
 def _code_folder(entry: LoadedJob) -> Path | None:
-    """The folder that goes along with a job; None if there is none."""
+    """The folder that is sent with a job; None for none."""
     named = (entry.document["metadata"].get("annotations") or {}).get(CODE)
     return Path(file_folder(entry.written.file), Path(named).expanduser()) if named else None
 
 
 def with_code_on_this_machine(entry: LoadedJob) -> LoadedJob:
-    """The job as its pods run on this machine: with the folder of its code as their working directory; InvalidJob."""
+    """The job with the folder of its code as working directory, for pods on this machine; InvalidJob."""
     folder = _code_folder(entry)
     if folder is None:
         return entry
@@ -286,7 +287,7 @@ _NONCE: Final = 3  # bytes
 
 
 def _is_this_machine(cluster: Cluster) -> bool:
-    """Whether pods are processes of this machine. Who may not list nodes has another cluster."""
+    """Whether pods are processes of this machine. False if nodes may not be listed."""
     try:
         return bool(cluster.list(api.NODES, None, labels=EMULATED).items)
     except ClusterError:
@@ -294,9 +295,9 @@ def _is_this_machine(cluster: Cluster) -> bool:
 
 
 def _create_owned(cluster: Cluster, job: StoredJob, objects: Iterable[Mapping[str, Any]]) -> None:
-    """The parts of the code and the variables, deleted with their job. A job without them is deleted.
+    """Create the parts of the code and the variables, which are deleted with their job. If that fails, delete the job.
 
-    They come after the job because who may create objects may not change them, as it would take to name the owner.
+    They are created after the job, because they name it as their owner.
     """
     owner = {"apiVersion": job.resource.api_version, "kind": job.resource.kind, "name": job.name, "uid": job.uid}
     try:
@@ -341,6 +342,6 @@ def _document(entry: LoadedJob, namespace: str, workdir: str | None) -> dict[str
 
 
 def file_folder(file: str) -> str:
-    """The folder of a file; the present one for what is none."""
+    """The folder of a file; the current folder for other texts."""
     path = Path(file)
     return str(path.absolute().parent if path.is_file() else Path.cwd())

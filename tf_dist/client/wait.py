@@ -1,4 +1,4 @@
-"""Waiting for jobs: a wait is a generator of what to do next, which a thread or an event loop runs."""
+"""Waits for jobs: generators of steps, which a thread or an event loop runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Take = Callable[[float | None], list[JobEvent]]
-"""What has come, waiting for it up to so many seconds (None: as long as it takes), as ``JobInformer.take``."""
+"""Takes events, see ``JobInformer.take``."""
 
 _FIRST_ANSWER: Final = 5.0  # seconds that a cluster has for it, however short the wait
 _THREADS_AT_ONCE: Final = 2  # steps of all waits in one round of an event loop: a thousand jobs may end at once
@@ -53,17 +53,17 @@ def run_in_thread(steps: WaitSteps[T], take: Take) -> T:
 
 
 class LoopEvent(Protocol):
-    """The part of an ``asyncio.Event`` that a task needs which waits for it."""
+    """The part of ``asyncio.Event`` that a waiting task needs."""
 
     def wait(self) -> Awaitable[object]:
-        """Done once it is set."""
+        """Done when the event is set."""
 
     def clear(self) -> None:
-        """From now on it is waited for again."""
+        """Reset the event."""
 
 
 async def run_on_loop(steps: WaitSteps[T], changed: LoopEvent, take: Take) -> T:
-    """Run the steps of a wait on this event loop; what blocks is done in a thread. ``changed``: something has come."""
+    """Run the steps of a wait on this event loop. Blocking work runs in a thread. ``changed``: there are events."""
     import asyncio  # not before: without an event loop, as in tf-dist run, it is a twentieth of a start
 
     turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_THREADS_AT_ONCE))
@@ -90,7 +90,7 @@ async def run_on_loop(steps: WaitSteps[T], changed: LoopEvent, take: Take) -> T:
 
 
 class GoalNotReached(Unavailable):
-    """It has not come to that in the time given; it still may."""
+    """The job did not reach the state in time. It still may."""
 
 
 def wait_for(
@@ -102,11 +102,10 @@ def wait_for(
     *,
     check: bool = False,
 ) -> list[StoredJob | None]:
-    """The jobs as they were at ``goal`` (None: deleted); JobFailed when one can never be, GoalNotReached if too late.
+    """Wait until jobs reach ``goal``; the jobs then (None: deleted). JobFailed if a job never can, GoalNotReached.
 
-    ``check``: JobFailed (JobEvicted), too, for the first that has ended at its goal and did not succeed.
-    ``report`` gets a line for each job that has reached the goal, that is stopped meanwhile (it can be resumed), or of
-    which the spec is rejected (it can be corrected).
+    ``check``: raise JobFailed (JobEvicted) also for a job that reached the goal and did not succeed. ``report`` gets a
+    line when a job reaches the goal, when it is stopped, and when its spec is rejected.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     found = []
@@ -121,7 +120,7 @@ def wait_for(
 
 
 async def wait_on_loop(cluster: Cluster, job: StoredJob, goal: str, timeout: float | None) -> StoredJob | None:
-    """``wait_for`` for one job and for coroutines; when it is cancelled nothing of it goes on."""
+    """``wait_for`` one job in a coroutine. Nothing remains after a cancellation."""
     import asyncio
 
     changed, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -138,7 +137,7 @@ async def wait_on_loop(cluster: Cluster, job: StoredJob, goal: str, timeout: flo
 def goal_steps(
     watch: JobInformer, job: StoredJob, goal: str, deadline: float | None, report: Callable[[str], object]
 ) -> WaitSteps[StoredJob | None]:
-    """The wait until a watched job is at its goal, or ``deadline`` (monotonic seconds); see ``wait_for``."""
+    """The wait for a watched job, until ``deadline`` (monotonic seconds); see ``wait_for``."""
     refusal, stopped, listed = "", False, False
     limit = None if deadline is None else max(deadline, time.monotonic() + _FIRST_ANSWER)
     while True:
@@ -163,7 +162,7 @@ def goal_steps(
 
 
 def _goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
-    """Whether a job, which was ``job``, is at the goal now; JobFailed (JobEvicted) or NotFound if it can never be."""
+    """Whether the job is at the goal; JobFailed (JobEvicted) or NotFound if it never can be."""
     status = current.status if current else None
     if WAIT_CONDITIONS[goal](status):
         return True
@@ -173,7 +172,7 @@ def _goal_reached(current: StoredJob | None, job: StoredJob, goal: str) -> bool:
 
 
 def wait_goal(text: str, argument: str = "until") -> str:
-    """The goal that a word means, kubectl's words included; InvalidJob for one that means none."""
+    """The goal of a word, including kubectl's words; InvalidJob."""
     word = text.removeprefix("condition=").removesuffix("=true").removesuffix("=True").lower()
     word = _GOAL_ALIASES.get(word, word)
     if word not in WAIT_CONDITIONS:
@@ -198,7 +197,7 @@ def _failure(job: StoredJob) -> Exception | None:
 
 
 def outcome_now(cluster: Cluster, job: StoredJob) -> Outcome | None:
-    """How a job ended, as of now: deleted, where it is gone; None while it goes on."""
+    """How a job ended, or that it was deleted; None while it is live."""
     with suppress(NotFound):
         current = StoredJob(job.resource, cluster.get(job.resource, job.namespace, job.name))
         if current.uid == job.uid:

@@ -1,4 +1,4 @@
-"""YAML files: their documents, the line of every field, and what is wrong with a file as YAML."""
+"""YAML files: their documents, the line of each field, and their problems."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _NO_BOOLEAN: Final = "is neither true nor false"
 
 
 FATAL: Final = (_BOMB, _DEEP, _NO_TEXT, _NO_NUMBER, _NO_BOOLEAN)
-"""With one of these messages there is no sense in reading on."""
+"""Messages after which a document cannot be read further."""
 
 
 class _NodePath(NamedTuple):
-    """A path by its last part and the place above: shared, because a path a value would be too much to write."""
+    """A path as its last part and the path above. Shared, because full paths would be quadratic."""
 
     above: _NodePath | None
     part: str | int
@@ -47,7 +47,7 @@ class _NodePath(NamedTuple):
 
 
 def find_yaml_problems(root: Any) -> Iterator[tuple[int, Problem]]:
-    """Keys that are there twice, and aliases that unfold without end; without recursion, for it may be deep."""
+    """Duplicate keys, and aliases that unfold without end. Iterative, because documents may be deep."""
     pending: list[tuple[Any, _NodePath | None]] = [(root, None)]
     inspected: set[int] = set()
     seen = 0
@@ -73,7 +73,7 @@ def find_yaml_problems(root: Any) -> Iterator[tuple[int, Problem]]:
 
 
 def _scalar_problem(node: yaml.ScalarNode) -> Problem | None:
-    """What keeps the value of a tag, or of digits, from being made: PyYAML's own errors say no place, or crash."""
+    """Values that do not fit their tag. PyYAML's errors have no place, or are crashes."""
     if node.tag == f"{TAG}bool":
         known = node.value.lower() in Loader.bool_values
         return None if known else Problem("", _NO_BOOLEAN, "write true or false, and leave out !!bool")
@@ -102,7 +102,7 @@ def _keys(node: yaml.MappingNode, place: _NodePath | None) -> Iterator[tuple[int
 
 
 def check_depth(text: str) -> None:
-    """RecursionError for what would overflow the C stack of the parser, which would crash."""
+    """RecursionError for texts that would overflow the C stack of the parser."""
     if sum(map(text.count, ("[", "{", "- "))) <= _SAFE_DEPTH:
         return
     depth = 0
@@ -118,22 +118,23 @@ _STDIN: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """One document of a file. ``number`` counts from 1, None if it is the only one.
-
-    ``node``: its YAML; None for one that Python made: its problems have no line.
-    """
+    """A document of a file."""
 
     file: str
+    """The file."""
     number: int | None
+    """The number of the document, from 1; None if it is the only one."""
     content: Any
+    """The content."""
     node: Any
+    """The YAML node, for lines; None for a document from Python."""
 
     def line(self, path: str) -> int:
-        """The line of the file on which a dotted path stands, or as much of it as there is; 0 if there is no file."""
+        """The line of a dotted path, or of its longest existing part; 0 without a file."""
         return self._find(path)[0]
 
     def in_its_words(self, problem: Problem) -> Problem:
-        """A problem of this document, which says scalars as the file does."""
+        """A problem of this document, with scalars as the file writes them."""
         from tf_dist.core.dialects.field_errors import in_source_words  # slow to import, and few commands read files
 
         node = self._find(problem.path)[1]
@@ -146,7 +147,7 @@ class YamlDocument:
             maker.dispose()
 
     def _find(self, path: str) -> tuple[int, Any]:
-        """The line of a path, or of as much of it as there is, and the node at its end (None: there is none)."""
+        """The line of a path, or of its longest existing part, and its node (None: it does not exist)."""
         node = self.node
         if node is None:
             return 0, None
@@ -165,22 +166,27 @@ class YamlDocument:
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """A problem and where it is. ``line`` 0: the file as a whole."""
+    """A problem with its place."""
 
     file: str
+    """The file."""
     number: int | None
+    """The number of the document; None if it is the only one."""
     line: int
+    """The line; 0 for the whole file."""
     problem: Problem
+    """The problem."""
     warning: bool = False
+    """Whether the file can be used all the same."""
 
 
 _JOB_EXPECTED: Final = "a job begins with apiVersion: kubeflow.org/v1"
 
 
 def read_yaml_file(name: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlDocument], list[FileProblem]]:
-    """The documents of a file (``-``: standard input), empty ones left out, and what is wrong with it as a file.
+    """The documents of a file (``-``: standard input), without empty ones, and its problems.
 
-    ``expected``: the hint for a file that holds none.
+    ``expected``: the hint for a file without documents.
     """
     try:
         text = _decoded(_content(name))
@@ -194,7 +200,7 @@ def read_yaml_file(name: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlD
 
 
 def read_yaml_text(name: str, text: str, expected: str = _JOB_EXPECTED) -> tuple[list[YamlDocument], list[FileProblem]]:
-    """``read_yaml_file`` of a text that is at hand; ``name`` stands for it in messages."""
+    """See ``read_yaml_file``, for a text. ``name``: the file in messages."""
     documents: list[YamlDocument] = []
     problems: list[FileProblem] = []
     _load(name, text, documents, problems)
@@ -256,7 +262,7 @@ def _decoded(data: bytes) -> str:
 
 
 def _load(name: str, text: str, documents: list[YamlDocument], problems: list[FileProblem]) -> None:
-    """Every document up to the first that cannot be separated from the rest."""
+    """Read all documents up to the first syntax error."""
     from tf_dist.core.dialects.placeholders import find_ytt
 
     if ytt := find_ytt(text):
@@ -295,13 +301,13 @@ class _Object(NamedTuple):
 
     node: Any
     envelope: Mapping[str, str] = {}
-    """The apiVersion and kind that a list of one kind says for its items."""
+    """The apiVersion and kind of the list for its items."""
     problem: Problem | None = None
-    """Why a list has no items that can be read."""
+    """Why the items of a list cannot be read."""
 
 
 def _objects(root: Any) -> Iterator[_Object]:
-    """The document, or the items of a List as ``kubectl get -o yaml`` writes it, with those of the Lists among them."""
+    """The document, or the items of a List as ``kubectl get -o yaml`` writes it, also of nested Lists."""
     if _list_of(root) is None or any(problem.message in FATAL for _, problem in find_yaml_problems(root)):
         yield _Object(root)
         return
@@ -347,7 +353,7 @@ def _unfilled(problem: Problem, line: str) -> Problem:
 
 
 def _template(name: str, text: str, error: yaml.YAMLError) -> FileProblem | None:
-    """What to say of a text that is not YAML because it is a template."""
+    """The problem of a text that is not YAML because it is a template."""
     from tf_dist.core.dialects.placeholders import find_placeholder, find_template
 
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -426,7 +432,7 @@ _GO_NUMBER: Final = re.compile(
 
 
 class _GoNumber:
-    """The numbers as a pattern, which Go looks for once it has left out every ``_``."""
+    """Numbers for Go, which ignores every ``_``."""
 
     @staticmethod
     def match(text: str) -> object:
@@ -434,9 +440,9 @@ class _GoNumber:
 
 
 def to_yaml(objects: Any) -> str:
-    """YAML as people write it: keys in their order, long text in blocks; a list is several documents.
+    """YAML as people write it: keys in order, long texts in blocks. A list becomes several documents.
 
-    Text that any reader takes for something else is quoted.
+    Texts that some parser reads as another type are quoted.
     """
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
