@@ -10,15 +10,9 @@ from typing import Any, Final
 from hera.workflows import Parameter, Resource
 from hera.workflows import models as m
 
-from tf_dist.argo.arguments import (
-    is_lone_reference,
-    reference_problems,
-    reference_text,
-    value_problems,
-)
+from tf_dist.argo.arguments import is_lone_reference, merged, reference_problems, reference_text, value_problems
 from tf_dist.argo.job_source import JobSource, code_folder_of, has_fallbacks, job_documents
 from tf_dist.argo.launcher import contract
-from tf_dist.argo.merging import merged
 from tf_dist.argo.step_arguments import ROWS
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations

@@ -24,11 +24,14 @@ from hera.workflows import models as m
 
 from tf_dist.argo.arguments import (
     as_argument,
+    as_list,
+    as_parameters,
     cache_key_problems,
     is_given_later,
     is_lone_reference,
     is_reference,
     output_problems,
+    patched_value,
     reference_of,
     reference_problems,
     reference_text,
@@ -48,7 +51,6 @@ from tf_dist.argo.job_source import (
 )
 from tf_dist.argo.launcher import contract
 from tf_dist.argo.launcher.launcher_arguments import LARGEST_ARGUMENT, LauncherOptions, document_argument
-from tf_dist.argo.merging import as_list, as_parameters, patched_value
 from tf_dist.client.code_archive import CODE_WAYS, pack_code
 from tf_dist.core.dialects import policy_annotations
 from tf_dist.core.dialects.common_annotations import annotation_path

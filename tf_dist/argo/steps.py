@@ -12,10 +12,19 @@ from hera.workflows import Artifact, Container, EmptyDirVolume, NoneArchiveStrat
 from hera.workflows import models as m
 
 from tf_dist import __version__
-from tf_dist.argo.arguments import Value, as_argument, choice_problems, reference_of, use_problems, value_problems
+from tf_dist.argo.arguments import (
+    Value,
+    as_argument,
+    as_list,
+    choice_problems,
+    merged,
+    merged_patch,
+    reference_of,
+    use_problems,
+    value_problems,
+)
 from tf_dist.argo.job_source import JobSource
 from tf_dist.argo.launcher import contract
-from tf_dist.argo.merging import as_list, merged, merged_patch
 from tf_dist.argo.step_arguments import APART, LAUNCHER, ROWS, check_arguments, grace_seconds, launcher_arguments
 from tf_dist.core.pipeline.run_options import SWITCH, Face, documented
 from tf_dist.errors import InvalidJob

@@ -89,7 +89,7 @@ def policy_changes(
             raise _refuse("--fallback", what, _fallback_hint(text)) from None
         entries += found if isinstance(found, list) else [found]  # a list is what the annotation and a step take
     if admission_timeout and not fallback:
-        raise _refuse("--admission-timeout", "says when a fallback is tried, and there is none", "add --fallback JSON")
+        raise _refuse("--admission-timeout", "is the time before a fallback, and there is none", "add --fallback JSON")
     parse_seconds(admission_timeout, "--admission-timeout")
     annotations = policy_annotations(
         fallback=entries if fallback else None,

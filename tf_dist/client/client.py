@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.job_display import view_of
-from tf_dist.client.log_ends import observed_outcome, read_log_ends
 from tf_dist.client.log_follower import QUIET, LogEnded, LogFollower, LogLine, LogLines, log_opener, without_stamp
 from tf_dist.client.monitor import (
     JobEvent,
@@ -20,6 +19,8 @@ from tf_dist.client.monitor import (
     ObjectsListed,
     ObjectWatcher,
     WatchingJobInformer,
+    observed_outcome,
+    read_log_ends,
 )
 from tf_dist.client.monitor import changed_pods as pods_in
 from tf_dist.client.stored_jobs import (

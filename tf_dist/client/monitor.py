@@ -7,8 +7,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
@@ -23,8 +23,8 @@ from tf_dist.client.log_follower import (
     LogOpener,
     instance_state,
 )
-from tf_dist.client.stored_jobs import StoredJob, now
-from tf_dist.cluster.api import PODS, Cluster, Object, Resource
+from tf_dist.client.stored_jobs import StoredJob, now, pods_of, replica_of
+from tf_dist.cluster.api import PODS, Cluster, LogOptions, Object, Resource
 from tf_dist.cluster.client.indexer import resource_version_of
 from tf_dist.cluster.client.informer import Informer
 from tf_dist.cluster.signals import Signals
@@ -37,9 +37,9 @@ from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.names import CHECKPOINT_AT
 from tf_dist.core.model.pods import PodView, pod_views
 from tf_dist.core.model.reasons import Category, Level
-from tf_dist.core.model.status import Status, display_phase
+from tf_dist.core.model.status import Status, display_phase, ending_failure
 from tf_dist.core.model.timestamps import format_micro_time
-from tf_dist.errors import ClusterError, NotFound
+from tf_dist.errors import ClusterError, InvalidJob, NotFound
 
 NO_PROGRESS = Progress()
 _TAIL: Final = 20  # lines of each log that are kept for the outcome
@@ -556,3 +556,47 @@ def monitoring(
             yield JobMonitor(cluster, job, view, watch, following, kept_lines)
         finally:
             following.close()
+
+
+# A job that nobody followed: the ends of the logs that decide about it, read once.
+
+_END_LINES: Final = 5_000
+
+
+def read_log_ends(cluster: Cluster, job: StoredJob, pods: list[Object]) -> JobSnapshot:
+    """A job and its replicas, with the log lines of the deciding replica, and of the one that failed.
+
+    A log that is gone, or may not be read, has no lines. InvalidJob if the spec of the job is invalid.
+    """
+    snapshot = JobSnapshot(job.job, kept_lines=_END_LINES).with_objects(job.status, pods)
+    there = {replica: pod for pod in pods if (replica := replica_of(pod)) is not None}
+    lines = [LogLines(one, str(one), _read_end(cluster, job.job, one, there[one])) for one in _deciding(job, there)]
+    return snapshot.with_lines([some for some in lines if some.texts], 0.0)
+
+
+def observed_outcome(cluster: Cluster, job: StoredJob, outcome: Outcome) -> Outcome:
+    """The outcome of a job with the reports of its replicas, if they can be read."""
+    try:
+        return read_log_ends(cluster, job, pods_of(cluster, job)).observed(outcome)
+    except (ClusterError, InvalidJob):  # its pods cannot be listed, or its spec is none
+        return outcome
+
+
+def _deciding(job: StoredJob, there: Iterable[ReplicaId]) -> list[ReplicaId]:
+    there = {*there}
+    failure = ending_failure(job.status)
+    ordered = [one for one in leaders_first(job.job) if one in there]
+    return [*ordered[:1], *(one for one in ordered[1:] if failure is not None and failure.replica == str(one))]
+
+
+def _read_end(cluster: Cluster, job: Job, replica: ReplicaId, pod: Object) -> list[str]:
+    spec = job.spec(replica.type)
+    options = LogOptions(container=spec.container if spec else "", tail=_END_LINES)
+    found: list[str] = []
+    try:
+        with closing(cluster.logs(pod["metadata"]["namespace"], pod["metadata"]["name"], options)) as stream:
+            for some in stream:
+                found += some.decode(errors="replace").splitlines()
+    except ClusterError:
+        return found
+    return found

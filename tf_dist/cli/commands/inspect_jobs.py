@@ -115,7 +115,7 @@ def describe(
 
     from tf_dist.cli.findings import show_findings
     from tf_dist.client.client import Client
-    from tf_dist.client.log_ends import read_log_ends
+    from tf_dist.client.monitor import read_log_ends
     from tf_dist.client.stored_jobs import ClusterEvent, events_of, find_problems, leader_problems, summary
     from tf_dist.core.model.pods import pod_views
     from tf_dist.errors import InvalidJob

@@ -143,7 +143,7 @@ def _jobs(client: Client, names: list[str], *, missing_ok: bool = False) -> list
 
 def _outcome(client: Client, job: StoredJob) -> dict[str, Any]:
     """What -o json says of a job; its outcome is null while it goes on, and where the cluster cannot be asked."""
-    from tf_dist.client.log_ends import observed_outcome
+    from tf_dist.client.monitor import observed_outcome
     from tf_dist.client.wait import outcome_now
     from tf_dist.errors import ClusterError
 
