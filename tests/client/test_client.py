@@ -155,7 +155,7 @@ def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
         client.suspend(stored.name)
     client.delete(stored, wait=True, timeout=SECONDS)
     client.submit(TFJob(stored.name, image="none", command=["true"]))
-    with pytest.raises(NotFound, match="made anew"):
+    with pytest.raises(NotFound, match="created anew"):
         client.get(stored)
 
 
