@@ -114,6 +114,7 @@ class TestRunning:
         second = run(read("digits_retrain"), run_conf={"steps": 2})
         assert second.tasks == {"train": "success", "evaluate": "success", "promote": "skipped", "report": "success"}
 
+    @pytest.mark.slow
     def test_tuning_sweep(self, where: None, stand_in: Path) -> None:
         found = run(read("tuning_sweep", stand_in), run_conf={"steps": 200, "rates": [0.0001, 0.2]})
         assert found.xcom("best")["rate"] == 0.2
@@ -124,6 +125,7 @@ class TestRunning:
         assert found.xcom("train", "outcome")["kind"] == "succeeded"
         assert found.xcom("publish") == found.xcom("train")["checkpoint"]
 
+    @pytest.mark.slow
     def test_evicted_or_failed_goes_on_after_an_eviction(self, where: None, stand_in: Path) -> None:
         evicting = threading.Thread(target=evict_a_worker)
         evicting.start()
@@ -135,6 +137,7 @@ class TestRunning:
         assert found.xcom("publish") == found.xcom("resume")["checkpoint"]
         assert found.state == "success"
 
+    @pytest.mark.slow
     def test_evicted_or_failed_tells_people_of_a_failure(self, where: None, stand_in: Path) -> None:
         job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
         broken = '[python, -c, "raise SystemExit(3)"]'
@@ -163,6 +166,7 @@ class TestRunning:
         outcome = found.xcom("train", "outcome")
         assert (outcome["kind"], outcome["fallback"]) == ("succeeded", 1)
 
+    @pytest.mark.slow
     def test_gang_wait_fails_when_its_job_does(self, where: None, stand_in: Path) -> None:
         job = stand_in.parent / "examples" / "digits" / "tfjob.yaml"
         job.write_text(job.read_text().replace("[python, train.py]", '[python, -c, "raise SystemExit(3)"]'))
@@ -174,6 +178,7 @@ class TestRunning:
         found = run(read("gang_wait", stand_in), run_conf={"steps": 100})
         assert set(found.tasks.values()) == {"success"}
 
+    @pytest.mark.slow
     def test_pause_at_night(self, where: None, stand_in: Path) -> None:
         conf = {"steps": 20_000, "night_seconds": 0, "workers": 1}
         found = run(read("pause_at_night", stand_in), run_conf=conf)

@@ -137,6 +137,7 @@ def test_cron_starts_the_same_template(place: Place) -> None:
     assert run.run() == "Succeeded", place.say
 
 
+@pytest.mark.slow
 def test_sweep_finds_the_best(place: Place) -> None:
     run = runner(place, "sweep.yaml", steps="200", **{"learning-rates": "[0.0001, 0.05]"})
     assert run.run() == "Succeeded", place.say
@@ -165,6 +166,7 @@ def test_a_stopped_workflow_runs_its_exit_handler_and_leaves_nothing(place: Plac
     until(lambda: not theatre.cluster.list(PODS, labels=f"workflows.argoproj.io/workflow={run.name}").items, 120)
 
 
+@pytest.mark.slow
 def test_after_an_eviction_the_next_step_goes_on_from_the_checkpoint(place: Place, theatre: Stage) -> None:
     def worker() -> list[str]:
         pods = theatre.cluster.list(PODS, "default").items
@@ -204,6 +206,7 @@ def test_a_gang_takes_what_it_can_get(place: Place) -> None:
     assert said(place, "succeeded: fallback 1")
 
 
+@pytest.mark.slow
 def test_a_gang_that_never_had_a_place_is_no_success(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["gang-fallback.yaml"], library())))
     (train,) = [one for one in spec["templates"] if one["name"] == "train"]
@@ -215,6 +218,7 @@ def test_a_gang_that_never_had_a_place_is_no_success(place: Place) -> None:
     assert said(place, "admission_timeout: fallback 0")
 
 
+@pytest.mark.slow
 def test_what_was_trained_once_is_not_trained_again(place: Place, theatre: Stage) -> None:
     first = runner(place, "train-once.yaml", steps="200")
     assert first.run() == "Succeeded", place.say
@@ -264,6 +268,7 @@ def test_after_a_failure_people_are_told(place: Place) -> None:
     assert said(place, "failed: worker-")
 
 
+@pytest.mark.slow
 def test_a_step_that_is_evicted_is_tried_again(place: Place) -> None:
     spec = json.loads(json.dumps(spec_of(documents()["digits-train.yaml"], library())))
     template = spec["templates"][0]

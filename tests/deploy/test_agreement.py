@@ -218,8 +218,9 @@ def places_to_change(spec: Document) -> Iterator[Path]:
 def cases(kind: str) -> Iterator[tuple[str, Document]]:
     base = KINDS[kind][0]
     yield "as it is", base
-    for path in places_to_change(base["spec"]):
-        for value in (DELETED, *VALUES):
+    for number, path in enumerate(places_to_change(base["spec"])):
+        # In ``make test`` every other value, so that two places have all of them.
+        for value in (DELETED, *(VALUES if ALL else VALUES[number % 2 :: 2])):
             yield f"{path}: {value!r:.60}", changed(base, path, value)
     for name in NAMES:
         yield f"name {name}", changed(base, ("metadata", "name"), name)

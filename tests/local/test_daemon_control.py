@@ -67,6 +67,7 @@ def _phase(endpoint: DaemonEndpoint) -> str:
     return str(daemon_client(endpoint).get(TFJOBS, "default", "mnist").get("status", {}).get("tfDist", {}).get("phase"))
 
 
+@pytest.mark.slow
 def test_several_who_start_it_at_once_get_the_same_daemon(home: Path) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", _UP, str(home)], stdout=subprocess.PIPE, text=True) for _ in range(4)
@@ -109,6 +110,7 @@ def test_stopping_it_ends_every_pod_and_keeps_the_jobs(home: Path) -> None:
 # Secrets and whose the folder is
 
 
+@pytest.mark.slow
 def test_a_daemon_never_uses_the_token_of_the_one_before(home: Path) -> None:
     """While none ran, any process could listen at its port, and was sent the token by every client."""
     first = _up(home)
