@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,16 @@ with DAG("interrupted") as dag:
 run(dag)
 """
 
+_OFTEN = {(signal.SIGINT, "", "delete_job"), (signal.SIGTERM, "1", "keep_job")}
+_CASES = [
+    pytest.param(*case, marks=[] if case in _OFTEN else pytest.mark.slow)
+    for case in product([signal.SIGINT, signal.SIGTERM], ["", "1"], ["delete_job", "keep_job"])
+]
 
-@pytest.mark.parametrize("action", ["delete_job", "keep_job"])
-@pytest.mark.parametrize("deferrable", ["", "1"], ids=["in the worker", "deferred"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+@pytest.mark.parametrize(
+    ("number", "deferrable", "action"), _CASES, ids=lambda value: getattr(value, "name", value) or "in the worker"
+)
 def test_ends_its_job_with_itself(site: Site, number: signal.Signals, deferrable: str, action: str) -> None:
     env = {"TD_KUBECONFIG": site.kubeconfig, "TD_DEFERRABLE": deferrable, "TD_ACTION": action}
     root = str(Path(__file__).parents[2])

@@ -71,7 +71,6 @@ def test_past_backoff_limit(policy: str, restarts: int, limit: int | None, fails
     made = world(document(policy, worker=3), **({} if limit is None else {"backoffLimit": limit}))
     end(made, worker_1=0)
     pod = made.pod("worker-2")
-    assert pod is not None
     sidecar = {"name": "proxy", "state": {"running": {}}, "restartCount": restarts if init else 0}
     pod["status"]["initContainerStatuses"] = [sidecar]
     pod["status"]["containerStatuses"][0]["restartCount"] = 0 if init else restarts
@@ -90,7 +89,7 @@ def test_update_job_replica_statuses() -> None:
     made = world(content)
     end(made, worker_1=1, worker_2=1, worker_3=0, worker_4=0, worker_5=0)
     made.settle()
-    made.delete(made.pod("worker-6") or {})
+    made.delete(made.pod("worker-6"))
     made.step()
     counts = made.status["replicaStatuses"]["Worker"]
     assert {key: counts[key] for key in ("failed", "succeeded", "active")} == {"failed": 2, "succeeded": 3, "active": 1}
@@ -289,8 +288,8 @@ WAITS = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
 def test_record_abnormal_pods(containers: Any, expected: str) -> None:
     made = World(parse(document(worker=2)).job)
     made.settle()
-    made.run(made.pod("worker-0") or {})
-    pod = made.pod("worker-1") or {}
+    made.run(made.pod("worker-0"))
+    pod = made.pod("worker-1")
     states = [(name, {"waiting": said or {"reason": "ContainerCreating"}}) for name, said in containers]
     statuses = [{"name": name, "state": state, "restartCount": 0} for name, state in states]
     pod["status"]["containerStatuses"] = statuses

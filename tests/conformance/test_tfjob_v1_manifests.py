@@ -94,7 +94,7 @@ VALID: dict[str, tuple[Doc, dict[str, int], tuple[str, ...]]] = {
 
 def ended(made: World) -> set[str]:
     """The true conditions, once the replica that decides has ended with 0."""
-    end(made, **{"chief_0" if made.pod("chief-0") else "worker_0": 0})
+    end(made, **{"chief_0" if made.has("chief-0") else "worker_0": 0})
     made.settle()
     return true_conditions(made)
 

@@ -115,7 +115,7 @@ def test_the_words_of_a_restart(policy: str) -> None:
 
 def test_the_words_of_the_backoff_limit() -> None:
     made = world(document("OnFailure", worker=1), backoffLimit=0)
-    made.restart_container(made.pod("worker-0") or {}, 1)
+    made.restart_container(made.pod("worker-0"), 1)
     expected = f"Job {NAME} has failed because it has reached the specified backoff limit"
     assert ("Warning", "TFJobFailed", expected) in events(made)
     assert conditions(made)["Failed"]["message"] == expected
@@ -326,7 +326,7 @@ def test_normal_path(counts: Any, states: Any, expected: Any, condition: str) ->
     assert len(made.pods) == sum(counts.values())
     for type_, those in states.items():
         for index, state in enumerate(those):
-            pod = made.pod(f"{type_}-{index}") or {}
+            pod = made.pod(f"{type_}-{index}")
             if state:
                 made.run(pod)
             if state == S:

@@ -161,7 +161,7 @@ def test_pdb_for_gang_scheduling(workers: int, expected: list[int]) -> None:
     for pod in world.pods.values():
         assert all(one["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items() for one in made.values())
         world.run(pod)
-    world.end(world.pod("master-0") or {}, 0)
+    world.end(world.pod("master-0"), 0)
     world.settle()
     assert not [name for kind, name in world.objects if kind == "PodDisruptionBudget"]
 

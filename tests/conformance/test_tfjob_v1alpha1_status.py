@@ -32,7 +32,6 @@ def world_with(master: list[Doc], phase: str) -> World:
     """A master and a worker that run, and then containers of the master as they are given."""
     made = started(parse(tfjob("job", entry("MASTER"), entry("WORKER"))).job)
     pod = made.pod("master-0")
-    assert pod is not None
     pod["status"] |= {"phase": phase, "containerStatuses": master}
     made.settle()
     return made
@@ -154,10 +153,8 @@ def test_a_worker_that_ends_beside_a_sidecar_is_made_anew() -> None:
     workers["template"]["spec"]["restartPolicy"] = "Never"
     made = started(parse(tfjob("job", entry("MASTER"), workers)).job)
     failed = made.pod("worker-1")
-    assert failed is not None
     failed["status"]["containerStatuses"] = [container(terminated(1)), container(RUNNING, name="proxy")]
     made.settle()
     again = made.pod("worker-1")
-    assert again is not None
     assert again["metadata"]["uid"] != failed["metadata"]["uid"]
     assert again["status"]["phase"] == "Pending"

@@ -58,14 +58,12 @@ def phase(world: World) -> str:
 def end(world: World, *replicas: str, code: int = 1) -> None:
     for replica in replicas:
         pod = world.pod(replica)
-        assert pod is not None, replica
         world.end(pod, code)
     world.settle()
 
 
 def crash_in_place(world: World, replica: str, times: int) -> None:
     pod = world.pod(replica)
-    assert pod is not None
     for _ in range(times):
         world.restart_container(pod, 1)
     world.settle()
@@ -152,7 +150,7 @@ def test_a_pod_that_runs_again_in_time_calls_the_action_for_its_eviction_off() -
     """CleanPodDelayActionsIfNeed: PodRunning of the same pod cancels what PodEvicted had begun."""
     world = started(job(task("worker", 2, {"event": "PodEvicted", "action": "RestartJob", "timeout": "5m"})))
     lose(world, "worker-0")
-    assert world.pod("worker-0") is not None, "it is created anew meanwhile"
+    assert world.has("worker-0"), "it is created anew meanwhile"
     run(world)
     later(world, 3600)
     assert (phase(world), world.status["version"], world.status["retryCount"]) == ("Running", 0, 0)

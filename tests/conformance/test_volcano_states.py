@@ -31,7 +31,7 @@ def found_with(*states: str, least: int = 0) -> World:
     world = World(read(job(task("task1", len(states), **minimum), **minimum)))
     world.settle()
     for index, state in enumerate(states):
-        pod = world.pod(f"task1-{index}") or {}
+        pod = world.pod(f"task1-{index}")
         if state != P:
             world.run(pod)
         if state in (S, F):
@@ -176,7 +176,7 @@ def test_a_job_that_cannot_be_scheduled(action: str, through: str, expected: str
     world = started(job(task("test", 3), policies=(policy("Unknown", action),)))
     world.schedules = False
     lose(world, "test-0")
-    world.hold_back(world.pod("test-0") or {})
+    world.hold_back(world.pod("test-0"))
     world.settle()
     assert phase(world) == expected
     assert through in [one["status"] for one in world.status["conditions"]]

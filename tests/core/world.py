@@ -16,7 +16,7 @@ from tf_dist.core.model.context import Action, Create, Delete, DeleteJob, Observ
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.pods import PodView, pod_view
 from tf_dist.core.model.reasons import Reason
-from tf_dist.core.model.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Phase, Status
+from tf_dist.core.model.status import ALLOWED_TRANSITIONS, LIVE, TERMINAL, Admission, Phase, Status
 from tf_dist.core.model.status_codec import FIELD, dump_status, load_status
 from tf_dist.core.model.timestamps import format_micro_time, format_time
 from tf_dist.core.reconciler.reconcile import reconcile
@@ -94,6 +94,12 @@ class World:
     @property
     def memory(self) -> Status:
         return load_status(self.status)
+
+    @property
+    def admission(self) -> Admission:
+        """That of a job that has one."""
+        assert self.memory.admission is not None, "the job is not admitted"
+        return self.memory.admission
 
     def _apply(self, action: Action, plan: Plan) -> None:
         match action:
@@ -185,8 +191,12 @@ class World:
 
     # -- the kubelet, the cluster, and people ---------------------------------------------------------------------
 
-    def pod(self, replica: str) -> dict[str, Any] | None:
-        return next((pod for pod in self.pods.values() if str(_replica(pod)) == replica), None)
+    def has(self, replica: str) -> bool:
+        return any(str(_replica(pod)) == replica for pod in self.pods.values())
+
+    def pod(self, replica: str) -> dict[str, Any]:
+        assert self.has(replica), f"{replica} has no pod: {sorted(self.pods)}"
+        return next(pod for pod in self.pods.values() if str(_replica(pod)) == replica)
 
     def run(self, pod: dict[str, Any], *, ready: bool = True) -> None:
         if pod["status"]["phase"] not in ("Pending", "Unknown"):

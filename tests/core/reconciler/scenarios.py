@@ -24,7 +24,6 @@ def started(job: Job) -> World:
 
 def end(world: World, replica: str, code: int = 0, reason: str = "") -> None:
     pod = world.pod(replica)
-    assert pod is not None
     world.end(pod, code, reason)
     world.settle()
 
@@ -40,7 +39,6 @@ def again(world: World) -> None:
 
 def lose(world: World, replica: str) -> None:
     pod = world.pod(replica)
-    assert pod is not None
     world.remove(pod)
     world.settle()
 

@@ -43,8 +43,8 @@ def test_a_thousand_passes_over_the_same_objects_write_nothing(make: Any, state:
             world.suspend(True)
         case "completed" | "failed":
             for replica in (lead, "worker-1"):
-                if world.pod(replica):
-                    world.end(world.pod(replica) or {}, 0 if state == "completed" else 1)
+                if world.has(replica):
+                    world.end(world.pod(replica), 0 if state == "completed" else 1)
     world.settle()
     for _ in range(1000):
         world.now += 7.77

@@ -74,7 +74,7 @@ def test_a_finished_pod_that_is_collected_is_not_run_again() -> None:
     world = started(v1_job(success=(SuccessRule(type="worker"),)))
     end(world, "worker-0")
     lose(world, "worker-0")
-    assert world.pod("worker-0") is None
+    assert not world.has("worker-0")
     assert world.memory.counts["worker"].succeeded == 1
     end(world, "worker-1")
     assert world.memory.phase is Phase.COMPLETED

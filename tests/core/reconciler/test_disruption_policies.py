@@ -98,7 +98,6 @@ def test_a_preemption_is_answered_as_the_pipeline_says_in_every_format(
 def test_a_pod_that_the_clusters_scheduler_preempts_is_a_preemption() -> None:
     world = started(with_policy(v1_job(), on_preemption="fail", on_eviction="requeue"))
     pod = world.pod("worker-0")
-    assert pod is not None
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     pod["status"]["conditions"] = [condition]
     world.delete(pod)
@@ -123,7 +122,6 @@ def test_waiting_again_is_bounded_as_every_disruption() -> None:
 def test_a_failure_is_no_eviction() -> None:
     world = started(with_policy(v1_job(policy=RunPolicy(clean_pods=CleanPodPolicy.NONE)), on_eviction="requeue"))
     pod = world.pod("worker-0")
-    assert pod is not None
     world.end(pod, 1)
     world.settle()
     assert outcome_kind(world.memory) is OutcomeKind.FAILED
@@ -144,7 +142,6 @@ def test_runs_as_the_admitted_fallback() -> None:
     world.settle()
     assert world.memory.phase is Phase.RUNNING
     worker = world.pod("worker-0")
-    assert worker is not None
     world.end(worker, 0)
     world.settle()
     outcome = job_outcome(world.memory)
@@ -175,7 +172,6 @@ def test_a_driver_that_dies_at_any_write_loses_nothing_of_it(actions: int) -> No
         world.run(pod)
     world.settle()
     pod = world.pod("worker-0")
-    assert pod is not None
     world.remove(pod)
     world.verdict = WAITS
     world.step(actions)

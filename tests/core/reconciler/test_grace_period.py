@@ -49,7 +49,6 @@ def passes(world: World) -> None:
 def delete(world: World, replica: str) -> dict[str, Any]:
     """Another client deletes the pod: it runs on until its grace period is over."""
     pod = world.pod(replica)
-    assert pod is not None
     pod["metadata"]["deletionTimestamp"] = format_time(world.now + GRACE)
     passes(world)
     return pod
@@ -81,7 +80,7 @@ def test_pod_returns_before_the_timeout_of_its_policy(
 ) -> None:
     world = started(with_policy(action, TIMEOUT, events))
     stop(world, delete(world, replica), code)
-    assert world.pod(replica) is not None
+    assert world.has(replica)
     run_all(world)
     world.now += 10 * TIMEOUT
     passes(world)
@@ -134,7 +133,6 @@ def test_pod_that_the_kubelet_evicted_returns_before_the_timeout_of_its_policy(a
     """Its Failed pod stays behind, unlike one that was deleted, and has to go first."""
     world = started(with_policy(action, TIMEOUT))
     pod = world.pod("worker-0")
-    assert pod is not None
     world.evict(pod)
     world.settle()
     assert [one["status"]["phase"] for one in world.pods.values()].count("Pending") == 1
@@ -150,7 +148,6 @@ def test_pods_that_are_evicted_again_and_again_do_not_extend_the_timeout() -> No
     began = world.now
     while world.memory.phase in LIVE:
         pod = world.pod("worker-0")
-        assert pod is not None
         pod["status"] = {"phase": "Failed", "reason": "Evicted"}
         world.settle()
         world.now += 7
@@ -239,8 +236,7 @@ def test_pods_of_a_drained_node_wait_for_the_nodes_that_admission_assigns(rules:
     assert stays in {pod["metadata"]["uid"] for pod in world.pods.values()}
     run_all(world)
     assert world.memory.phase is Phase.RUNNING
-    assert world.memory.admission is not None
-    assert world.memory.admission.placement == placement
+    assert world.admission.placement == placement
     assert not world.step()
 
 
@@ -250,8 +246,7 @@ def test_pods_of_a_drained_node_go_to_any_node_if_admission_does_not_answer() ->
     world.now += UNPIN_AFTER
     world.settle()
     assert sorted(pinned_to(pod) for pod in world.pods.values()) == ["", "", "n2"]
-    assert world.memory.admission is not None
-    assert world.memory.admission.placement == {"worker": {"n2": 1}}
+    assert world.admission.placement == {"worker": {"n2": 1}}
 
 
 def test_an_answer_of_admission_comes_before_the_end_of_the_wait() -> None:
@@ -279,18 +274,16 @@ def test_pods_of_a_drained_node_go_to_any_node_at_once_where_a_topology_domain_i
 def test_a_pod_that_waits_for_a_node_which_is_cordoned_is_deleted_at_once_and_gets_another_node() -> None:
     world = on_two_nodes(v1_job())
     pod = world.pod("worker-1")
-    assert pod is not None
     node = pinned_to(pod)
     pod["status"] = {"phase": "Pending"}
     world.hold_back(pod)
     world.closed_nodes = frozenset({node})
     world.settle()
-    assert world.pod("worker-1") is None
+    assert not world.has("worker-1")
     world.verdict = Resize(
         sizes={"ps": 1, "worker": 2}, placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n3": 1}}, message="other nodes"
     )
     world.settle()
     new = world.pod("worker-1")
-    assert new is not None
     assert (pinned_to(new), new["metadata"]["labels"]["tf-dist.dev/attempt"]) == ("n3", "1.0.1")
     assert world.memory.total_disruptions == world.memory.total_restarts == 0

@@ -30,7 +30,6 @@ def lose(world: World, replica: str) -> None:
     """A pod is gone, and the next one finds no node."""
     world.schedules = False
     pod = world.pod(replica)
-    assert pod is not None
     world.remove(pod)
     world.settle()
 
@@ -112,14 +111,12 @@ def test_nodes_found_in_time_stop_the_clock() -> None:
         world.now += 250
         world.settle()
         pod = world.pod("worker-1")
-        assert pod is not None
         world.bind(pod)
         world.run(pod)
         world.now += 700
         world.settle()
     assert world.memory.phase is Phase.RUNNING
-    assert world.memory.admission is not None
-    assert world.memory.admission.incomplete is None
+    assert world.admission.incomplete is None
 
 
 def test_a_pause_before_a_restart_is_no_lack_of_nodes() -> None:
@@ -146,11 +143,9 @@ def test_a_task_that_waits_for_another_is_not_missed() -> None:
         world.settle()
     for name in ("worker-0", "ps-0"):
         pod = world.pod(name)
-        assert pod is not None
         world.remove(pod)
     world.settle()
     server = world.pod("ps-0")
-    assert server is not None
     world.run(server, ready=False)
     world.now += 4000
     world.settle()
@@ -188,7 +183,6 @@ def test_a_replica_whose_old_pod_may_still_run_is_not_started_to_be_smaller(styl
     spec = replicas("Worker", 3, min_replicas=1)
     world = started(v1_job(spec, tf_config=style, scheduling=Scheduling(min_available=1)))
     pod = world.pod(lost)
-    assert pod is not None
     world.delete(pod)
     for _ in range(12):
         world.step()
@@ -207,7 +201,6 @@ def test_a_replica_whose_old_pod_may_still_run_is_not_started_to_be_smaller(styl
 def test_no_place_is_taken_before_the_old_pods_are_surely_gone() -> None:
     world = started(patient())
     pod = world.pod("worker-1")
-    assert pod is not None
     world.delete(pod)
     for _ in range(20):
         world.step()

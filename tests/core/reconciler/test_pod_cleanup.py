@@ -24,7 +24,7 @@ def test_a_worker_that_is_scaled_away_goes_with_its_service_and_may_come_back() 
     assert ("Service", "mnist-worker-2") not in world.objects
     world.scale("worker", 3)
     world.settle()
-    assert world.pod("worker-2") is not None
+    assert world.has("worker-2")
     assert world.memory.total_restarts == 0
 
 

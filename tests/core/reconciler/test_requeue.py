@@ -154,7 +154,6 @@ def test_a_job_whose_work_is_done_gives_way_to_nobody() -> None:
     world = started(v1_job())
     world.verdict = BY
     done = world.pod("worker-0")
-    assert done is not None
     world.end(done, 0)
     world.settle()
     assert world.memory.phase is Phase.COMPLETED
@@ -215,8 +214,8 @@ def test_a_job_never_succeeds_with_a_part_of_its_gang() -> None:
     for name in sorted(world.pods)[:-1]:
         world.run(world.pods[name])
     world.settle()
-    world.end(world.pod("worker-0") or {}, 0)
-    world.bind(world.pod("worker-1") or {})
+    world.end(world.pod("worker-0"), 0)
+    world.bind(world.pod("worker-1"))
     world.settle()
     memory = world.memory
     assert (memory.phase, memory.reason, memory.admission) == (Phase.PENDING, "ScheduleTimeout", None)
@@ -242,9 +241,9 @@ def test_a_gang_that_is_complete_enough_succeeds(last: str) -> None:
             world.run(world.pods[name])
     world.settle()
     if last == "starts in time":
-        world.bind(world.pod("worker-1") or {})
-        world.run(world.pod("worker-1") or {})
-    world.end(world.pod("worker-0") or {}, 0)
+        world.bind(world.pod("worker-1"))
+        world.run(world.pod("worker-1"))
+    world.end(world.pod("worker-0"), 0)
     world.settle()
     assert outcome_kind(world.memory) is OutcomeKind.SUCCEEDED
 
@@ -310,21 +309,18 @@ def test_pauses_double_until_it_has_all_its_nodes_and_then_begin_anew() -> None:
     world.settle()
     assert [round(pause / 60) for pause in backoffs] in ([1, 2, 4], [1, 2, 3])
     assert (world.memory.requeues, world.memory.not_before) == (0, 0.0)
-    assert world.memory.admission is not None
-    assert world.memory.admission.complete == world.now
+    assert world.admission.complete == world.now
 
 
 def test_a_gang_that_was_complete_keeps_its_place_when_one_of_its_pods_is_to_be_replaced() -> None:
     world = started(patient(20, recovery=5000))
     world.schedules = False
     lost = world.pod("worker-1")
-    assert lost is not None
     world.remove(lost)
     world.settle()
     world.now += 1000
     world.settle()
     again = world.pod("worker-1")
-    assert again is not None
     world.hold_back(again)
     world.now += 1000
     world.settle()
@@ -340,14 +336,13 @@ def test_completed_admission_costs_no_write_of_its_own() -> None:
     for one in world.pods.values():
         world.bind(one)
     world.settle()
-    assert (world.writes, world.memory.admission and world.memory.admission.complete) == (writes, None)
+    assert (world.writes, world.memory.admission and world.admission.complete) == (writes, None)
     assert world.remembered is not None
     assert world.remembered.admission is not None
     assert world.remembered.admission.complete == world.now
     world.now += 1000
     world.settle()
-    assert world.memory.admission is not None
-    assert world.memory.admission.complete is not None
+    assert world.admission.complete is not None
 
 
 def test_pods_that_come_later_have_their_own_time() -> None:
@@ -358,7 +353,6 @@ def test_pods_that_come_later_have_their_own_time() -> None:
     world.now += 5 * DEFAULT_SCHEDULE_TIMEOUT
     world.settle()
     server = world.pod("ps-0")
-    assert server is not None
     world.schedules = False
     world.run(server)
     world.settle()
@@ -381,7 +375,6 @@ def test_pods_that_may_not_even_be_made_count_as_well() -> None:
 def test_requeue_keeps_replicas_that_succeeded() -> None:
     world = unscheduled(patient(20))
     first = world.pod("ps-0")
-    assert first is not None
     world.run(first)
     world.end(first, 0)
     world.settle()
@@ -436,11 +429,9 @@ def returned(job: Job) -> World:
         world.run(one)
     world.settle()
     lost = world.pod("worker-1")
-    assert lost is not None
     world.remove(lost)
     world.settle()
     again = world.pod("worker-1")
-    assert again is not None
     assert pinned(world)["mnist-worker-1"] == "n2"
     world.hold_back(again)
     world.settle()
@@ -460,8 +451,7 @@ def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
     ]
     world.settle()
     assert pinned(world) == {"mnist-ps-0": "n1", "mnist-worker-0": "n1", "mnist-worker-1": ""}
-    assert world.memory.admission is not None
-    assert world.memory.admission.placement == {"ps": {"n1": 1}, "worker": {"n1": 1}}
+    assert world.admission.placement == {"ps": {"n1": 1}, "worker": {"n1": 1}}
     assert (world.memory.phase, dict(world.memory.disruptions)) == (Phase.RUNNING, {"Deleted": 1})
 
 
@@ -471,13 +461,11 @@ def test_unpins_a_replica_once_and_no_others() -> None:
     world.settle()
     for _ in range(3):
         again = world.pod("worker-1")
-        assert again is not None
         world.hold_back(again)
         world.now += 1000
         assert world.settle().wake_at is None or not world.look().actions
     assert world.memory.attempts.pods == dict.fromkeys(world.memory.attempts.pods, 2)
     other = world.pod("worker-0")
-    assert other is not None
     world.remove(other)
     world.now += 1000
     world.settle()

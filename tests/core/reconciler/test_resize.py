@@ -86,8 +86,7 @@ def test_a_worker_is_unpinned_from_the_node_that_it_is_pinned_to_wherever_its_in
     world.settle()
     assert (world.memory.reason, list(world.memory.refused_nodes)) == ("Unpinned", ["n2"])
     assert world.memory.message.startswith("goes to any node now: worker-0 from n2 (")
-    assert world.memory.admission is not None
-    assert world.memory.admission.placement == {"worker": {"n1": 1}}
+    assert world.admission.placement == {"worker": {"n1": 1}}
 
 
 def test_a_worker_that_is_pinned_to_a_node_that_its_job_has_no_more_is_unpinned_from_that_one() -> None:
@@ -107,8 +106,7 @@ def test_sparse_workers_come_and_go_and_nobody_starts_again() -> None:
     assert ("Service", "mnist-worker-4") in world.objects
     assert world.memory.reason == "Resized"
     assert world.memory.message == "no gang waits"
-    assert world.memory.admission is not None
-    assert world.memory.admission.resized == world.now
+    assert world.admission.resized == world.now
     world.now += 100
     resize(world, "default/other waits", ps=1, worker=1)
     assert uids(world) == {name: before[name] for name in ("mnist-ps-0", "mnist-worker-0")}
@@ -187,7 +185,6 @@ def test_removed_workers_are_no_disruption_and_return_as_new() -> None:
 def test_counts_container_restarts_of_removed_workers() -> None:
     world = admitted(elastic(rules=ON_FAILURE), ps=1, worker=3)
     leaving = world.pod("worker-2")
-    assert leaving is not None
     world.restart_container(leaving, 1)
     world.settle()
     resize(world, ps=1, worker=2)
@@ -201,8 +198,7 @@ def test_a_document_that_asks_for_less_has_less_at_once() -> None:
     world.scale("worker", 2)
     world.settle()
     assert set(world.pods) == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
-    assert world.memory.admission is not None
-    assert dict(world.memory.admission.sizes) == {"ps": 1, "worker": 2}
+    assert dict(world.admission.sizes) == {"ps": 1, "worker": 2}
     assert world.memory.message == "goes from 4 to 2 worker, as the job asks for now"
 
 
@@ -214,8 +210,7 @@ def test_the_seats_of_those_who_left_are_given_back() -> None:
     world.verdict = None
     world.scale("worker", 2)
     world.settle()
-    assert world.memory.admission is not None
-    assert world.memory.admission.placement == {"ps": {"n2": 1}, "worker": {"n1": 1, "n2": 1}}
+    assert world.admission.placement == {"ps": {"n2": 1}, "worker": {"n1": 1, "n2": 1}}
     assert {name: pinned_to(pod) for name, pod in world.pods.items()} == {
         "mnist-ps-0": "n2",
         "mnist-worker-0": "n2",
@@ -273,10 +268,9 @@ def test_restart_of_finished_replicas_comes_before_growth() -> None:
     world.verdict = Resize(sizes={"worker": 4}, placement={}, message="no gang waits")
     world.step()
     assert world.memory.attempts.job == 2
-    assert world.memory.admission is not None
-    assert dict(world.memory.admission.sizes) == {"worker": 3}
+    assert dict(world.admission.sizes) == {"worker": 3}
     world.settle()
-    assert dict(world.memory.admission.sizes) == {"worker": 4}
+    assert dict(world.admission.sizes) == {"worker": 4}
 
 
 def test_the_pods_of_a_job_that_is_over_are_those_it_had() -> None:
@@ -285,11 +279,9 @@ def test_the_pods_of_a_job_that_is_over_are_those_it_had() -> None:
     for pod in world.pods.values():
         world.run(pod)
     last = world.pod("worker-4")
-    assert last is not None
     world.end(last, 0)
     world.settle()
     first = world.pod("worker-0")
-    assert first is not None
     world.end(first, 0)
     world.settle()
     assert world.memory.phase is Phase.COMPLETED
@@ -334,8 +326,7 @@ def test_another_distribution_over_nodes_is_remembered_without_a_word() -> None:
     plan = world.look()
     assert not any(isinstance(action, EmitEvent) for action in plan.actions)
     world.settle()
-    assert world.memory.admission is not None
-    assert (world.memory.admission.placement, world.memory.admission.resized) == (moved, None)
+    assert (world.admission.placement, world.admission.resized) == (moved, None)
 
 
 def test_a_status_of_before_there_were_sizes_means_all_replicas() -> None:
@@ -346,8 +337,7 @@ def test_a_status_of_before_there_were_sizes_means_all_replicas() -> None:
     world.status["tfDist"]["admission"] = {"at": "2027-01-15T08:00:00.000000Z"}
     world.settle()
     assert len(world.pods) == 4
-    assert world.memory.admission is not None
-    assert world.memory.admission.at == START
+    assert world.admission.at == START
 
 
 def test_a_replica_of_a_type_that_the_job_no_longer_has_is_not_missed() -> None:
@@ -368,8 +358,7 @@ def test_is_resized_though_a_node_of_the_verdict_has_closed_since() -> None:
     world.closed_nodes = frozenset({"n2"})
     world.verdict = Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n2": 1}}, message="no gang waits")
     world.settle()
-    place = world.memory.admission
-    assert place is not None
+    place = world.admission
     assert place.sizes == {"worker": 3}
     assert len(world.pods) == 2
     world.verdict = Resize(sizes={"worker": 3}, placement={"worker": {"n1": 2, "n3": 1}}, message="other nodes")

@@ -124,11 +124,11 @@ def test_no_replica_of_a_restarted_task_comes_back_before_all_of_its_old_ones_ar
     world = started(volcano_job(replicas("ps", 1, rules=()), replicas("worker", 2, rules=(rule,))))
     world.end(world.pods["tf-dist-mnist-worker-1"], 1)
     world.step()
-    assert world.pod("worker-1") is None
+    assert not world.has("worker-1")
     created = [action for action in world.look().actions if isinstance(action, Create)]
     assert not created, "worker-0 of the old attempt is still stopping"
     world.settle()
-    assert world.pod("worker-1") is not None
+    assert world.has("worker-1")
 
 
 def test_two_things_that_happen_to_one_replica_cost_one_restart() -> None:

@@ -38,7 +38,6 @@ def run(world: World) -> None:
 def end(world: World, *indexes: int, code: int = 0) -> None:
     for index in indexes:
         pod = world.pod(f"worker-{index}")
-        assert pod is not None
         world.end(pod, code)
     world.settle()
 
@@ -129,11 +128,9 @@ def test_unknown_is_less_than_the_minimum_running(least: int, aborted: bool) -> 
     world = started(of_four(least, rules=(UNKNOWN,)), 4)
     for index in (0, 1):
         pod = world.pod(f"worker-{index}")
-        assert pod is not None
         world.run(pod)
     for index in (2, 3):
         pod = world.pod(f"worker-{index}")
-        assert pod is not None
         world.hold_back(pod)
     world.settle()
     assert (world.memory.phase in (Phase.ABORTING, Phase.ABORTED)) is aborted
@@ -143,7 +140,6 @@ def test_those_beyond_the_minimum_may_wait_for_a_node_as_long_as_it_takes() -> N
     world = started(of_four(2), 4, schedules=False)
     for index in (0, 1):
         pod = world.pod(f"worker-{index}")
-        assert pod is not None
         world.bind(pod, "n1")
         world.run(pod)
     world.settle()
@@ -156,7 +152,6 @@ def test_fewer_than_the_minimum_give_their_place_back() -> None:
     world = started(of_four(3), 4, schedules=False)
     for index in (0, 1):
         pod = world.pod(f"worker-{index}")
-        assert pod is not None
         world.bind(pod, "n1")
     world.verdict = None
     world.settle()
@@ -180,7 +175,6 @@ def test_a_document_that_asks_for_less_has_no_one_waiting() -> None:
     run(world)
     world.scale("worker", 2)
     world.settle()
-    assert world.memory.admission is not None
-    assert (world.memory.admission.sizes, world.memory.admission.started) == ({"worker": 2}, {})
+    assert (world.admission.sizes, world.admission.started) == ({"worker": 2}, {})
     end(world, 0, 1)
     assert world.memory.phase is Phase.COMPLETED

@@ -120,7 +120,7 @@ def run(job: Job, **codes: int) -> World:
     world.now += 61
     world.settle()
     for replica, code in codes.items():
-        world.end(world.pod(replica.replace("_", "-")) or {}, code)
+        world.end(world.pod(replica.replace("_", "-")), code)
     world.now += 3600
     world.settle()
     return world

@@ -175,7 +175,6 @@ def test_unwritten_status_is_known_while_the_controller_lives() -> None:
     world = gathering()
     assert world.memory.observed_replicas == frozenset()
     pod = world.pod("worker-1")
-    assert pod is not None
     world.remove(pod)
     world.settle()
     assert world.memory.attempts.label(ReplicaId("worker", 1)) == "1.0.1"
@@ -217,7 +216,6 @@ def test_people_are_told_what_they_would_not_expect() -> None:
         world.run(pod)
     assert told(world) == []
     pod = world.pod("worker-1")
-    assert pod is not None
     world.end(pod, 137)
     assert told(world) == ["PodFailed", "ExitedWithCode", "TFJobFailed"]
 

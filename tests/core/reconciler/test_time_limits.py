@@ -167,7 +167,6 @@ def test_a_pod_that_outlives_the_deadline_that_it_was_created_with_is_no_failure
 
 def waits(world: World, replica: str, reason: str) -> None:
     pod = world.pod(replica)
-    assert pod is not None
     waiting = {"reason": reason, "message": "manifest unknown"}
     pod["status"]["containerStatuses"] = [{"name": "tensorflow", "state": {"waiting": waiting}, "restartCount": 0}]
 

@@ -29,7 +29,6 @@ def restarting(action: Action) -> World:
 def fail(world: World, replica: str) -> None:
     """The pod ends before any pass has seen it run, and the policy answers."""
     pod = world.pod(replica)
-    assert pod is not None
     world.run(pod)
     world.end(pod, 1)
     world.step()
@@ -37,15 +36,13 @@ def fail(world: World, replica: str) -> None:
 
 def make_anew(world: World, replica: str, *, behind: float = 0.0) -> None:
     """The old pod is gone, and the new one is created; the API server's clock is so far behind the driver's."""
-    pod = world.pod(replica)
-    if pod is not None:
-        world.remove(pod)
+    if world.has(replica):
+        world.remove(world.pod(replica))
     pause = world.memory.backoffs.get(replica)
     world.now = max(world.now, pause.until if pause else 0.0)
     while world.step():
         pass
     new = world.pod(replica)
-    assert new is not None
     new["metadata"]["creationTimestamp"] = format_time(world.now - behind)
 
 
@@ -70,7 +67,6 @@ def test_failures_of_old_pods_are_part_of_the_restart_under_way(ahead: float) ->
     world = restarting(Action.RESTART_POD)
     for replica in ("worker-1", "worker-2"):
         pod = world.pod(replica)
-        assert pod is not None
         pod["metadata"]["creationTimestamp"] = format_time(world.now + ahead)
         fail(world, replica)
     assert (world.memory.phase, world.memory.charged_restarts) == (Phase.RESTARTING, 1)
