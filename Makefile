@@ -132,10 +132,7 @@ mutants: .venv/installed ## Change the code in 400 places, one at a time: do the
 soak: .venv/installed ## Run 50,000 generated fault schedules; takes hours
 	TF_DIST_FAULT_RUNS=50000 $(BIN)/pytest -q tests/faults/test_machine.py
 
-fault-bench-peers: .venv/installed ## Measure tf-dist beside Kueue, which Go builds; half an hour (QUICK=1: ten minutes)
-	$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
-
-mutants: .venv/installed ## Put 40 defects and more into the code, one at a time: the fault machine has to notice
+fault-mutants: .venv/installed ## Put 40 defects and more into the code, one at a time: the fault machine has to notice
 	$(BIN)/python -m tests.faults.mutants
 
 nightly: CI_SEED := $(shell date +%s)
