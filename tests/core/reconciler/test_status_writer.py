@@ -11,7 +11,7 @@ from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, v
 from tests.core.world import WAIT, World
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.job import Action, Job, Rule
-from tf_dist.core.model.status import Admission, Counts, Phase, Status, display_phase, outcome_kind
+from tf_dist.core.model.status import Admission, Counts, Phase, Status, display_phase, outcome_kind, outcome_reason
 from tf_dist.core.model.status_codec import dump_status
 from tf_dist.core.reconciler.status_writer import build_conditions, ready_text
 from tools.definitions.crds import tfjobs, volcano_jobs
@@ -170,8 +170,10 @@ def test_every_phase_has_words_in_every_dialect(make: Any, phase: Phase) -> None
     outcome = told["tfDist"].pop("outcome", None)
     assert told["tfDist"] == {**dump_status(status), **shown}
     kind = outcome_kind(status)
-    counts = {"restarts": 0, "disruptions": 0, "preemptions": 0, "fallback": 0}
-    assert outcome == (None if kind is None else {"kind": kind.value, **counts})
+    counts = ["restarts", "disruptions", "preemptions", "fallback", "gpuSeconds", "lostGpuSeconds"]
+    counts += ["replicaSeconds", "lostReplicaSeconds", "goodput"]
+    ended = {"kind": kind and kind.value, "reason": outcome_reason(status), **dict.fromkeys(counts, 0)}
+    assert outcome == (None if kind is None else ended)
 
 
 def test_v1alpha1_lists_the_states_of_each_replica_set() -> None:
