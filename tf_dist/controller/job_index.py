@@ -163,11 +163,8 @@ class JobIndex:
             whole, self._whole = self._whole, False
             if whole:
                 return JobChanges({known.uid: known for known in self._known.values()}, whole=True)
-            return JobChanges({uid: self._of(uid, ref) for uid, ref in changed.items()})
-
-    def _of(self, uid: str, ref: JobRef) -> JobEntry | None:
-        known = self._known.get(ref)
-        return known if known is not None and known.uid == uid else None
+            known = {uid: self._known.get(ref) for uid, ref in changed.items()}
+            return JobChanges({uid: one if one is not None and one.uid == uid else None for uid, one in known.items()})
 
     def mark_all_changed(self) -> None:
         """All jobs are; until ``changes`` is asked, nothing is noted job by job."""
@@ -219,14 +216,11 @@ class JobIndex:
                 self._known.pop(ref, None)
             for known, step in ((before, -1), (after, 1)):
                 if known is not None:
-                    self._count(known.metrics_key, step)
+                    self._standings[key := known.metrics_key] += step
+                    if not self._standings[key]:
+                        del self._standings[key]
                     if not self._whole:
                         self._changed[known.uid] = ref
-
-    def _count(self, metrics_key: JobMetricsKey, step: int) -> None:
-        self._standings[metrics_key] += step
-        if not self._standings[metrics_key]:
-            del self._standings[metrics_key]
 
 
 def _read_entry(

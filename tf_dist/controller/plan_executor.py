@@ -82,10 +82,6 @@ class StatusPruned(ClusterError):
     """The status was stored without the job's memory, so that nothing may be done for the job."""
 
 
-def _creates_pod(action: Action) -> bool:
-    return isinstance(action, Create) and action.body["kind"] == PODS.kind
-
-
 class PlanExecutor:
     """Executes plans against a cluster, as long as it may; the caches learn what came of it.
 
@@ -134,7 +130,9 @@ class PlanExecutor:
         events: list[EmitEvent] = []
         former = self._former_pods(ref)
         try:
-            for pods, actions in groupby(plan.actions, _creates_pod):
+            for pods, actions in groupby(
+                plan.actions, lambda action: isinstance(action, Create) and action.body["kind"] == PODS.kind
+            ):
                 tasks = [partial(self._act, ref, stored, action, events, former) for action in actions]
                 if pods and self._side_by_side is not None:
                     self._side_by_side.run(tasks)
@@ -181,7 +179,9 @@ class PlanExecutor:
             case EnsureKeys():
                 self._ensure_keys(ref, stored, action.body)
             case Update():
-                self._update(ref, action)
+                kind, patched = self._kind(action.kind), action.subresource
+                written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=patched)
+                self._informers.wrote(kind, written)
             case Delete():
                 return self._delete(self._kind(action.kind), ref.namespace, action.name, action.uid)
             case PatchJob():
@@ -226,11 +226,6 @@ class PlanExecutor:
     def _kind(self, name: str) -> Resource:
         """The kind of that name; one of a gang scheduler has its group in it."""
         return _KINDS.get(name) or self._informers.schedulers.resource(name)
-
-    def _update(self, ref: JobRef, action: Update) -> None:
-        kind = self._kind(action.kind)
-        written = self._cluster.patch(kind, ref.namespace, action.name, action.patch, subresource=action.subresource)
-        self._informers.wrote(kind, written)
 
     def _create(self, ref: JobRef, stored: Object, body: Object, former_pods: _FormerPods) -> bool:
         resource = self._kind(kind_key(body))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from tf_dist.cluster.api import QUEUES, Object
+from tf_dist.cluster.api import QUEUES
 from tf_dist.controller.informers.informer_set import InformerSet
 from tf_dist.controller.settings import ControllerContext
 from tf_dist.core.dialects.queue_resource import read_queue
@@ -46,7 +46,14 @@ class QueueStatusWriter:
         self.begin()
         for queue in self._informers.rules(QUEUES):
             name = queue["metadata"]["name"]
-            status = queue_status(usages[name]) if name in usages else {"message": _queue_problem(queue)}
+            if name in usages:
+                status = queue_status(usages[name])
+            else:
+                try:
+                    read_queue(queue)
+                    status = {"message": ""}
+                except InvalidQueue as problem:
+                    status = {"message": str(problem)}
             if queue.get("status") == status:
                 continue
             try:
@@ -57,11 +64,3 @@ class QueueStatusWriter:
                 if isinstance(error, Unavailable):
                     self._wanted = True  # the others would wait for as long
                     return
-
-
-def _queue_problem(queue: Object) -> str:
-    try:
-        read_queue(queue)
-    except InvalidQueue as problem:
-        return str(problem)
-    return ""

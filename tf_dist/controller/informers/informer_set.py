@@ -535,7 +535,10 @@ class _MemoizedByIdentity(Generic[T]):
         self._found: T
 
     def __call__(self, *listed: list[Object]) -> T:
-        if self._of is None or not all(map(_are_the_same, self._of, listed)):
+        if self._of is None or any(
+            len(old) != len(new) or any(map(operator.is_not, old, new))
+            for old, new in zip(self._of, listed, strict=True)
+        ):
             self._of, self._found = listed, self._read(*listed)
         return self._found
 
@@ -543,10 +546,6 @@ class _MemoizedByIdentity(Generic[T]):
 def _version(new: Object | None) -> int:
     """The version of what was added or has changed; 0 of what is gone."""
     return 0 if new is None else resource_version_of(new)
-
-
-def _are_the_same(before: list[Object], now: list[Object]) -> bool:
-    return len(before) == len(now) and all(map(operator.is_, before, now))
 
 
 def _occupies_node(pod: Object | None) -> bool:

@@ -21,12 +21,7 @@ from tf_dist.core.podbuilder.replica_pod import require_node
 
 _IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
-_POD_STATUS: Final = (
-    "phase",
-    "reason",
-    "message",
-    "startTime",
-)
+_POD_STATUS: Final = ("phase", "reason", "message", "startTime")
 _CONTAINER_STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 _CONTAINER_STATUS: Final = ("name", "state", "lastState", "restartCount")
 # Whether it is ready, whether its node has gone silent (its containers are ready, and it is not), why it has no node,
@@ -52,19 +47,12 @@ def pod(stored: Object) -> Object:
         kept["affinity"] = {"podAntiAffinity": {REQUIRED_AFFINITY: shared(apart)}}
     if node := text(kept.pop("nodeName", None)):
         kept["nodeName"] = intern(node)
-    else:
-        kept |= _unbound(spec, kept.get("affinity", {}))
+    else:  # no scheduler has bound it: which one is to, and the node that it is for
+        if scheduler := text(spec.get("schedulerName")):
+            kept["schedulerName"] = intern(scheduler)
+        if pinned := required_node(spec):
+            kept["affinity"] = {**kept["affinity"], **_pinned(pinned)} if "affinity" in kept else _pinned(pinned)
     return StoredPod(metadata=_metadata(stored), spec=kept, status=_pod_status(status))
-
-
-def _unbound(spec: Mapping[str, Any], affinity: Object) -> Object:
-    """Of a pod that no scheduler has bound: which one is to, and the node that it is for."""
-    kept: Object = {}
-    if scheduler := text(spec.get("schedulerName")):
-        kept["schedulerName"] = intern(scheduler)
-    if pinned := required_node(spec):
-        kept["affinity"] = {**affinity, **_pinned(pinned)} if affinity else _pinned(pinned)
-    return kept
 
 
 @lru_cache(maxsize=10_000)
@@ -79,7 +67,12 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
     kept = _part(status, _POD_STATUS)
     if "conditions" in status:
         conditions = (one for one in mappings(status["conditions"]) if text(one.get("type")) in _POD_CONDITIONS)
-        kept["conditions"] = shared([_pod_condition(one) for one in conditions])
+        kept["conditions"] = shared(
+            [
+                _part(one, _CONDITION if one.get("type") == OTHER_DISRUPTION else _TIMELESS_CONDITION)
+                for one in conditions
+            ]
+        )
     for field in _CONTAINER_STATUSES:
         if field in status:
             found = [_container_status(one) for one in mappings(status[field])]
@@ -89,19 +82,11 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
     return kept
 
 
-def _pod_condition(stored: Mapping[str, Any]) -> Object:
-    return _part(stored, _CONDITION if stored.get("type") == OTHER_DISRUPTION else _TIMELESS_CONDITION)
-
-
 def _container_status(stored: Mapping[str, Any]) -> Object:
-    kept = _nonempty(_part(stored, _CONTAINER_STATUS))
+    kept = {key: value for key, value in _part(stored, _CONTAINER_STATUS).items() if value != {}}
     if mapping(kept.get("state")).keys() == _RUNS.keys():
         kept["state"] = _RUNS
     return kept
-
-
-def _nonempty(parts: Object) -> Object:
-    return {key: value for key, value in parts.items() if value != {}}
 
 
 def _metadata(stored: Object, *more: str) -> Object:

@@ -191,10 +191,13 @@ class EventRecorder:
         with self._lock:
             key = f"{namespace}/{name}"
             series = self._count(key, event.count)
-            if not self._is_due(series, stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")):
+            lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY
+            if lately or not self._budget.allow(
+                stored["metadata"]["uid"] + (f"/{event.reason}" if event.routine else "")
+            ):
                 return None
             self._series[key] = series._replace(written=self._monotonic())[:]
-        metadata = stored["metadata"]
+        metadata, text = stored["metadata"], event.message
         return _PendingWrite(
             resource=resource,
             api_version=str(stored.get("apiVersion") or resource.api_version),
@@ -202,7 +205,7 @@ class EventRecorder:
             job=metadata["name"],
             uid=metadata["uid"],
             name=name,
-            event=replace(event, message=_truncated(event.message)),
+            event=replace(event, message=text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"),
             at=format_time(self._clock()),
         )
 
@@ -342,10 +345,6 @@ class EventRecorder:
                 found = known._replace(times=known.times + more, acknowledged=known.acknowledged or acknowledged)
                 self._series[one.series] = found[:]
 
-    def _is_due(self, series: _EventSeries, budget: str) -> bool:
-        lately = series.written is not None and self._monotonic() - series.written < _REPEAT_EVERY
-        return not lately and self._budget.allow(budget)
-
 
 def event_name(stored: Object, event: EmitEvent) -> str:
     """The name of the event that says this about the job ``stored``: the same words, the same name."""
@@ -361,7 +360,3 @@ def _take(queue: deque[_PendingWrite], now: float) -> _PendingWrite | None:
             del queue[at]
             return one
     return None
-
-
-def _truncated(message: str) -> str:
-    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
