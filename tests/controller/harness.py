@@ -106,6 +106,23 @@ class World:
                 return count
         raise AssertionError(f"not settled after {most} passes: {self.describe()}")
 
+    def run_job(self, document: Object, resource: Resource = TFJOBS) -> None:
+        """Submit a job, and have its pods run."""
+        self.submit(document, resource)
+        self.start_pods()
+
+    def start_pods(self) -> None:
+        """Settle, with the pods that there are then running."""
+        self.settle()
+        self.run_pods()
+        self.settle()
+
+    def remove_pods(self) -> None:
+        """Settle, without the pods that were asked to go."""
+        self.settle()
+        self.bury()
+        self.settle()
+
     def step_until(self, condition: Callable[[], bool], most: int = 50) -> None:
         for _ in range(most):
             if condition():

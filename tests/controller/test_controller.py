@@ -55,9 +55,7 @@ def test_a_job_runs_succeeds_and_frees_its_pods(world: World) -> None:
     world.settle()
     assert world.status()["phase"] == "Running"
     world.end_pod("mnist-worker-0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert world.status()["phase"] == "Completed"
     assert world.phases() == {"mnist-worker-0": "Succeeded"}
     types = [c["type"] for c in world.job()["status"]["conditions"] if c["status"] == "True"]
@@ -65,10 +63,7 @@ def test_a_job_runs_succeeds_and_frees_its_pods(world: World) -> None:
 
 
 def test_nothing_is_written_when_nothing_changes(world: World) -> None:
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob())
     before = world.memory.list(TFJOBS).resource_version
     for _ in range(10):
         world.clock.now += 60
@@ -77,10 +72,7 @@ def test_nothing_is_written_when_nothing_changes(world: World) -> None:
 
 
 def test_a_worker_with_a_retryable_exit_code_comes_back(world: World) -> None:
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob())
     world.end_pod("mnist-worker-1", 137)
     world.settle()
     assert world.status()["restarts"] == {"PodFailed": 1}
@@ -111,9 +103,7 @@ def test_a_gang_that_does_not_fit_waits_whole_and_says_why(world: World) -> None
     assert "cpu" in message
     world.run_pods()
     world.end_pod("first-worker-0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert sum(name.startswith("second") for name in world.phases()) == 5
 
 
@@ -125,29 +115,19 @@ def test_a_gang_that_never_fits_says_so(world: World) -> None:
 
 
 def test_suspend_stops_the_pods_and_resume_starts_them_anew_for_free(world: World) -> None:
-    world.submit(tfjob(backoffLimit=0))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob(backoffLimit=0))
     for _ in range(3):
         world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": True}}})
-        world.settle()
-        world.bury()
-        world.settle()
+        world.remove_pods()
         assert world.status()["phase"] == "Aborted"
         assert world.phases() == {}
         world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": {"suspend": False}}})
-        world.settle()
-        world.run_pods()
-        world.settle()
+        world.start_pods()
         assert world.status()["phase"] == "Running"
 
 
 def test_the_deadline_fires_by_time_alone(world: World) -> None:
-    world.submit(tfjob(activeDeadlineSeconds=60))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob(activeDeadlineSeconds=60))
     world.clock.now = START + 61
     world.settle()
     assert world.status()["reason"] == "DeadlineExceeded"
@@ -158,9 +138,7 @@ def test_a_finished_job_goes_after_its_time_to_live(world: World) -> None:
     world.settle()
     world.run_pods()
     world.end_pod("mnist-worker-0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     world.clock.now += 11
     world.controller.step()
     assert world.memory.list(TFJOBS).items == []
@@ -182,14 +160,9 @@ def test_one_broken_job_does_not_stop_another(world: World) -> None:
 
 
 def test_scaling_down_removes_the_highest_workers(world: World) -> None:
-    world.submit(tfjob(workers=3))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob(workers=3))
     world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert sorted(world.phases()) == ["mnist-ps-0", "mnist-worker-0"]
     services = {service["metadata"]["name"] for service in world.memory.list(SERVICES).items}
     assert services == {"mnist-ps-0", "mnist-worker-0"}
@@ -258,10 +231,7 @@ def test_gangs_submitted_together_never_take_more_than_there_is(world: World) ->
 def test_a_replica_that_exits_0_because_it_was_told_to_stop_has_not_succeeded(
     world: World, policy: dict[str, bool] | None
 ) -> None:
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob())
     if policy:
         world.memory.patch(TFJOBS, "default", "mnist", {"spec": {"runPolicy": policy}})
     else:
@@ -416,22 +386,13 @@ class Fragile(World):
 
 def _life(world: World) -> dict[str, Any]:
     """Start, a worker killed, an eviction, success, clean-up."""
-    world.submit(tfjob(backoffLimit=5))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob(backoffLimit=5))
     world.end_pod("mnist-worker-1", 137)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     world.evict("mnist-ps-0")
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     world.end_pod("mnist-worker-0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     status = world.status()
     return {"phases": world.phases(), **{key: status.get(key) for key in ("phase", "restarts", "attempts", "reason")}}
 

@@ -19,10 +19,7 @@ def in_template(name: str, priority_class: str) -> Object:
 
 
 def running(world: World, document: Object) -> None:
-    world.submit(document)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(document)
     world.clock.now += 60
 
 
@@ -56,9 +53,7 @@ def test_queue_takes_only_classes_that_it_lists() -> None:
         'queue "research" does not take priority class "gold" (its priorityClasses: silver)'
     )
     world.memory.patch(QUEUES, None, "research", {"spec": {"priorityClasses": ["silver", "gold"]}})
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert world.status("high")["reason"] == "Admitted"
 
 

@@ -101,10 +101,7 @@ def test_a_job_waits_for_a_queue_that_is_not_there() -> None:
 def test_a_job_of_higher_priority_has_another_one_give_way() -> None:
     world = World(cpu="4")
     world.memory.create(PRIORITY_CLASSES, None, priority("urgent", 1000))
-    world.submit(queued("low"))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(queued("low"))
     world.clock.now += 60
     world.submit(queued("high", priority_class="urgent"))
     world.settle()
@@ -258,10 +255,7 @@ def test_who_runs_keeps_its_place_when_its_namespace_no_longer_matches() -> None
     world = World(cpu="8")
     label(world.memory, "vision")
     world.memory.create(QUEUES, None, queue("vision", "8", namespaceSelector=VISION))
-    world.submit(queued("mine", "vision"))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(queued("mine", "vision"))
     label(world.memory, None)
     world.submit(queued("next", "vision"))
     world.settle()

@@ -92,15 +92,10 @@ TAKEN: dict[str, Change] = {
 
 def restarting(world: World) -> None:
     """A job whose worker has failed, and is to come back after a pause."""
-    world.submit(tfjob("due", ps=0, workers=2))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob("due", ps=0, workers=2))
     for _ in range(2):  # the first restart has no pause
         world.end_pod("due-worker-1", 137)
-        world.settle()
-        world.bury()
-        world.settle()
+        world.remove_pods()
         if "due-worker-1" in world.pods():
             world.run_pods()
             world.settle()
@@ -177,10 +172,7 @@ def of_workers(name: str, workers: int, **policy: Any) -> Object:
 def test_a_waiter_past_its_patience_behind_a_job_that_may_run_for_31_709_years() -> None:
     """Its start is part of a text, and the year 33715 is none that Python has."""
     world = World(cpu="4")
-    world.submit(of_workers("long", 3, activeDeadlineSeconds=999_999_999_999))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(of_workers("long", 3, activeDeadlineSeconds=999_999_999_999))
     world.submit(of_workers("waits", 4))
     world.submit(of_workers("small", 1))
     for _ in range(30):

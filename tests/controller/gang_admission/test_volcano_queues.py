@@ -48,10 +48,7 @@ def test_its_capability_is_a_limit_and_its_object_is_not_written() -> None:
 def test_a_closed_queue_takes_no_more_jobs_and_keeps_those_that_run(state: str) -> None:
     world = World(cpu="8")
     world.memory.create(VOLCANO_QUEUES, None, volcano_queue("lab"))
-    world.submit(job("first"), VOLCANO_JOBS)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(job("first"), VOLCANO_JOBS)
     close(world, state)
     world.submit(job("second"), VOLCANO_JOBS)
     world.settle()

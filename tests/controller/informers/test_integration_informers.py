@@ -199,9 +199,7 @@ def test_a_job_runs_on_when_its_scheduler_goes_or_is_served_in_another_version(v
     world.submit(asking(GangScheduler.KUEUE))
     world.settle()
     admit_by_kueue(world, ps=1, worker=2)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     kept = gang_object(world.memory, WORKLOADS)
     for kind in (WORKLOADS, FLAVORS):
         world.memory.delete(CRDS, None, f"{kind.plural}.{kind.group}")
@@ -363,10 +361,7 @@ def test_tf_dist_gives_others_the_room_that_such_a_job_only_waits_for() -> None:
 
 def test_its_pods_take_room_as_those_of_anybody() -> None:
     world = world_of(COSCHEDULING_GROUPS, cpu="4")
-    world.submit(asking(GangScheduler.COSCHEDULING))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(asking(GangScheduler.COSCHEDULING))
     world.submit(tfjob("ours", workers=2))
     world.settle()
     assert world.status("ours")["reason"] == "WaitingForCapacity"
@@ -414,10 +409,7 @@ def test_where_there_can_be_no_other_every_job_is_tf_dists_own() -> None:
 
 def test_a_driver_with_another_default_leaves_what_runs_as_it_is() -> None:
     world = world_of(COSCHEDULING_GROUPS)
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob())
     settings = ControllerSettings(gang_scheduler=GangScheduler.COSCHEDULING)
     world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, settings=settings)
     world.settle()
@@ -439,9 +431,7 @@ def test_whoever_goes_on_after_a_crash_finds_its_object_and_its_pods(after: int)
         try:
             world.settle()
             admit_by_kueue(world, ps=1, worker=2)
-            world.settle()
-            world.run_pods()
-            world.settle()
+            world.start_pods()
         except Crash:
             died = True
     assert died

@@ -41,36 +41,28 @@ def phase(world: World, name: str = "mnist") -> str:
     return str(world.job(name, VOLCANO_JOBS)["status"]["state"]["phase"])
 
 
-def runs(world: World) -> None:
-    world.settle()
-    world.run_pods()
-    world.settle()
-
-
 @pytest.fixture
 def running() -> World:
     world = World()
     world.submit(job(), VOLCANO_JOBS)
-    runs(world)
+    world.start_pods()
     assert phase(world) == "Running"
     return world
 
 
 def test_suspended_resumed_and_restarted(running: World) -> None:
     command(running, "AbortJob")
-    running.settle()
-    running.bury()
-    running.settle()
+    running.remove_pods()
     assert (phase(running), left(running)) == ("Aborted", 0)
     said = "Start to execute command AbortJob, and clean it up to make sure executed not more than once."
     assert ("CommandIssued", said) in running.events()
     command(running, "ResumeJob")
-    runs(running)
+    running.start_pods()
     assert (phase(running), left(running)) == ("Running", 0)
     before = {pod["metadata"]["uid"] for pod in running.pods().values()}
     command(running, "RestartJob")
     go_on(running)
-    runs(running)
+    running.start_pods()
     assert (phase(running), left(running)) == ("Running", 0)
     assert running.job(resource=VOLCANO_JOBS)["status"]["retryCount"] == 1
     assert not before & {pod["metadata"]["uid"] for pod in running.pods().values()}
@@ -110,6 +102,6 @@ def test_one_restart_wherever_the_driver_dies(running: World, after: int) -> Non
         go_on(running)
     running.controller = Controller(running.memory, clock=running.clock, monotonic=running.clock)
     go_on(running)
-    runs(running)
+    running.start_pods()
     assert (phase(running), left(running)) == ("Running", 0)
     assert running.job(resource=VOLCANO_JOBS)["status"]["retryCount"] == 1

@@ -107,9 +107,7 @@ def place(world: World) -> None:
 
 def recover(world: World, rounds: int = 6) -> None:
     for _ in range(rounds):
-        world.settle()
-        world.bury()
-        world.settle()
+        world.remove_pods()
         place(world)
         world.clock.now += 400
         world.settle()
@@ -410,8 +408,6 @@ def test_a_gang_of_v1alpha1_has_a_budget_where_the_controller_is_to_make_them(as
     world.run_pods()
     world.settle()
     world.end_pod(next(name for name in world.pods() if "master" in name), 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert world.job("drained", TFJOBS_V1ALPHA1)["status"]["phase"] == "Done"
     assert not budgets()

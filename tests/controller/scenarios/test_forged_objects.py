@@ -108,10 +108,7 @@ def team_b() -> World:
     """A job that runs in one namespace, and another namespace."""
     world = World()
     world.memory.create(NAMESPACES, None, {"metadata": {"name": "team-b"}})
-    world.submit(tfjob(backoffLimit=1))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob(backoffLimit=1))
     return world
 
 

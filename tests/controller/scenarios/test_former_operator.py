@@ -63,9 +63,7 @@ def test_a_job_that_runs_goes_on_with_its_pods() -> None:
         stored = world.memory.list(resource, "default").items
         assert {one["metadata"]["labels"][names.JOB_NAME] for one in stored} == {"mnist"}
     world.end_pod("mnist-worker-0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert "Succeeded" in conditions(world)
     assert set(world.pods()) == {"mnist-worker-0"}
 
@@ -170,9 +168,7 @@ def test_a_job_of_v1alpha1_that_runs_goes_on_with_its_pods(cpu: str) -> None:
         stored = world.memory.list(resource, "default").items
         assert {one["metadata"]["labels"].get(names.JOB_NAME) for one in stored} == {"mnist"}
     world.end_pod("mnist-master-76no-0-masx0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert world.status(resource=TFJOBS_V1ALPHA1)["phase"] == "Completed"
     assert set(world.pods()) == {"mnist-master-76no-0-masx0"}
 

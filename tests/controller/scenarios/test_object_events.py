@@ -77,10 +77,7 @@ def test_a_restart_is_reported_though_the_new_pod_cannot_be_created(world: World
 
     world.controller.stop()
     world.controller = Controller(disturbed(world.memory, refuse), clock=world.clock, monotonic=world.clock)
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob())
     refusing[0] = True
     world.evict("mnist-worker-0")
     world.step_until(lambda: bool(said(world, "FailedCreatePod")))

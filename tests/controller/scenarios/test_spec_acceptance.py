@@ -74,10 +74,7 @@ def v1alpha1(**spec: Any) -> Object:
 
 def runs(world: World, document: Object | None = None, resource: Resource = TFJOBS) -> None:
     document = document or tfjob()
-    world.submit(document, TFJOBS_V1ALPHA1 if document["apiVersion"] == TFJOBS_V1ALPHA1.api_version else resource)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(document, TFJOBS_V1ALPHA1 if document["apiVersion"] == TFJOBS_V1ALPHA1.api_version else resource)
 
 
 def edit(world: World, patch: Patch, resource: Resource = TFJOBS) -> None:
@@ -129,9 +126,7 @@ def test_what_is_in_force_goes_on_in_every_respect(world: World, patch: Patch) -
     world.settle()
     assert set(world.phases().values()) == {"Running"}
     world.end_pod("mnist-worker-0", 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert world.status()["phase"] == "Completed"
     assert world.status()["why"] == "JobSucceeded"
 
@@ -145,9 +140,7 @@ def test_a_mended_spec_takes_effect(world: World) -> None:
     world.clock.now += 60
     world.settle()
     world.bury()
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     assert "mnist-worker-2" in world.phases()
     accepted = condition(world)
     assert (accepted["status"], accepted["reason"], accepted["observedGeneration"]) == ("True", "Accepted", 2)
@@ -252,9 +245,7 @@ def test_a_job_that_never_was_readable_waits_and_starts_when_it_is_mended(
     assert world.controller.step() == 0
     assert world.memory.list(resource).resource_version == version
     edit(world, patch, resource)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     assert world.status(resource=resource)["phase"] == "Running"
     assert "InvalidSpec" not in str(world.job(resource=resource)["status"])
 
@@ -293,9 +284,7 @@ def test_whoever_suspends_a_job_with_a_refused_spec_is_obeyed(world: World) -> N
     edit(world, EDITS["text"])
     world.settle()
     edit(world, {"spec": {"runPolicy": {"suspend": True}}})
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert world.phases() == {}
     assert world.status()["state"] == "Suspended"
     edit(world, {"spec": {"runPolicy": {"suspend": False}}})
@@ -307,9 +296,7 @@ def test_whoever_suspends_a_job_with_a_refused_spec_is_obeyed(world: World) -> N
 def test_a_suspended_job_stays_so_whatever_cannot_be_read(world: World) -> None:
     runs(world)
     edit(world, {"spec": {"runPolicy": {"suspend": True}}})
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     edit(world, {"spec": {"runPolicy": {"suspend": False}, "tfReplicaSpecs": {"Worker": {"replicas": -1}}}})
     world.settle()
     assert world.phases() == {}
@@ -320,9 +307,7 @@ def test_a_suspended_job_stays_so_whatever_cannot_be_read(world: World) -> None:
 def test_the_end_of_a_job_is_not_changed_by_an_edit(world: World, code: int) -> None:
     runs(world, tfjob(ttlSecondsAfterFinished=60))
     world.end_pod("mnist-worker-0", code)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     ended = world.job()["status"]
     edit(world, EDITS["text"])
     world.settle()

@@ -47,25 +47,18 @@ def memory(world: World, resource: Resource) -> dict[str, Any]:
 @KINDS
 def test_a_job_lives_on_what_it_remembers_in_a_field_that_is_kept(resource: Resource, document: Object) -> None:
     world, _ = pruned()
-    world.submit(document, resource)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(document, resource)
     world.end_pod("mnist-worker-1", 137)
     world.settle()
     world.bury()
     world.controller = Controller(
         world.cluster, clock=world.clock, monotonic=world.clock
     )  # another one, that has to find the memory again
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     assert sum(memory(world, resource)["restarts"].values()) == 1
     for name in ("mnist-worker-0", "mnist-worker-1"):
         world.end_pod(name, 0)
-    world.settle()
-    world.bury()
-    world.settle()
+    world.remove_pods()
     assert memory(world, resource)["phase"] == "Completed"
     assert "annotations" not in world.job(resource=resource)["metadata"]
 
@@ -87,10 +80,7 @@ def test_once_it_is_known_that_a_definition_prunes_a_status_costs_one_write(
 def test_a_driver_that_dies_at_any_write_leaves_the_memory_to_the_next(resource: Resource, document: Object) -> None:
     """The first write of another driver must not drop what the last one wrote."""
     world, cluster = pruned()
-    world.submit(document, resource)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(document, resource)
     dying = CrashingCluster(cluster)  # type: ignore[arg-type]
     dying.after = 1
     world.end_pod("mnist-worker-1", 137)
@@ -102,10 +92,7 @@ def test_a_driver_that_dies_at_any_write_leaves_the_memory_to_the_next(resource:
 
 def test_the_condition_does_not_hide_the_state_and_is_there_once() -> None:
     world, _ = pruned()
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob())
     types = [condition["type"] for condition in world.job()["status"]["conditions"]]
     assert types == [MEMORY_CONDITION, "SpecAccepted", "Admitted", "Created", "Running"]
     job = world.job()
@@ -156,13 +143,6 @@ def world() -> World:
     return World()
 
 
-def runs(world: World) -> None:
-    world.submit(tfjob())
-    world.settle()
-    world.run_pods()
-    world.settle()
-
-
 def rewrite(world: World, **memory: Any) -> Object:
     """The job as a driver of another release has left it (None: without the field)."""
     stored = world.job()
@@ -172,16 +152,14 @@ def rewrite(world: World, **memory: Any) -> Object:
 
 
 def test_a_status_says_in_which_form_it_is(world: World) -> None:
-    runs(world)
+    world.run_job(tfjob())
     assert world.status()["version"] == VERSION
 
 
 def test_a_job_of_the_release_before_goes_on(world: World) -> None:
-    runs(world)
+    world.run_job(tfjob())
     world.end_pod("mnist-worker-1", 137)
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.start_pods()
     rewrite(world, version=None, acceptedSpec=None)
     before = world.pods()
     world.controller = Controller(world.cluster, clock=world.clock)
@@ -192,7 +170,7 @@ def test_a_job_of_the_release_before_goes_on(world: World) -> None:
 
 
 def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    runs(world)
+    world.run_job(tfjob())
     stored = rewrite(world, version=VERSION + 1, phase="Dreaming", admission=["new"])
     world.controller = Controller(world.cluster, clock=world.clock)
     world.end_pod("mnist-worker-1", 137)
@@ -216,10 +194,7 @@ def test_a_job_of_a_newer_release_is_left_alone(world: World, caplog: pytest.Log
 
 
 def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> None:
-    world.submit(tfjob(workers=6))
-    world.settle()
-    world.run_pods()
-    world.settle()
+    world.run_job(tfjob(workers=6))
     rewrite(world, version=VERSION + 1)
     world.controller = Controller(world.cluster, clock=world.clock)
     world.submit(tfjob("other", workers=6))
@@ -229,7 +204,7 @@ def test_room_of_a_job_of_a_newer_release_is_not_given_away(world: World) -> Non
 
 
 def test_a_job_of_a_newer_release_is_driven_again_once_its_form_is_known(world: World) -> None:
-    runs(world)
+    world.run_job(tfjob())
     rewrite(world, version=VERSION + 1)
     world.controller = Controller(world.cluster, clock=world.clock)
     world.end_pod("mnist-worker-1", 137)
