@@ -133,7 +133,7 @@ def _caption(snapshot: JobSnapshot) -> str | None:
     details = [f"{row.replica}: {row.detail}" for row in snapshot.replicas if row.detail and row.state != "Running"]
     status = snapshot.status
     message = status.display_message
-    waiting = [message] if (not status.has_place or status.stalled) and message else []
+    waiting = [message] if (not status.admission_holds or status.stalled) and message else []
     return "\n".join([*waiting, *details]) or None
 
 

@@ -204,7 +204,7 @@ def test_a_gang_that_the_scheduler_refuses_nodes_has_no_place_yet() -> None:
     world.bind(last)
     world.run(last)
     world.settle()
-    assert (world.memory.phase, world.memory.has_place) == (Phase.RUNNING, True)
+    assert (world.memory.phase, world.memory.admission_holds) == (Phase.RUNNING, True)
     assert "Admitted" in true_conditions(world)
 
 

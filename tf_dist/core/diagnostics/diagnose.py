@@ -300,7 +300,7 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
     job, status, facts = s.job, s.status, s.facts
     if status.admission is None:
         yield from pending_reasons(job, status)
-    elif not status.has_place:
+    elif not status.admission_holds:
         yield _reason_diagnosis(Reason.UNSCHEDULABLE.row, status.message)
     for pod in sorted(facts.current.values(), key=lambda pod: pod.replica):
         # With another gang scheduler the gang may wait as pods without nodes: that is diagnosed above.

@@ -357,17 +357,17 @@ class Status:
         return self.refused_spec is not None and self.accepted_spec is None and self.created is None
 
     @property
-    def has_place(self) -> bool:
+    def admission_holds(self) -> bool:
         """Whether the gang is admitted, and the cluster's scheduler has refused it no node since.
 
-        A controller that sees no nodes admits by quota alone: whether there is room, the scheduler says later.
+        A controller that sees no nodes admits by quota alone: the scheduler decides later whether capacity is free.
         """
         return self.admission is not None and self.reason != Reason.UNSCHEDULABLE
 
     @property
     def placed_at(self) -> float | None:
         """Since when it is pending with its place: since its gang has its nodes, or since its last restart."""
-        if self.phase is not Phase.PENDING or not self.has_place or self.admission is None:
+        if self.phase is not Phase.PENDING or not self.admission_holds or self.admission is None:
             return None
         return max(self.admission.complete or self.admission.at, self.since or 0.0)
 
@@ -400,7 +400,7 @@ def display_phase(status: Status) -> str:
         return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
     if status.phase is Phase.COMPLETED:
         return "Succeeded"
-    if status.phase is Phase.PENDING and not status.has_place and status.reason:
+    if status.phase is Phase.PENDING and not status.admission_holds and status.reason:
         return "Waiting"
     return status.phase.value
 

@@ -362,7 +362,7 @@ def decide_end(policy: SessionPolicy, seen: Seen) -> SessionEnd | None:
         return SessionEnd(cause=EndCause.OVERDUE, result=result)
     if found is None or (policy.only_deadline and found.kind is not OutcomeKind.DEADLINE_EXCEEDED):
         return None
-    if policy.only_deadline and not status.has_place:
+    if policy.only_deadline and not status.admission_holds:
         found = replace(found, kind=OutcomeKind.ADMISSION_TIMEOUT)
     waited = found.kind is OutcomeKind.ADMISSION_TIMEOUT
     return SessionEnd(cause=EndCause.NOT_ADMITTED if waited else EndCause.OVERDUE, result=found)

@@ -10,7 +10,7 @@ from tf_dist.core.model.status import LIVE, Phase, Status
 
 def _is_scheduled(status: Status) -> bool:
     """Whether every pod of the gang has its node, or had it at one moment of this attempt."""
-    return status.has_place and status.admission is not None and status.admission.complete is not None
+    return status.admission_holds and status.admission is not None and status.admission.complete is not None
 
 
 WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
@@ -19,7 +19,7 @@ WAIT_CONDITIONS: Final[Mapping[str, Callable[[Status | None], bool]]] = {
     "finished": lambda status: status is not None and status.finished,
     "running": lambda status: status is not None and status.phase is Phase.RUNNING,
     # A job that has succeeded was admitted and scheduled before.
-    "admitted": lambda status: status is not None and (status.has_place or status.phase is Phase.COMPLETED),
+    "admitted": lambda status: status is not None and (status.admission_holds or status.phase is Phase.COMPLETED),
     "scheduled": lambda status: status is not None and (_is_scheduled(status) or status.phase is Phase.COMPLETED),
     "suspended": lambda status: status is not None and status.phase is Phase.ABORTED,
     "deleted": lambda status: status is None,

@@ -166,7 +166,7 @@ def _dues(status: Status, limits: WaitLimits) -> Iterator[tuple[OutcomeKind, flo
     if status.phase is not Phase.PENDING or is_suspended(status):
         return
     asked, placed = status.since or status.created, status.placed_at
-    if limits.admission is not None and not status.has_place and asked is not None:
+    if limits.admission is not None and not status.admission_holds and asked is not None:
         yield OutcomeKind.ADMISSION_TIMEOUT, max(asked, limits.begun or 0.0) + limits.admission
     if limits.startup is not None and placed is not None:
         yield OutcomeKind.START_TIMEOUT, placed + limits.startup

@@ -75,7 +75,7 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the job ran, and waits to be admitted again: that has no condition of its own, and is not Running."""
-    waits = status.phase is Phase.PENDING and not status.has_place
+    waits = status.phase is Phase.PENDING and not status.admission_holds
     return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
 
 
@@ -130,7 +130,7 @@ def _admitted(status: Status, before: Condition | None, now: float) -> Condition
     """Whether the gang is admitted with nodes for its minimum; a job that has ended keeps the last condition."""
     if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
         return before
-    value = status.has_place
+    value = status.admission_holds
     reason, message = (Reason.ADMITTED, "the gang is admitted") if value else (status.reason, status.message)
     return _own(before, _ADMITTED, value, reason, message, now)
 
