@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--gangs", type=int, default=Sizes().gangs, help="to try it; the page shows the default, 300")
     parser.add_argument("--only", nargs="+", default=[], help="systems by name, to try it: nothing is stored")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the servers, too
     systems = [one for one in SYSTEMS if not options.only or one.name in options.only]
     for one in systems:
         one.build()
@@ -74,7 +76,7 @@ def _measured(system: System, sizes: Sizes) -> dict[str, float]:
     ):
         _nodes(cluster)
         system.install(cluster)
-        until(lambda: bool(cluster.list(SERVICE_ACCOUNTS, SPACE).items))  # pods need it
+        until(lambda: bool(cluster.list(SERVICE_ACCOUNTS, SPACE).items), 60)  # pods need it
         return measure(system, servers, cluster, sizes)
 
 

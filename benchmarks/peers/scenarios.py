@@ -161,7 +161,7 @@ def measure(system: System, plane: Plane, cluster: Cluster, sizes: Sizes) -> Fig
     with Load(cluster, system) as load:
         load.clear()
         with system.running(kubeconfig, plane.folder) as process:
-            until(lambda: system.has_started(plane.folder), 60)
+            until(lambda: system.has_started(plane.folder), _LIMIT)
             of = partial(_Spent, process, plane)
             _warm_up(load, sizes)
             found |= _burst(load, sizes, of)
@@ -263,7 +263,7 @@ def _cold(load: Load, sizes: Sizes, plane: Plane, kubeconfig: Path) -> Figures:
     load.create(sizes.gangs, sizes.pods)
     system, begun = load.system, time.monotonic()
     with system.running(kubeconfig, plane.folder) as process:
-        until(lambda: system.has_started(plane.folder), 60, every=0.01)
+        until(lambda: system.has_started(plane.folder), _LIMIT, every=0.01)
         started = time.monotonic()
         moments = load.wait_admitted()
         cpu = cpu_seconds(process.pid) / sizes.gangs * 1e3

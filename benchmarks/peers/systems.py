@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -93,8 +93,7 @@ class TfDist(System):
 
     def install(self, cluster: Cluster) -> None:
         """See ``System``."""
-        for definition in (crds.tfjobs(), crds.queues()):
-            ensure(cluster, CRDS, definition)
+        _define(cluster, (crds.tfjobs(), crds.queues()), serves=(TFJOBS, QUEUES))
         for namespace in (SPACE, "tf-dist-system"):
             ensure(cluster, NAMESPACES, {"metadata": {"name": namespace}})
         ensure(cluster, QUEUES, {"metadata": {"name": QUEUE}, "spec": {"quotas": {"cpu": {"nominal": 0}}}})
@@ -171,9 +170,9 @@ class Kueue(System):
 
     def install(self, cluster: Cluster) -> None:
         """See ``System``."""
-        for file in sorted((_source() / "config" / "components" / "crd" / "bases").glob("*.yaml")):
-            ensure(cluster, CRDS, yaml.load(file.read_text(), Loader=yaml.CSafeLoader))
-        until(lambda: _served(cluster, WORKLOADS))
+        files = sorted((_source() / "config" / "components" / "crd" / "bases").glob("*.yaml"))
+        definitions = [yaml.load(file.read_text(), Loader=yaml.CSafeLoader) for file in files]
+        _define(cluster, definitions, serves=(WORKLOADS, _CLUSTER_QUEUES, _FLAVORS, _TOPOLOGIES, _LOCAL_QUEUES))
         for namespace in (SPACE, "kueue-system"):
             ensure(cluster, NAMESPACES, {"metadata": {"name": namespace}})
         levels = [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]
@@ -227,6 +226,7 @@ class Kueue(System):
             "health": {"healthProbeBindAddress": f"127.0.0.1:{free_port()}"},
             "metrics": {"bindAddress": f"127.0.0.1:{free_port()}"},
             "webhook": {"port": free_port(), "host": "127.0.0.1", "certDir": str(certificates)},
+            "internalCertManagement": {"enable": False},
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"qps": -1, "burst": -1},  # no limit; as it comes: 50 a second
             "controller": {"groupKindConcurrency": {"Job.batch": 5, "Workload.kueue.x-k8s.io": 5}},
@@ -234,7 +234,11 @@ class Kueue(System):
             "featureGates": {"VisibilityOnDemand": False},
         }
         (folder / "kueue.json").write_text(json.dumps(settings))
-        return [self._program(), f"--config={folder / 'kueue.json'}"]
+        # It reads the certificate of its metrics from /etc/kueue, so it gets an /etc that only itself sees.
+        inside = "mount -t tmpfs none /etc && mkdir -p /etc/kueue/metrics"
+        inside += ' && ln -s "$0" /etc/kueue/metrics/certs && exec "$@"'
+        start: list[str | Path] = ["unshare", "--map-root-user", "--mount", "sh", "-c", inside, certificates]
+        return [*start, self._program(), f"--config={folder / 'kueue.json'}"]
 
 
 SYSTEMS: Final = (TfDist(), Kueue(), Kueue(topology=True), Writer())
@@ -252,12 +256,18 @@ def ensure(cluster: Cluster, resource: Resource, body: Object, namespace: str | 
         cluster.create(resource, namespace, named)
 
 
-def _served(cluster: Cluster, resource: Resource) -> bool:
-    try:
-        cluster.list(resource, limit=1)
-    except ClusterError:
-        return False
-    return True
+def _define(cluster: Cluster, definitions: Iterable[Object], *, serves: Iterable[Resource]) -> None:
+    for definition in definitions:
+        ensure(cluster, CRDS, definition)
+
+    def served(resource: Resource) -> bool:
+        try:
+            cluster.list(resource, limit=1)
+        except ClusterError:
+            return False
+        return True
+
+    until(lambda: all(served(resource) for resource in serves))
 
 
 def _source() -> Path:
