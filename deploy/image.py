@@ -26,7 +26,6 @@ PROGRAMS = (
     "tf_dist.argo.launcher.launcher",
     "tf_dist.argo.launcher.main",
     "tf_dist.cluster.client.client_config",
-    "tf_dist.controller.key_pairs",
     "tf_dist.controller.manager",
     "tf_dist.core.gang.placement",
 )
