@@ -119,3 +119,17 @@ def test_refused_pods_are_reported_and_start_when_the_policy_is_gone(other: Name
         assert other.name in said  # the name of the policy
     other.tf_dist("wait", name, "--timeout", "240")
     other.delete(name, FORMATS[format_])
+
+
+def test_network_policy_that_separates_replicas_is_reported(other: Namespace) -> None:
+    """As the policies say: whether a network enforces them, no cluster tells."""
+    deny = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "default-deny"},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+    }
+    other.kubectl("apply", "-f", "-", given=json.dumps(deny))
+    name = other.apply(small_gang("v1", "apart", "sleep 600", replicas=2))
+    other.until_shown(["explain", name], "NetworkPolicy default-deny keeps apart-worker-0 from reaching", seconds=180)
+    other.delete(name)
