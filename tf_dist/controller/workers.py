@@ -25,7 +25,7 @@ from tf_dist.controller.plan_executor import InvalidObject, NameConflict, PlanEx
 from tf_dist.controller.settings import ControllerContext, JobRef
 from tf_dist.core.integrations.dispatch import integration_of
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import Verdict, current_job
+from tf_dist.core.model.assignment import Admit, Verdict, current_job
 from tf_dist.core.model.context import Action, EmitEvent, Observed, Plan, WriteStatus
 from tf_dist.core.model.credentials import hide_credentials
 from tf_dist.core.model.fieldpath import LazyMapping
@@ -276,7 +276,7 @@ class Workers:
 
     def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
         """Asked only when a pod may have to be made."""
-        if known.job is None or known.status.finished:
+        if known.job is None or known.status.finished or (known.waits and not isinstance(verdict, Admit)):
             return {}
         job = current_job(known.job, known.status, verdict)
         if pods >= len(job.replicas):

@@ -159,7 +159,9 @@ def matching_replicas(job: Job, type_: str, index: int | None) -> tuple[ReplicaI
     spec = job.spec(type_)
     if spec is None:
         return ()
-    return tuple(ReplicaId(type_, i) for i in range(spec.replicas) if index is None or i == index)
+    if index is None:
+        return spec.ids
+    return (ReplicaId(type_, index),) if 0 <= index < spec.replicas else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,8 +154,10 @@ def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[
 
 
 def _present_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
+    # A job that waits may have a hundred thousand replicas, and edits that come faster than they are gone through.
+    never_ran = not facts.current and not status.observed_replicas
     for spec in job.replica_specs:
-        for replica in spec.ids:
+        for replica in () if never_ran else spec.ids:
             if replica not in facts.succeeded:
                 yield from _of_replica(job, spec, replica, facts, seen=replica in status.observed_replicas)
         yield from _of_task(spec, facts)

@@ -152,7 +152,7 @@ def active_deadline_at(s: ReconcileContext) -> float | None:
 
 def succeed(s: ReconcileContext) -> Status | None:
     """A success rule holds, of a gang that ran as one. It comes before failures: a chief that is done is done."""
-    for rule in s.job.success:
+    for rule in s.job.success if s.facts.succeeded else ():
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
             who = str(needed[0]) if len(needed) == 1 else f"all {len(needed)} {rule.type} replicas"
@@ -271,7 +271,7 @@ def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
 
 
 def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | None:
-    for replica in matching_replicas(s.job, type_, index):
+    for replica in matching_replicas(s.job, type_, index) if s.facts.current else ():
         pod = s.facts.current.get(replica)
         if pod is not None and pod.phase is PodPhase.FAILED and not pod.deleting:
             return replica
