@@ -54,8 +54,8 @@ demo-job: .venv/installed ## Only train it: 1 parameter server, 2 workers, on yo
 demo-argo: .venv/installed ## Retrain it in an Argo workflow, where no Argo is installed
 	$(BIN)/python -m tests.argo.demo
 
-# Tests start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
-test test-slow: export PYTHONDONTWRITEBYTECODE :=
+# Tests and benchmarks start Python hundreds of times: let it keep what it has compiled, also where the machine says otherwise.
+test test-slow bench bench-peers: export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait for processes most of the time, so that several files at a time take a third of it.
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
