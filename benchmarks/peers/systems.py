@@ -242,7 +242,8 @@ class Kueue(System):
 
 
 SYSTEMS: Final = (TfDist(), Kueue(), Kueue(topology=True), Writer())
-NOT_BUILT: Final = {
+LEFT_OUT: Final = {
+    "the training-operator": "it leaves admission to Kueue, which is measured with Jobs",
     "Volcano": "the Go module proxy does not have volcano.sh/volcano",
     "coscheduling": "it is a plugin of kube-scheduler: nothing here binds pods",
 }

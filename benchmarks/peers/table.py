@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.peers.scenarios import ROWS
-from benchmarks.peers.systems import NOT_BUILT, SYSTEMS
+from benchmarks.peers.systems import LEFT_OUT, SYSTEMS
 
 RESULTS: Final = Path(__file__).parents[1] / "results-peers.json"
 Stored = dict[str, Any]
@@ -56,7 +56,7 @@ def section(found: Stored) -> str:
         cells = [_cell(row["systems"].get(name, ())) for name in names]
         lines.append(f"| `{row['name']}`, {row['unit']} | {' | '.join(cells)} |")
     failed = [f"{name} failed: {reason}." for name, reason in found["failed"].items()]
-    left_out = [f"{name} is left out: {reason}." for name, reason in NOT_BUILT.items()]
+    left_out = [f"{name} is left out: {reason}." for name, reason in LEFT_OUT.items()]
     turns = f"{found['turns']} turns" if found["turns"] > 1 else "one turn"
     text = _MEASURED.format(**{**found, "turns": turns, "left_out": " ".join(failed + left_out)})
     return "\n".join(lines) + "\n" + text
