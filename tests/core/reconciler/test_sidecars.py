@@ -303,7 +303,7 @@ def test_an_image_without_a_program_is_named_while_the_kubelet_tries_again(name:
     first = diagnose(job, world.memory, views(*world.pods.values()), world.now)[0]
     assert (first.category, first.detail) == (
         Category.IMAGE,
-        f"container {name} has no command, and its image has none to run",
+        f"on node n1: container {name} has no command, and its image has none to run",
     )
     assert "set command in the container" in first.resolution
 
