@@ -22,6 +22,7 @@ from tests.core.builders import (
     volcano_job,
 )
 from tests.core.world import World
+from tf_dist.core.diagnostics.display_text import usage_text
 from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import (
     Outcome,
@@ -348,3 +349,16 @@ def test_an_error_carries_its_outcome(kind: OutcomeKind, decided: bool, expected
 )
 def test_state_word(status: Status, word: str) -> None:
     assert display_phase(status) == word
+
+
+@pytest.mark.parametrize(
+    ("usage", "text"),
+    [
+        (Usage(), ""),
+        (Usage(gpus=Spent(held=30), replicas=Spent(held=15)), ""),
+        (Usage(gpus=Spent(held=45_000, lost=7_560), replicas=Spent(held=9_000)), "12.5 GPU hours, 2.10 lost"),
+        (Usage(replicas=Spent(held=900, lost=90)), "0.25 replica hours, 0.03 lost"),
+    ],
+)
+def test_usage_in_hours(usage: Usage, text: str) -> None:
+    assert usage_text(usage) == text

@@ -171,6 +171,29 @@ def test_counts_restarts_of_a_container_by_the_kubelet() -> None:
     assert usage.gpus.trained == pytest.approx(8 * (world.now - begun), abs=8)
 
 
+def test_counts_a_failed_run_though_the_job_has_succeeded_when_that_is_seen() -> None:
+    world = started(mirrored())
+    pod: Any = world.pod("worker-0")
+    ran = {"startedAt": format_micro_time(world.now), "finishedAt": format_micro_time(world.now + 100)}
+    again = {"startedAt": format_micro_time(world.now + 110), "finishedAt": format_micro_time(world.now + 160)}
+    world.now += 170
+    pod["status"] |= {
+        "phase": "Succeeded",
+        "containerStatuses": [
+            {
+                "name": "tensorflow",
+                "restartCount": 1,
+                "state": {"terminated": {"exitCode": 0, **again}},
+                "lastState": {"terminated": {"exitCode": 1, **ran}},
+            }
+        ],
+    }
+    world.settle()
+    usage = world.memory.usage
+    assert world.memory.phase in (Phase.COMPLETING, Phase.COMPLETED)
+    assert (usage.gpus.lost, usage.gpus.trained) == (400, pytest.approx(4 * (100 + 50 + 170)))
+
+
 def test_workers_beside_parameter_servers_that_go_on_lose_nothing() -> None:
     world = started(v1_job(replicas("PS", 1, rules=ON_FAILURE), with_gpus(4)))
     world.now += 100

@@ -50,17 +50,20 @@ def format_number(value: float | None) -> str:
     return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
 
 
+_LEAST_HOURS: Final = 36.0  # seconds
+
+
 def format_hours(seconds: float) -> str:
-    """``0.25``, ``12.5``, ``1250``: seconds as hours, with as many digits as say something."""
+    """``0.25``, ``12.5``, ``1250``: seconds as hours."""
     hours = seconds / 3600
-    return f"{hours:.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 10 else f"{hours:.3g}"
+    return f"{hours:.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 10 else f"{hours:.2f}"
 
 
 def usage_text(usage: Usage) -> str:
-    """``12.5 GPU hours, 2.1 lost``, or replica hours of a job without GPUs; "" for a job that has held nothing."""
+    """``12.5 GPU hours, 2.1 lost``, or replica hours of a job without GPUs; "" for what is less than 0.01."""
     of_gpus = usage.gpus.held > 0
     spent = usage.gpus if of_gpus else usage.replicas
-    if spent.held <= 0:
+    if spent.held < _LEAST_HOURS:
         return ""
     return f"{format_hours(spent.held)} {'GPU' if of_gpus else 'replica'} hours, {format_hours(spent.lost)} lost"
 

@@ -31,7 +31,8 @@ class _Run(NamedTuple):
 
     begun: float
     ended: float
-    succeeded: bool
+    succeeded: bool | None
+    """None: it is stopped now."""
 
 
 def account_usage(first: ReconcileContext, last: ReconcileContext) -> Usage:
@@ -79,14 +80,16 @@ def _runs(first: ReconcileContext, last: ReconcileContext, usage: Usage) -> Usag
         restarted = last.status.attempts.label(replica) != first.status.attempts.label(replica)
         # A replica that is scaled away while the others go on has done its part.
         left_out = live and not restarted and replica.index >= sizes.get(replica.type, 0)
-        kept = last.status.phase in SUCCESSFUL or left_out or (not stateful and spec.role in _STATELESS)
+        stopped_well = last.status.phase in SUCCESSFUL or left_out
+        loses = stateful or spec.role not in _STATELESS
         for run in _ended_runs(pod, first.now if over else None):
             begun = max(run.begun, counted.get(key, 0.0))
             if run.ended <= begun:
                 continue
             counted[key] = run.ended
             trained, lost = run.ended - begun, run.ended - max(begun, checkpoint)
-            lost = 0.0 if kept or run.succeeded else max(0.0, lost)
+            kept = stopped_well if run.succeeded is None else run.succeeded
+            lost = max(0.0, lost) if loses and not kept else 0.0
             replicas = replicas.plus(1, trained=trained, lost=lost)
             gpus = gpus.plus(gpus_each, trained=trained, lost=lost)
         if restarted or not live:
@@ -113,7 +116,7 @@ def _ended_runs(pod: PodView, now: float | None) -> Iterator[_Run]:
         if begun is not None and ended is not None:
             yield _Run(begun, ended, succeeded=end.code == 0)
     if now is not None and pod.running_since is not None:
-        yield _Run(pod.running_since, now, succeeded=False)
+        yield _Run(pod.running_since, now, succeeded=None)
 
 
 def gpus_of(spec: ReplicaSpec) -> float:
