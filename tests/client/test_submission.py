@@ -27,7 +27,7 @@ from tf_dist.client.submission import (
 from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, TFJOBS, Object, Resource
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
-from tf_dist.core.model.names import EMULATED
+from tf_dist.core.model.names import EMULATED, PACKAGES
 from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound, Rejected
 
 
@@ -248,6 +248,23 @@ def test_code_of_a_job_is_in_config_maps_that_it_owns(tmp_path: Path) -> None:
         (source,) = template["volumes"][1]["projected"]["sources"]
         assert source["configMap"]["name"] == part["metadata"]["name"]
         assert "annotations" not in stored["metadata"]
+
+
+def test_packages_are_installed_on_a_cluster_and_must_be_there_on_this_machine() -> None:
+    job = CODE_JOB.replace(annotations={PACKAGES: "pytest>=8 absent-package==1"})
+    with MemoryCluster() as cluster:
+        spec = create_job(cluster, one_job(job.files()), "default", workdir="").stored["spec"]
+        (init,) = spec["tfReplicaSpecs"]["Worker"]["template"]["spec"]["initContainers"]
+        assert init["command"][-2:] == ["pytest>=8", "absent-package==1"]
+        cluster.create(NODES, None, {"metadata": {"name": "local", "labels": {EMULATED: "true"}}})
+        with pytest.raises(InvalidJob, match="absent-package==1 is not installed for ") as caught:
+            create_job(cluster, one_job(job.replace(name="here").files()), "default", workdir="")
+        assert [one.hint.endswith("-m pip install absent-package==1") for one in caught.value.problems] == [True]
+        there = job.replace(name="there", annotations={PACKAGES: "pytest>=8"})
+        create_job(cluster, one_job(there.files()), "default", workdir="")
+        old = one_job(job.replace(name="old", annotations={PACKAGES: "pytest<8"}).files())
+        with pytest.raises(InvalidJob, match="pytest<8 is not installed"):
+            create_job(cluster, old, "default", workdir="")
 
 
 def as_written_by_kubectl(stored: Object, name: str = "again") -> Any:

@@ -16,6 +16,7 @@ from tf_dist.argo.launcher import contract
 from tf_dist.argo.step_arguments import ROWS
 from tf_dist.client.yaml_files import to_yaml
 from tf_dist.core.dialects import StepOverrides, apply_step_overrides, dialect_of, parse, policy_annotations
+from tf_dist.core.dialects.code_folder import packages_of
 from tf_dist.core.dialects.common_annotations import with_startup_timeout
 from tf_dist.core.model.job import Dialect
 from tf_dist.core.model.timestamps import duration_text
@@ -98,6 +99,9 @@ def tf_job_resource(
     if code_folder_of(job):
         hint = "use TFJobStep, which sends it, or put the code into the image"
         raise InvalidJob([Problem("job", "a resource step cannot send its code, because it creates one object", hint)])
+    if packages_of(documents[0]):
+        hint = "use TFJobStep, whose launcher has each pod install them, or put the packages into the image"
+        raise InvalidJob([Problem("job", "a resource step cannot have packages installed", hint)])
     document = with_startup_timeout(documents[0], limit)
     filled = _FilledIn()
     tailoring = StepOverrides(

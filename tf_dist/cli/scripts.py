@@ -54,6 +54,15 @@ EnvFile = Annotated[
     ),
 ]
 Code = Annotated[str, run_option("code", "DIR")]
+Package = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--package",
+        metavar="PACKAGE",
+        help="A Python package that the image does not have (tensorflow-datasets==4.9.7): each pod installs it at its "
+        "start. On this machine it must be installed.",
+    ),
+]
 Queue = Annotated[str, run_option("queue_name", "QUEUE", name="--queue")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="The name of the job.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted as YAML, and end.")]
@@ -80,6 +89,8 @@ class JobArguments:
     env_files: Sequence[str] = ()
     """Files with such lines."""
     code: str = ""
+    packages: Sequence[str] = ()
+    """Python packages that replicas need, as pip takes them."""
     queue: str = ""
     name: str = ""
 
@@ -137,6 +148,7 @@ class JobArguments:
                 evaluator=self.evaluator,
                 gpus=self.gpus,
                 code=folder,
+                packages=self.packages,
                 queue_name=self.queue,
                 env_vars=dict(env_vars),
             )
@@ -154,7 +166,7 @@ class JobArguments:
             problems.append(Problem("--name", f"is for one job, and there are {len(files)} files", "submit it alone"))
         _refuse(problems)
         from tf_dist.core.dialects import apply_step_overrides
-        from tf_dist.core.dialects.code_folder import with_code_annotation
+        from tf_dist.core.dialects.code_folder import with_code_annotation, with_packages_annotation
         from tf_dist.core.model.overrides import Override, apply_overrides
         from tf_dist.core.pipeline.run_options import RunOptions
 
@@ -163,6 +175,8 @@ class JobArguments:
             content = apply_step_overrides(content, changes)
         if self.code:
             content = with_code_annotation(content, os.path.abspath(self.code))
+        if self.packages:
+            content = with_packages_annotation(content, self.packages)
         return apply_overrides(content, [Override(("metadata", "name"), self.name)] if self.name else [])
 
     def variables(self) -> tuple[dict[str, str], dict[str, str]]:

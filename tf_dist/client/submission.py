@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
+import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import metadata as distributions
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +22,7 @@ from tf_dist.cluster import api
 from tf_dist.cluster.api import CONFIG_MAPS, TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS, Cluster, Object, Resource
 from tf_dist.cluster.api_errors import AmbiguousCreate, NotServed
 from tf_dist.core.model.job import Dialect
-from tf_dist.core.model.names import ANNOTATION_PREFIX, CODE, EMULATED
+from tf_dist.core.model.names import ANNOTATION_PREFIX, CODE, EMULATED, PACKAGES
 from tf_dist.errors import AlreadyExists, ClusterError, Conflict, Forbidden, InvalidJob, NotFound, Problem
 
 COMPANION_OWNER: Final = f"{ANNOTATION_PREFIX}companion-of"
@@ -186,6 +190,7 @@ def create_job(
     ``workdir``: None for the folder of the file, "" for the default of the cluster. ``archive``: the packed code.
     """
     document, code = _with_code(cluster, _document(entry, namespace, workdir), entry, archive)
+    document = _with_packages(cluster, document)
     stored = _create_document(cluster, entry, namespace, document)
     if owned := [*entry.owned, *code]:
         _create_owned(cluster, stored, owned)
@@ -231,6 +236,43 @@ def _with_code(
     return with_code_archive(document, archive, secrets.token_hex(_NONCE))
 
 
+def _with_packages(cluster: Cluster, document: dict[str, Any]) -> dict[str, Any]:
+    """The document whose pods install the packages that it names; on this machine they are there, or InvalidJob."""
+    if PACKAGES not in (document["metadata"].get("annotations") or {}):
+        return document
+    from tf_dist.core.dialects.code_folder import packages_of, with_packages
+
+    packages = packages_of(document)
+    if not _is_this_machine(cluster):
+        return with_packages(document, packages)
+    problems = [
+        Problem(
+            "packages",
+            f"{package} is not installed for {sys.executable}, with which replicas run on this machine",
+            f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(package)}",
+        )
+        for package in packages
+        if not _is_installed(package)
+    ]
+    if problems:
+        raise InvalidJob(problems)
+    return document
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package is there, in a version that will do as far as that can be told without ``packaging``."""
+    try:
+        version = distributions.version(re.split(r"[\[<>=!~]", package, maxsplit=1)[0])
+    except distributions.PackageNotFoundError:
+        return False
+    with suppress(ImportError):
+        from packaging.requirements import InvalidRequirement, Requirement
+
+        with suppress(InvalidRequirement):
+            return Requirement(package).specifier.contains(version, prereleases=True)
+    return True
+
+
 def _code_of_earlier_job(cluster: Cluster, document: Mapping[str, Any]) -> bytes:
     """The code of the job that a document was written from (``kubectl get -o yaml``), which goes with that job.
 
@@ -253,15 +295,16 @@ def _code_of_earlier_job(cluster: Cluster, document: Mapping[str, Any]) -> bytes
 
 def submitted_documents(files: JobFiles, *, packed: bool) -> list[dict[str, Any]]:
     """The documents that are submitted, in order. ``packed``: with the code for a cluster; InvalidJob."""
-    from tf_dist.core.dialects.code_folder import with_code_archive
+    from tf_dist.core.dialects.code_folder import packages_of, with_code_archive, with_packages
 
     documents = [dict(written.content) for written in files.companions]
     for entry in files.jobs:
+        document, parts = dict(entry.document), tuple[Object, ...]()
         if packed and (archive := _packed(entry)):
-            document, parts = with_code_archive(entry.document, archive, secrets.token_hex(_NONCE))
-            documents += [*parts, document]
-        else:
-            documents.append(entry.document)
+            document, parts = with_code_archive(document, archive, secrets.token_hex(_NONCE))
+        if packed and (packages := packages_of(document)):
+            document = with_packages(document, packages)
+        documents += [*parts, document]
     return documents
 
 

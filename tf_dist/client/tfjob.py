@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from tf_dist.core.model.fieldpath import mapping
 from tf_dist.core.model.job import Dialect
-from tf_dist.core.model.names import CODE, FALLBACK, MAX_WORKERS, MIN_WORKERS
+from tf_dist.core.model.names import CODE, FALLBACK, MAX_WORKERS, MIN_WORKERS, PACKAGES
 from tf_dist.core.pipeline.run_options import (
     Face,
     RunOptions,
@@ -55,6 +55,8 @@ class TFJob:
     :param min_workers: The number of workers with which the job may start, or continue if others need capacity.
     :param max_workers: The number of workers that the job may have while capacity is free.
     :param enable_dynamic_worker: The program copes with changes of the number of workers. False: all replicas restart.
+    :param packages: Python packages that the image does not have: ``["tensorflow-datasets==4.9.7"]``. On a cluster,
+        each pod installs them when it starts. On this machine, they must be installed.
     :param resources: Requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``. Devices are limits, too.
     :param ps_resources: Requests of parameter servers, by default ``resources``.
     :param restart_policy: The restart policy of all replicas except parameter servers, which always restart.
@@ -82,6 +84,7 @@ class TFJob:
         chief: bool = False,
         evaluator: bool = False,
         code: str | os.PathLike[str] = "",
+        packages: Sequence[str] = (),
         env_vars: Environment | None = None,
         resources: Resources | None = None,
         ps_resources: Resources | None = None,
@@ -143,7 +146,12 @@ class TFJob:
                 name=name,
                 namespace=namespace,
                 labels=dict(labels or {}),
-                annotations={**_given(**{CODE: _path(code)}), **policies, **(annotations or {}), **written},
+                annotations={
+                    **_given(**{CODE: _path(code), PACKAGES: " ".join(packages)}),
+                    **policies,
+                    **(annotations or {}),
+                    **written,
+                },
             ),
             "spec": _given(
                 successPolicy=success_policy,

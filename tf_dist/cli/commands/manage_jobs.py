@@ -24,6 +24,7 @@ def submit(
     env: scripts.Env = None,
     env_file: scripts.EnvFile = None,
     code: scripts.Code = "",
+    package: scripts.Package = None,
     queue: scripts.Queue = "",
     name: scripts.Name = "",
     dry_run: scripts.DryRun = False,
@@ -69,6 +70,7 @@ def submit(
         env=env or (),
         env_files=env_file or (),
         code=code,
+        packages=package or (),
         queue=queue,
         name=name,
     )

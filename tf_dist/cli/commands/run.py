@@ -33,6 +33,7 @@ def run(
     env: scripts.Env = None,
     env_file: scripts.EnvFile = None,
     code: scripts.Code = "",
+    package: scripts.Package = None,
     queue: scripts.Queue = "",
     name: scripts.Name = "",
     dry_run: scripts.DryRun = False,
@@ -122,6 +123,7 @@ def run(
         env=env or (),
         env_files=env_file or (),
         code=code,
+        packages=package or (),
         queue=queue,
         name=name,
     )

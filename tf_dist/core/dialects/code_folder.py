@@ -1,21 +1,24 @@
 """Code that goes along with a job: what a document becomes so that replicas that train run in a folder of its user.
 
 On this machine that is the folder itself. On a cluster the folder is an archive in ConfigMaps, in parts, which an init
-container with the image of the training unpacks into an ``emptyDir``.
+container with the image of the training unpacks into an ``emptyDir``. Another one installs the packages that the code
+needs and the image does not have, so that every pod has its own.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tf_dist.core.dialects.step_overrides import training_containers
 from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, text
 from tf_dist.core.model.job import Document
-from tf_dist.core.model.names import CODE
+from tf_dist.core.model.names import CODE, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
+from tf_dist.errors import InvalidJob, Problem
 
 LARGEST_PART: Final = 900 << 10
 """Bytes of the archive in one ConfigMap. The API server takes 1 MiB of data."""
@@ -46,6 +49,27 @@ fi
 """
 
 
+_PACKAGES: Final = "tf-dist-packages"
+_PACKAGES_AT: Final = "/tf-dist/packages"
+_SITE: Final = f"{_PACKAGES_AT}/site"
+_PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,|$))*")
+
+# One package after the other, so that the error names the one that failed. What the image has already satisfies pip.
+_INSTALL: Final = f"""\
+set -u
+fail() {{ echo "tf-dist: package $1" >&2; exit 1; }}
+python=$(command -v python3 || command -v python) || fail "$*: the image has no python3"
+export TMPDIR={_PACKAGES_AT}/tmp HOME={_PACKAGES_AT}/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+export PYTHONPATH={_SITE}
+mkdir -p "$TMPDIR" || fail "$*: $TMPDIR cannot be made"
+for package in "$@"; do
+  "$python" -m pip install --no-cache-dir --prefix {_PACKAGES_AT} "$package" ||
+    fail "$package was not installed, see the lines before; without a network, take an image that has it"
+  [ -e {_SITE} ] || ln -s "$(find {_PACKAGES_AT} -type d \\( -name site-packages -o -name dist-packages \\))" {_SITE}
+done
+"""
+
+
 class CodeOnCluster(NamedTuple):
     """A job with its code as it is on a cluster."""
 
@@ -53,6 +77,51 @@ class CodeOnCluster(NamedTuple):
     """The job, whose pods refer to the ConfigMaps."""
     config_maps: tuple[dict[str, Any], ...]
     """The parts of the archive, to be owned by the job."""
+
+
+def with_packages_annotation(document: Document, packages: Iterable[str]) -> dict[str, Any]:
+    """The document with packages that its replicas need."""
+    return dict(apply_overrides(document, [Override(("metadata", "annotations", PACKAGES), " ".join(packages))]))
+
+
+def packages_of(document: Document) -> tuple[str, ...]:
+    """The packages that the replicas of a job need; InvalidJob for what is not one."""
+    said = text(mapping(mapping(document.get("metadata")).get("annotations")).get(PACKAGES)).split()
+    wrong = [one for one in said if not _PACKAGE.fullmatch(one)]
+    if wrong:
+        hint = 'write a name with its versions, without spaces: "tensorflow-datasets==4.9.7"'
+        raise InvalidJob([Problem("packages", f"{one!r} is not a package", hint) for one in wrong])
+    return tuple(said)
+
+
+def with_packages(document: Document, packages: Iterable[str]) -> dict[str, Any]:
+    """The job for a cluster, whose pods install packages at their start."""
+    listed = list(packages)
+    changes = [one for found in training_containers(document) for one in _package_changes(*found, listed)]
+    return _without_annotation(apply_overrides(document, changes), PACKAGES)
+
+
+def _package_changes(
+    template: FieldPath, index: int, container: Mapping[str, Any], pod: Mapping[str, Any], packages: list[str]
+) -> Iterator[Override]:
+    spec = (*template, "spec")
+    here = (*spec, "containers", index)
+    env = mappings(container.get("env"))
+    before = next((text(one.get("value")) for one in env if one.get("name") == "PYTHONPATH"), "")
+    path = {"name": "PYTHONPATH", "value": f"{_SITE}:{before.removeprefix(_SITE).lstrip(':')}".rstrip(":")}
+    yield Override((*here, "env"), [*_others(container, "env", "PYTHONPATH"), path])
+    mount = _mount(_PACKAGES, _PACKAGES_AT)
+    yield Override((*here, "volumeMounts"), [*_others(container, "volumeMounts", _PACKAGES), mount])
+    yield Override((*spec, "volumes"), [*_others(pod, "volumes", _PACKAGES), {"name": _PACKAGES, "emptyDir": {}}])
+    install = ["/bin/sh", "-c", _INSTALL, _PACKAGES, *packages]
+    init = _init_container(container, _PACKAGES, install, [mount])
+    # Where the index is, and the way there.
+    asked = [one for one in env if text(one.get("name")).startswith("PIP_") or _PROXY.fullmatch(text(one.get("name")))]
+    init |= {"env": asked} if asked else {}
+    yield Override((*spec, "initContainers"), [init, *_others(pod, "initContainers", _PACKAGES)])
+
+
+_PROXY: Final = re.compile(r"(https?|no|all)_proxy", re.IGNORECASE)
 
 
 def with_code_annotation(document: Document, folder: str) -> dict[str, Any]:
@@ -101,9 +170,9 @@ def code_archive_of(config_maps: Iterable[Document]) -> bytes:
     return b"".join(base64.b64decode(text(mapping(one.get("binaryData")).get("part"))) for one in config_maps)
 
 
-def _without_annotation(document: Document) -> dict[str, Any]:
+def _without_annotation(document: Document, name: str = CODE) -> dict[str, Any]:
     metadata = mapping(document.get("metadata"))
-    kept = {key: value for key, value in mapping(metadata.get("annotations")).items() if key != CODE}
+    kept = {key: value for key, value in mapping(metadata.get("annotations")).items() if key != name}
     others = {key: value for key, value in metadata.items() if key != "annotations"}
     return {**document, "metadata": {**others, **({"annotations": kept} if kept else {})}}
 
@@ -137,10 +206,14 @@ def _changes(
         {"name": _PARTS, "projected": {"sources": sources}},
     ]
     yield Override((*spec, "volumes"), volumes)
-    yield Override((*spec, "initContainers"), [_init_container(container), *_others(pod, "initContainers", _CODE)])
+    mounts = [_mount(_CODE, MOUNTED_AT), _mount(_PARTS, _PARTS_AT, readOnly=True)]
+    init = _init_container(container, _CODE, ["/bin/sh", "-c", _UNPACK], mounts)
+    yield Override((*spec, "initContainers"), [init, *_others(pod, "initContainers", _CODE)])
 
 
-def _init_container(container: Mapping[str, Any]) -> dict[str, Any]:
+def _init_container(
+    container: Mapping[str, Any], name: str, command: list[str], mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
     """As the container that trains, so that it owns the files, and no more privileged than restricted pods may be."""
     own = mapping(container.get("securityContext"))
     user = ("runAsUser", "runAsGroup", "runAsNonRoot", "seLinuxOptions", "seccompProfile")
@@ -158,11 +231,11 @@ def _init_container(container: Mapping[str, Any]) -> dict[str, Any]:
     }
     pull = container.get("imagePullPolicy")
     return {
-        "name": _CODE,
+        "name": name,
         "image": container.get("image"),
         **({"imagePullPolicy": pull} if pull else {}),
-        "command": ["/bin/sh", "-c", _UNPACK],
-        "volumeMounts": [_mount(_CODE, MOUNTED_AT), _mount(_PARTS, _PARTS_AT, readOnly=True)],
+        "command": command,
+        "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": security,
         **({"resources": resources} if any(resources.values()) else {}),

@@ -131,6 +131,9 @@ WORKDIR: Final = "tf-dist.dev/workdir"
 CODE: Final = "tf-dist.dev/code"
 """Annotation you may set on a job: a folder, relative to the file, that is the working directory of its replicas.
 ``tf-dist``, Airflow and Argo read it when they submit the job; the cluster does not."""
+PACKAGES: Final = "tf-dist.dev/packages"
+"""Annotation you may set on a job: Python packages that its replicas need, separated by spaces, as pip takes them.
+``tf-dist``, Airflow and Argo read it when they submit the job; the cluster does not."""
 TOPOLOGY: Final = "tf-dist.dev/topology"
 """Annotation you may set on a job: a node label, such as a rack or a zone. All pods go to nodes with the same value
 of it, if capacity is free there."""
