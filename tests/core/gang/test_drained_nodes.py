@@ -14,7 +14,7 @@ from tests.core.gang.stored import admitter_of, container, node
 from tf_dist.core.gang.admission import AdmissionChanges, Admitter
 from tf_dist.core.gang.types import NO_ADMISSION_CONFIG, AdmissionConfig, AdmissionRequest
 from tf_dist.core.model import names
-from tf_dist.core.model.assignment import Resize
+from tf_dist.core.model.assignment import Admit, Resize
 from tf_dist.core.model.gang_queue import Queue, Quota
 from tf_dist.core.model.job import Job, ReplicaId
 from tf_dist.core.model.status import Admission, Attempts, Phase, Status
@@ -125,6 +125,25 @@ def test_no_nodes_are_assigned_where_not_all_fit_and_what_is_free_is_held() -> N
     assert moved.placement == {}
     assert moved.message.endswith("the cluster's scheduler may choose any")
     assert reason(found[small.uid]) == "WaitingForCapacity"
+
+
+@pytest.mark.parametrize(("free", "admitted"), [(2, False), (3, True)])
+def test_capacity_of_pods_without_assigned_nodes_is_held_when_a_gang_gets_its_rest(free: int, admitted: bool) -> None:
+    floating, small, partial = job("floating", workers=1), job("small", workers=1), job("partial")
+    partial = replace(partial, scheduling=replace(partial.scheduling, min_available=1))
+    anywhere = Admission(START - 5_000, sizes={"worker": 1}, complete=START - 5_000)
+    started = Admission(
+        START - 50_000,
+        sizes={"worker": 2},
+        started={"worker": 1},
+        placement={"worker": {"n1": 1}},  # its pod is not bound yet
+        resized=START - 50_000,
+    )
+    jobs = [(floating, Status(admission=anywhere)), (partial, Status(admission=started)), (small, Status())]
+    found = admitter(jobs, [], nodes(n1=1, n2=free)).cycle(START).verdicts
+    assert isinstance(rest := found[partial.uid], Resize)
+    assert rest.placement == {"worker": {"n1": 1, "n2": 1}}
+    assert isinstance(found[small.uid], Admit) == admitted
 
 
 def test_the_reconciler_decides_where_a_topology_domain_is_required() -> None:

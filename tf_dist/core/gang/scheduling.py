@@ -641,6 +641,9 @@ class SchedulingCycle:
             if nodes is not None:
                 gang = elastic.with_more(entry, *self._largest(entry, counts, missing, nodes), self.now)
                 self._resize(gang, messages.rest_text)
+                if self._cache.assumed_pods is not None:
+                    # Gangs that are decided next must not get what is counted for pods without assigned nodes.
+                    self._cache.assumed_pods.settle()
                 return
 
     def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
