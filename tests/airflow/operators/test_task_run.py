@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,12 @@ pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflo
 from tf_dist.airflow import ImagePullFailed, JobFailed, JobTimeout, TFJobCallbacks, TFJobOperator
 from tf_dist.airflow.jobs.task_identity import RESULT_USED
 from tf_dist.airflow.operators.task_run import TaskRun
-from tf_dist.airflow.version_compat import AirflowFailException, TaskDeferralError, TaskDeferralTimeout
+from tf_dist.airflow.version_compat import (
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+)
 from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.cluster.api import LEASES, TFJOBS
 from tf_dist.core.model.reasons import OutcomeKind
@@ -193,6 +199,31 @@ def test_a_process_that_goes_is_no_reason_to_touch_the_job(
     flag.touch()
     thread.join(SECONDS)
     assert raised == []
+
+
+def test_reports_timeout_when_airflow_ends_the_wait_in_the_worker(
+    operator: MakeOperator, instance: Instance, cluster_site: Site
+) -> None:
+    """Airflow raises AirflowTaskTimeout, which is not an Exception, in a handler of SIGALRM."""
+
+    def late(*_: object) -> None:
+        raise AirflowTaskTimeout("Timeout")
+
+    def ring() -> None:
+        until(lambda: bool(cluster_site.pods()), SECONDS)
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, late)
+    ringing = threading.Thread(target=ring)
+    ringing.start()
+    try:
+        with pytest.raises(AirflowTaskTimeout):
+            operator(document(FOREVER)).execute(instance.context())
+    finally:
+        ringing.join(SECONDS)
+        signal.signal(signal.SIGALRM, before)
+    assert instance.xcoms["outcome"]["kind"] == "deadline_exceeded"
+    assert cluster_site.names() == []
 
 
 def test_a_user_ends_a_deferred_task(operator: MakeOperator, instance: Instance, cluster_site: Site) -> None:
