@@ -258,25 +258,6 @@ def test_a_job_that_somebody_suspends_is_waited_for(scene: Stage) -> None:
     step.delete()
 
 
-def test_a_job_that_somebody_deletes(scene: Stage) -> None:
-    step = scene.step(job(FOREVER))
-    launcher = step.launch()
-    launcher.said("worker-0 | up")
-    (stored,) = step.jobs()
-    scene.cluster.delete(TFJOBS, "default", stored["metadata"]["name"])
-    assert launcher.code() == 1, launcher.text
-    assert step.outputs()["status"] == "Deleted"
-    step.until(lambda: not step.pods())
-
-
-def test_no_place_in_time_is_worth_another_try(scene: Stage) -> None:
-    step = scene.step(job(FOREVER, limits={"nvidia.com/gpu": "1"}))
-    launcher = step.launch("admission_timeout=1s")
-    assert launcher.code() == 75, launcher.text
-    assert step.outputs()["status"] == "PendingTimeout"
-    step.until(lambda: not step.jobs())
-
-
 def test_why_a_job_waits_is_told(scene: Stage) -> None:
     step = scene.step(job(FOREVER, limits={"nvidia.com/gpu": "1"}))
     launcher = step.launch("on_term=delete")
@@ -326,14 +307,6 @@ def test_nothing_is_asked_again_and_again(scene: Stage) -> None:
         step.until(lambda: not step.jobs() and not step.pods())
 
 
-def test_a_job_that_takes_too_long(scene: Stage) -> None:
-    step = scene.step(job(FOREVER))
-    launcher = step.launch("run_timeout=3s")
-    assert launcher.code() == 1, launcher.text
-    assert step.outputs()["status"] == "Timeout"
-    step.until(lambda: not step.jobs() and not step.pods())
-
-
 def test_an_api_server_that_is_away_is_borne_with(scene: Stage) -> None:
     flag = scene.folder / "outage"
     step = scene.step(job(f"echo up; until test -e {flag}; do sleep 0.05; done; {TRAINING}"))
@@ -381,18 +354,6 @@ def test_a_job_of_somebody_elses(scene: Stage) -> None:
     assert launcher.code() == 2
     assert "is not this step's" in launcher.text
     scene.cluster.delete(TFJOBS, "default", name)
-
-
-def test_an_invalid_job_tells_every_problem(scene: Stage) -> None:
-    document = job("true")
-    document["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = -2
-    document["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Sometimes"
-    step = scene.step(document)
-    launcher = step.launch()
-    assert launcher.code() == 2
-    assert "spec.tfReplicaSpecs.Worker.replicas" in launcher.text
-    assert "Sometimes" in launcher.text
-    assert step.jobs() == []
 
 
 @pytest.mark.parametrize("choice", ["auto", "controller"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import time
-from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ import yaml
 
 from tests.airflow.instance import Instance, MakeOperator, deferred, event_of
 from tests.airflow.running import run
-from tests.airflow.site import FOREVER, Site, document
+from tests.airflow.site import Site, document
 from tf_dist.cluster.api import CONFIG_MAPS
 from tf_dist.core.model.names import CODE
-from tf_dist.errors import AlreadyExists, InvalidJob, TFDistError
+from tf_dist.errors import AlreadyExists, InvalidJob
 
 pytest.importorskip("airflow", reason="Airflow is missing: pip install '.[airflow]'")
 
@@ -142,33 +140,6 @@ def test_a_job_that_fails(operator: MakeOperator, instance: Instance) -> None:
     assert caught.value.outcome.document() == outcome
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "kind"),
-    [
-        ("true", {}, "succeeded"),
-        ("exit 3", {"skip_on_exit_code": 3}, "failed"),
-        (FOREVER, {"overrides": {"spec.runPolicy.activeDeadlineSeconds": 1}}, "deadline_exceeded"),
-        (FOREVER, {"execution_timeout": timedelta(seconds=1)}, "deadline_exceeded"),
-        ("exit 3", {"overrides": {"spec.runPolicy.backoffLimit": 0, RESTARTS: "Always"}}, "backoff_limit_exceeded"),
-        ("true", {"overrides": {CPU: {"cpu": 1000}}, "admission_timeout": 0.5}, "admission_timeout"),
-        ("true", {"overrides": {"spec.tfReplicaSpecs.Worker.replicas": "two"}}, "invalid"),
-    ],
-    ids=["succeeds", "fails", "own deadline", "deadline of the task", "restarts", "no place", "invalid"],
-)
-@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_how_it_ended_is_an_xcom_however_it_did(
-    operator: MakeOperator, instance: Instance, script: str, arguments: dict[str, Any], kind: str, deferrable: bool
-) -> None:
-    task = operator(document(script), **arguments)
-    instance.max_tries = 0  # with a retry to come, one that waits for its place stays
-    with suppress(TFDistError, AirflowSkipException, AirflowFailException):
-        if deferrable and kind != "invalid":
-            task.execute_complete(instance.context(), event_of(deferred(task, instance)))
-        else:
-            task.execute(instance.context())
-    assert instance.xcoms["outcome"]["kind"] == kind
-
-
 @pytest.mark.parametrize(("codes", "skipped"), [(3, True), ([2, 3], True), (4, False), (range(5, 9), False)])
 def test_an_exit_code_that_skips(operator: MakeOperator, instance: Instance, codes: Any, skipped: bool) -> None:
     with pytest.raises(AirflowSkipException if skipped else JobFailed):
@@ -266,13 +237,6 @@ def waited_for(task: Any, instance: Instance, *, deferrable: bool) -> None:
         task.execute_complete(instance.context(), event_of(deferred(task, instance)))
     else:
         task.execute(instance.context())
-
-
-@pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
-def test_it_runs_as_the_fallback_that_fits(operator: MakeOperator, instance: Instance, deferrable: bool) -> None:
-    task = operator(document("true", workers=1000), admission_timeout=2, fallback=[{"workers": 900}, {"workers": 1}])
-    waited_for(task, instance, deferrable=deferrable)
-    assert (instance.xcoms["outcome"]["kind"], instance.xcoms["outcome"]["fallback"]) == ("succeeded", 2)
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in the worker", "deferred"])
