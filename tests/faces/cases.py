@@ -245,7 +245,7 @@ CASES: Final[Mapping[str, Case]] = {
 }
 
 STACK: Final = (
-    *("succeeds", "metrics", "two-workers", "chief-decides", "volcano", "v1alpha1", "restarts-used-up"),
+    *("succeeds", "metrics", "two-workers", "chief-decides", "v1alpha1", "restarts-used-up"),
     *("fails-with-metrics", "traceback", "deleted", "evicted", "fallback", "two-problems"),
 )
-"""The cases that also run in a whole Airflow, which needs seconds for each task."""
+"""The cases that also run in a whole Airflow, which needs seconds for each task. Its cluster mounts no volumes."""
