@@ -147,7 +147,7 @@ class Controller:
     # Its life
 
     def start(self) -> None:
-        """Follow the cluster and drive its jobs in threads until ``stop``."""
+        """Follow the cluster, and admit and reconcile its jobs in threads until ``stop``."""
         self._leadership.listen(self.wake)
         self._leadership.busy = lambda: bool(self._queue.passes())
         self._events.start()
@@ -172,11 +172,11 @@ class Controller:
         self.informers.stop()
 
     def wake(self) -> None:
-        """Have the loop begin a round now: leadership may have changed."""
+        """Begin a round of the loop now: leadership may have changed."""
         self._woken.set()
 
     def synced(self) -> bool:
-        """Whether it sees all it decides on."""
+        """Whether everything that it decides on has been listed."""
         return self.informers.synced()
 
     def job(self, ref: JobRef, uid: str) -> Job | None:
@@ -185,7 +185,7 @@ class Controller:
         return known.job if known is not None and known.uid == uid else None
 
     def readings(self) -> ControllerStats:
-        """How it stands at this moment."""
+        """Its statistics at this moment."""
         kinds = self._leadership.kinds()
         mine = {key: count for key, count in self._job_index.metrics_counts().items() if key.resource in kinds}
         queues = [queue["metadata"]["name"] for queue in self.informers.rules(QUEUES)] if mine else []
@@ -237,7 +237,7 @@ class Controller:
         return pause
 
     def _begin_term(self, listed: Hashable = ()) -> None:
-        """Whatever was seen before leadership was won anew may be out of date: another controller may have acted.
+        """What was observed before leadership was won anew may be out of date: another controller may have acted.
 
         ``listed``: the term in which the informers began to list everything, if they do so for the first time.
         """
@@ -253,8 +253,8 @@ class Controller:
         self._everything = True
 
     def _decide(self) -> None:
-        """A round of admission: take in what has changed, decide, and have workers look at what that concerns."""
-        # What is due by the wall clock is due at another moment than was reckoned once that clock was set.
+        """A round of admission: take in changes, decide, and queue the jobs that this concerns for the workers."""
+        # Once the wall clock was set, what is due by it is due at another moment.
         if self._clock_steps.noticed():
             self._everything = True
             self._admission.clock_stepped()
@@ -284,7 +284,7 @@ class Controller:
             raise failed
 
     def _take_in(self, everything: bool) -> set[JobRef]:
-        """Read the jobs that have changed; those of them that a worker is to look at."""
+        """Read the jobs that have changed; returns those that a worker is to reconcile."""
         with self._lock:
             dirty, self._dirty = self._dirty, {}
         if everything:
@@ -294,7 +294,7 @@ class Controller:
         return {ref for ref, look in dirty.items() if look}
 
     def _admit(self) -> list[JobRef]:
-        """Decide about gangs, if that may come to anything; the jobs with a verdict that changes what they hold."""
+        """Decide about gangs if anything may have changed; returns the jobs with a verdict other than to wait."""
         decided: list[JobRef] = []
         if self._admission.pause() <= 0:
             decided = self._admission.decide(self._changes)
@@ -304,7 +304,7 @@ class Controller:
         return decided
 
     def _awaits_first_decision(self, ref: JobRef) -> bool:
-        """Whether a new job is yet to be decided about: its first status is to say what became of it."""
+        """Whether a new job is still to be decided about: its first status reports the decision."""
         known = self._job_index.get(ref)
         if known is None or known.status.created is not None or not known.waits:
             return False
@@ -323,7 +323,7 @@ class Controller:
         return [*self._resync.due(now), *self._resync_waiting.due(now)]
 
     def _changes(self) -> JobChanges:
-        """The jobs that have changed since the last decision; those that others lead are as if they were gone."""
+        """The jobs that have changed since the last decision; jobs that others lead count as gone."""
         kinds, found = self._leadership.kinds(), self._job_index.changes()
         jobs = {uid: one if one is not None and one.ref.resource in kinds else None for uid, one in found.jobs.items()}
         return JobChanges(jobs, found.whole)

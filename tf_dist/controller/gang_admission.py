@@ -65,13 +65,13 @@ class GangAdmission:
         return not before
 
     def restart(self) -> None:
-        """Leadership was won anew: what was given under the last one will never be written."""
+        """Leadership was won anew: verdicts of the last term will never be written."""
         with self._lock:
             self._begin()
         self.want()
 
     def clock_stepped(self) -> None:
-        """The wall clock was set: whose time has come, and what falls due when, is reckoned anew."""
+        """The wall clock was set: what is due when is computed anew."""
         with self._lock:
             self._admitter.reset()
             self._has_decided = False
@@ -103,13 +103,13 @@ class GangAdmission:
             return None
 
     def outdated(self, known: JobEntry) -> bool:
-        """Whether what was given to a job was for an earlier version of it, so that it has to be decided anew."""
+        """Whether the verdict on a job was for an earlier version of it, so that it has to be decided anew."""
         with self._lock:
             given = self._given.get(known.uid)
             return given is not None and given[1] != known.version
 
     def queue_usages(self) -> Mapping[str, QueueUsage]:
-        """How the queues stand as of the last decision."""
+        """The usage of the queues as of the last decision."""
         with self._lock:
             return self._admitter.queue_usages() if self._has_decided else {}
 
@@ -128,7 +128,7 @@ class GangAdmission:
         self.want()
 
     def readmit(self, uid: str) -> None:
-        """A job whose passes failed has had one that did not."""
+        """A pass of a job succeeded after failures."""
         with self._lock:
             if self._set_aside.pop(uid, None) is None:
                 return
@@ -164,7 +164,7 @@ class GangAdmission:
                 self.want()
 
     def _take_in(self, changes: JobChanges) -> None:
-        """What was given to a job that has changed since is in it by now, or will never be."""
+        """A verdict on a job that has changed since is written by now, or will never be."""
         gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
         for uid, known in {**gone, **changes.jobs}.items():
             if known is not None:

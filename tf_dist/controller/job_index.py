@@ -76,7 +76,7 @@ class JobEntry:
 
     @property
     def metrics_key(self) -> JobMetricsKey:
-        """How it stands."""
+        """The metrics in which it is counted."""
         job, status, waits = self.job, self.status, self.waits
         queue = None if job is None or status.finished else current_job(job, status).scheduling.queue
         admitted = not waits and status.admission is not None
@@ -96,7 +96,7 @@ class JobEntry:
 
     @property
     def admission_inputs(self) -> tuple[object, ...]:
-        """All of it on which admission's decisions depend, as a value to compare."""
+        """Everything that admission's decisions depend on, as a value to compare."""
         if not self.concerns_admission:
             return ()
         status = self.status
@@ -109,7 +109,7 @@ class JobEntry:
         return *parts, attempts, status.gang, refused, unconfirmed, ways
 
     def claim(self) -> AdmissionRequest | None:
-        """What admission has to know of it; None where there is nothing to know."""
+        """The job as admission sees it; None: it takes no part in admission."""
         job = self.job
         if job is None or not self.concerns_admission:
             return None
@@ -148,16 +148,16 @@ class JobIndex:
         return len(self._known)
 
     def get(self, ref: JobRef) -> JobEntry | None:
-        """What is known of a job."""
+        """The entry of a job; None: it is unknown."""
         return self._known.get(ref)
 
     def metrics_counts(self) -> dict[JobMetricsKey, int]:
-        """How many jobs stand in which way."""
+        """How many jobs there are for each metrics key."""
         with self._lock:
             return dict(self._standings)
 
     def changes(self) -> JobChanges:
-        """The jobs that are others than when this was asked last."""
+        """The jobs that have changed since the last call."""
         with self._lock:
             changed, self._changed = self._changed, {}
             whole, self._whole = self._whole, False
@@ -193,7 +193,7 @@ class JobIndex:
         return replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:
-        """Keep the memory a pass ended with, while it is not the one that is stored."""
+        """Keep the memory that a pass ended with, while another one is stored."""
         remembered = None if status == known.status else status
         if remembered == known.remembered:
             return

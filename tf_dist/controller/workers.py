@@ -43,7 +43,7 @@ from tf_dist.errors import ClusterError, Conflict, NotFound, Rejected, Throttled
 _LOG = logging.getLogger(__name__)
 # Failures in a row from which on the job itself reports them: most pass at once, and are worth no write.
 _STALLED_AFTER_FAILURES: Final = 3
-# And from which on a rule is not expected to let its pods in any more, or a name to become free (about three seconds):
+# And from which on no rule is expected to accept its pods any more, nor a name to become free (about three seconds):
 # files are applied one by one, and what a pod lacks (an account, a priority class) may come a moment later.
 _REJECTED_AFTER_FAILURES: Final = 6
 
@@ -87,7 +87,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Act for so many jobs at a time from now on, until the queue is closed."""
+        """Start the worker threads; they end when the queue is closed."""
         self._threads = [self._runtime.thread(self._run, f"worker-{n}") for n in range(self._workers)]
         for thread in self._threads:
             thread.start()
@@ -126,7 +126,7 @@ class Workers:
         self._written.pop(ref, None)
 
     def reading(self) -> WorkQueueStats:
-        """How much there is to do, and how far the workers are."""
+        """The statistics of the work queue and of its workers."""
         now = self._monotonic()
         running = {str(ref): now - begun for ref, begun in self._queue.passes().items()}
         return WorkQueueStats(self._queue.ready(), self._queue.adds, self._queue.retries, running, self._workers)
@@ -149,7 +149,7 @@ class Workers:
         if known.newer is None and not (plan.status.last_error or plan.status.not_before):
             self._logged.pop(ref, None)
         if again and plan.status.last_error:
-            self._queue.add(ref)  # it goes on, and is to say so
+            self._queue.add(ref)  # it continues, and its status is to report that
         if plan.wake_at is not None:
             self._queue.add(ref, plan.wake_at - self._clock())
         return len(plan.actions)
@@ -221,7 +221,7 @@ class Workers:
         rejected: Reason | None = None,
         invalid: bool = False,
     ) -> Plan:
-        """What would be done now; raises what keeps the job from being read.
+        """The plan for the job now; raises what keeps the job from being read.
 
         ``seen``: its pods, if they were looked at already.
         """

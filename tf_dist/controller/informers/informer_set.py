@@ -175,7 +175,7 @@ class InformerSet:
         return True
 
     def rights_changed(self) -> bool:
-        """Whether the rights reach further, or less far, than when it began: then the controller is to begin anew."""
+        """Whether the rights have changed since the start: then the host starts its controller again."""
         if self._settings.namespace is None or not self._informers:
             return False
         try:
@@ -184,7 +184,7 @@ class InformerSet:
             return False
 
     def start(self) -> None:
-        """Follow the cluster in threads, one a kind, if they do not yet."""
+        """Follow the cluster in threads, one for each kind."""
         if not self.followed:
             self.prepare()
             self.followed = True
@@ -208,7 +208,7 @@ class InformerSet:
                 informer.refresh()
 
     def relist(self, *, doubted: bool = False) -> None:
-        """Believe nothing that is not newer than this moment; ``synced`` says when that is so.
+        """List everything anew; ``synced`` is False until that is done.
 
         ``doubted``: see ``Informer.relist``.
         """
@@ -216,7 +216,7 @@ class InformerSet:
             informer.relist(doubted=doubted)
 
     def synced(self) -> bool:
-        """Whether everything there is has been listed."""
+        """Whether everything has been listed."""
         return bool(self._informers) and all(informer.synced() for informer in self._informers.values())
 
     def wait_synced(self, timeout: float) -> bool:
@@ -311,7 +311,7 @@ class InformerSet:
         )
 
     def _set_back(self, noticed: Resource) -> None:
-        """The server was set back, as one kind has noticed: nothing that is known of the others can be believed."""
+        """One kind has noticed that the server was set back: what is cached of the others may be wrong."""
         for kind, informer in self._informers.items():
             if kind != noticed:
                 informer.relist(doubted=True)
@@ -319,7 +319,7 @@ class InformerSet:
     # How they are
 
     def problems(self) -> list[str]:
-        """What keeps the caches from following the cluster."""
+        """Why the caches cannot follow the cluster."""
         found = [f"{one.resource.label}: {one.problem}" for one in self._all() if one.problem is not None]
         return [str(self._unprepared), *found] if self._unprepared is not None else found
 
@@ -366,21 +366,21 @@ class InformerSet:
         return self._informers[kind].items() if kind in self._informers else []
 
     def unready(self, nodes: Iterable[str]) -> dict[str, UnreadyNode]:
-        """Of these nodes those that are not ready or not there; none where nodes may not be seen."""
+        """The nodes among these that are not ready or do not exist; none where nodes may not be listed."""
         if not self.sees_nodes:
             return {}
         views = {name: unready_node(self._informers[NODES].get(None, name)) for name in set(nodes)}
         return {name: view for name, view in views.items() if view is not None}
 
     def closed(self, nodes: Iterable[str], pod_spec: Document) -> frozenset[str]:
-        """Of these nodes those that take no such pods now; none where nodes may not be seen."""
+        """The nodes among these that take no such pods now; none where nodes may not be listed."""
         if not self.sees_nodes:
             return frozenset()
         raw = {name: self._informers[NODES].get(None, name) for name in set(nodes)}
         return frozenset(name for name, node in raw.items() if node is None or not takes_pod(node, pod_spec))
 
     def recovery_timeout(self, queue: str) -> float | None:
-        """What a queue says about jobs that have lost nodes."""
+        """The recovery timeout of a queue, for jobs that have lost nodes."""
         # Only those that may be it are read: this is asked in every pass of every job.
         eligible = [
             one
@@ -409,7 +409,7 @@ class InformerSet:
         return {(COMMAND, one["metadata"]["name"]): one for one in found if is_command_to(one, uid)}
 
     def served(self, scheduler: Integration) -> ServedApis | None:
-        """What there is of another gang scheduler, that a job asks for; None while that is unknown."""
+        """The APIs of another gang scheduler that a job asks for; None while that is unknown."""
         priorities = admission_config((), self.rules(PRIORITY_CLASSES)).priorities
         return self.schedulers.served(scheduler, {name: one.value for name, one in priorities.items()})
 

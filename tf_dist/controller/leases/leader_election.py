@@ -4,9 +4,9 @@ A holder counts its leadership from before it sent the renewal that the server a
 a candidate takes a Lease that is free, or that has not changed for its own duration by the candidate's monotonic clock,
 by a write over the version that it saw. So two processes never lead one scope, with any clocks and networks.
 
-The holder of the cluster's Lease leads every namespace, too. Who leads a namespace asks after each of its own writes
-whether the cluster has a leader, and yields to it; who has won the cluster's Lease asks after that who leads a
-namespace, and waits until nobody does, for one duration at most. One of the two sees the other, whoever comes first.
+The holder of the cluster's Lease also leads every namespace. The leader of a namespace reads the cluster's Lease after
+each of its own writes, and yields to its holder. The winner of the cluster's Lease then lists the Leases of namespaces,
+and waits until nobody holds one, for one duration at most. In any order, one of the two observes the other.
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ class LeaderElector:
     # What others ask
 
     def valid(self) -> bool:
-        """Whether the Lease is ours for sure at this moment. Cheap: ask before every write."""
+        """Whether the Lease is surely held at this moment. Cheap: ask before every write."""
         interval = self._interval
         return interval.since <= self._monotonic() < interval.until
 
     def remaining(self) -> float:
-        """For how many seconds from now on it is ours for sure (0: it is not)."""
+        """For how many seconds from now on it is surely held (0: it is not)."""
         now, interval = self._monotonic(), self._interval
         return max(0.0, interval.until - now) if interval.since <= now else 0.0
 
@@ -150,7 +150,7 @@ class LeaderElector:
             self._threads.append(thread)
 
     def wake(self) -> None:
-        """Take the next step now: whether the Lease is wanted, or who holds it, has changed."""
+        """Take the next step now: the holder has changed, or whether the Lease is wanted."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -239,7 +239,7 @@ class LeaderElector:
         return pause
 
     def _attempt(self) -> float:
-        """Look who leads, and acquire or renew the Lease where it is ours to have."""
+        """Read who leads, and acquire or renew the Lease unless another process leads."""
         if self._left_until is not None and not self._give_back_left():
             return self._retry_every / 10
         if not self._wanted():
@@ -377,7 +377,7 @@ class LeaderElector:
         return self._renew_every if received >= since else min(_CLEARING, since - received)
 
     def _namespaces_are_led(self) -> bool:
-        """Whether anybody leads a single namespace, as far as that may be seen."""
+        """Whether a process leads a single namespace; True where Leases of namespaces may not be listed."""
         try:
             # By its name there is one in a namespace: of others, as large as they may be, tenants can write thousands.
             fields = f"metadata.name={self.ref.name}"

@@ -26,15 +26,15 @@ class LeadershipLost(ClusterError):
     """Leadership has ended: what was about to be done is for another controller now."""
 
 
-# Seconds for which a controller of several kinds leaves the others to whoever leads the first: most often that one is
-# its replica, which takes them all.
+# Seconds for which a candidate for several kinds leaves the others to the leader of the first: that is mostly another
+# replica, which takes them all.
 _HESITATION: Final = 2.0
 
 
 class LeaseLeadership:
     """Leads ``kinds`` of jobs in ``namespace`` (None: in the cluster), each while its Lease is held.
 
-    One who leads the first kind leads the others, too, unless another process leads those alone. ``cluster``: for
+    The leader of the first kind also leads the others, unless another process leads only those. ``cluster``: for
     Leases; ``system``: the namespace of the cluster's Leases; the rest, and ``busy``, see ``LeaderElector``.
     """
 
@@ -103,11 +103,11 @@ class LeaseLeadership:
 
     @property
     def term(self) -> Hashable:
-        """Another one whenever something was won anew: what was seen before may be out of date."""
+        """Changes whenever a Lease was won anew: what was observed before may be out of date."""
         return tuple((kind, elector.epoch) for kind, elector in self.electors.items() if elector.valid())
 
     def problem(self) -> ClusterError | None:
-        """Why it may never lead, or cannot now; None while nothing is wrong."""
+        """Why it cannot lead; None while nothing is wrong."""
         return next((one.problem for one in self.electors.values() if one.problem is not None), None)
 
     def listen(self, listener: Callable[[], object]) -> None:
@@ -133,7 +133,7 @@ class LeaseLeadership:
 
 
 class Standalone:
-    """Leadership where there is nobody else: over everything, for ever."""
+    """Leadership without competitors: it never ends."""
 
     term: Hashable = None
     busy: Callable[[], bool] = staticmethod(lambda: False)

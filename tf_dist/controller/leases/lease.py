@@ -46,7 +46,7 @@ def system_namespace(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def unique_identity() -> str:
-    """A name for this process that no other has: its machine, and a random part."""
+    """A unique name for this process: its machine, and a random part."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
@@ -61,7 +61,7 @@ class LeaseRef(NamedTuple):
 
 
 def leader_lease(kind: Resource, namespace: str | None, system: str = names.SYSTEM_NAMESPACE) -> LeaseRef:
-    """The Lease whose holder drives the jobs of ``kind`` in a namespace (None: in the cluster)."""
+    """The Lease whose holder leads the jobs of ``kind`` in a namespace (None: in the cluster)."""
     return LeaseRef(namespace or system, _LEASE_NAMES[kind])
 
 

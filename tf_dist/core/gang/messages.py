@@ -128,7 +128,7 @@ def _there(nodes: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
 def gang_text(gang: Gang, reader: JobKey) -> str:
     """A gang in a message to the users of ``reader``: by its queue, where it is of another namespace.
 
-    A queue is shared, and what other tenants call their jobs is not told.
+    Tenants share a queue, and do not see the names of each other's jobs.
     """
     if gang.key.namespace == reader.namespace:
         return str(gang.key)
