@@ -51,7 +51,7 @@ class GangAdmission:
         self.wanted = True
 
     def _begin(self) -> None:
-        self._admitter = Admitter(sees_nodes=self._informers.sees_nodes, namespaces=self._informers.labels_of)
+        self._admitter = Admitter(namespaces=self._informers.labels_of)
         # Whether it is to be told everything, and whether it has decided on what it knows.
         self._whole, self._has_decided = True, False
         # Verdicts that change what a job holds, with the version of the job that they are for.
@@ -187,6 +187,8 @@ class GangAdmission:
         """New verdicts, and whether there are more to come."""
         uids = self._known if self._whole else self._changed
         try:
+            if self._whole:  # only now is it known how far the rights reach
+                self._admitter.reset(sees_nodes=self._informers.sees_nodes)
             requests = {uid: self._request(uid) for uid in uids}
             self._admitter.update(self._informers.changes(requests, whole=self._whole))
             self._whole = False
