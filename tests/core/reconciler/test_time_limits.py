@@ -208,7 +208,7 @@ def test_a_driver_that_comes_late_finds_a_job_that_runs() -> None:
     assert world.memory.phase is Phase.RUNNING
 
 
-def test_time_without_nodes_is_not_running_time() -> None:
+def test_time_without_nodes_counts_as_waiting() -> None:
     world = World(v1_job(replicas("Worker", 2), policy=RunPolicy(active_deadline=100)))
     world.schedules = False
     world.settle()
@@ -228,7 +228,7 @@ def test_time_without_nodes_is_not_running_time() -> None:
     end(world, "worker-0")
     outcome = job_outcome(world.memory)
     assert outcome is not None
-    assert outcome.ran_seconds == pytest.approx(10)
+    assert (outcome.waited_seconds, outcome.ran_seconds) == (pytest.approx(90), pytest.approx(10))
 
 
 @given(st.floats(1e9, 4e9), st.floats(0, 1e6))

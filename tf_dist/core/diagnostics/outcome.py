@@ -37,13 +37,13 @@ class Outcome:
 
     ``reason``: in one word, as the job's status has it; ``replica``, ``exit_code``: of the failure that ended it;
     ``disruptions``: pods that were disrupted; ``preemptions``: how often it, or a pod of it, was preempted by a job of
-    a higher priority; ``waited_seconds``: all time in which it waited for admission; ``ran_seconds``: from its last
-    admission to the end. ``gpu_seconds``, ``replica_seconds``: the time for which it held GPUs and replicas, added up
-    over these. ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last checkpoint that was seen, or
-    since the start, that restarts, evictions, preemptions or its end lost. ``goodput``: the share of the time held in
-    which it trained and kept the result, from 0 to 1, of its GPUs if it has any; None: it held nothing.
-    ``fallback``: which of its fallbacks it ran as (1, 2, …; 0: as its document says, or it never ran). ``log``: the
-    end of the log of ``replica``.
+    a higher priority; ``waited_seconds``: all time in which it waited for admission, and then for nodes;
+    ``ran_seconds``: from when it last had both to the end. ``gpu_seconds``, ``replica_seconds``: the time for which it
+    held GPUs and replicas, added up over these. ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last
+    checkpoint that was seen, or since the start, that restarts, evictions, preemptions or its end lost. ``goodput``:
+    the share of the time held in which it trained and kept the result, from 0 to 1, of its GPUs if it has any; None: it
+    held nothing. ``fallback``: which of its fallbacks it ran as (1, 2, …; 0: as its document says, or it never ran).
+    ``log``: the end of the log of ``replica``.
     """
 
     kind: OutcomeKind
@@ -102,9 +102,9 @@ class Outcome:
             waited_seconds=waited if usage == NO_USAGE else usage.waited,
             ran_seconds=_between(begun, ended),
             gpu_seconds=usage.gpus.held,
-            lost_gpu_seconds=usage.gpus.lost,
+            lost_gpu_seconds=min(usage.gpus.lost, usage.gpus.held),  # kubelets tell times in whole seconds
             replica_seconds=usage.replicas.held,
-            lost_replica_seconds=usage.replicas.lost,
+            lost_replica_seconds=min(usage.replicas.lost, usage.replicas.held),
             goodput=usage.goodput,
             log=_end_of(failure),
         )

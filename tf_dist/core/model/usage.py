@@ -46,7 +46,7 @@ class Usage:
     gpus_held: float = 0.0
     """The GPUs of these replicas."""
     waited: float = 0.0
-    """Seconds that the job waited for admission, until ``since``."""
+    """Seconds that the job waited for admission, until ``since``, and then for nodes."""
     replicas: Spent = Spent()
     """Seconds of replicas, until ``since``."""
     gpus: Spent = Spent()

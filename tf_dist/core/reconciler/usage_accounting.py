@@ -38,6 +38,11 @@ class _Run(NamedTuple):
 def account_usage(first: ReconcileContext, last: ReconcileContext) -> Usage:
     """The usage of a job after a pass: ``first`` is what the pass found, ``last`` is what it left."""
     usage = _spans(last)
+    before, after = first.status, last.status
+    same_admission = before.admission and after.admission and before.admission.at == after.admission.at
+    if same_admission and before.start_time and after.start_time:
+        # Where nodes were not chosen at admission, the start moves to when the pods have them.
+        usage = updated(usage, waited=round(usage.waited + after.start_time - before.start_time, 3))
     if first.status.phase not in LIVE or not (first.facts.current or first.facts.departed):
         return usage
     return _runs(first, last, usage)
