@@ -15,7 +15,7 @@ RESULTS: Final = Path(__file__).parents[1] / "results-peers.json"
 Stored = dict[str, Any]
 _TITLE: Final = "## Beside Kueue, on one API server\n"
 _MEASURED: Final = """
-Cells are the median of {turns}, with the least and the most in parentheses. Measured on {date} at commit {commit}, in
+{spread} Measured on {date} at commit {commit}, in
 turn, each on a fresh control plane with {nodes:,} fake nodes: {versions}; {cpus} CPUs for everything, load {load:g} and
 probe {probe} before. One client creates all jobs and watches them. tf-dist and Kueue have a queue with a quota of CPUs.
 tf-dist creates pods itself and finds nodes for them. Kueue releases Jobs, whose pods the Job controller creates; with
@@ -56,9 +56,10 @@ def section(found: Stored) -> str:
         cells = [_cell(row["systems"].get(name, ())) for name in names]
         lines.append(f"| `{row['name']}`, {row['unit']} | {' | '.join(cells)} |")
     failed = [f"{name} failed: {reason}." for name, reason in found["failed"].items()]
-    left_out = [f"{name} is left out: {reason}." for name, reason in LEFT_OUT.items()]
-    turns = f"{found['turns']} turns" if found["turns"] > 1 else "one turn"
-    text = _MEASURED.format(**{**found, "turns": turns, "left_out": " ".join(failed + left_out)})
+    left_out = [f"{name[0].upper()}{name[1:]} is left out: {reason}." for name, reason in LEFT_OUT.items()]
+    several = f"Cells are the median of {found['turns']} turns, with the least and the most in parentheses."
+    spread = several if found["turns"] > 1 else "Each was measured once."
+    text = _MEASURED.format(**{**found, "spread": spread, "left_out": " ".join(failed + left_out)})
     return "\n".join(lines) + "\n" + text
 
 
