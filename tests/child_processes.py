@@ -34,6 +34,10 @@ def environment_without(*prefixes: str) -> dict[str, str]:
 
     The lock file of this run stays: a local cluster that is started with it ends when the run does, however that ends.
     """
+    # pytest changes its variable while other threads read.
+    values = {name: os.environ.get(name) for name in list(os.environ)}
     return {
-        name: value for name, value in os.environ.items() if name == LOCK_FILE_VARIABLE or not name.startswith(prefixes)
+        name: value
+        for name, value in values.items()
+        if value is not None and (name == LOCK_FILE_VARIABLE or not name.startswith(prefixes))
     }

@@ -130,12 +130,13 @@ class Arena:
         reference = {"apiGroup": group, "kind": "Role", "name": name}
         bound: Object = {"metadata": {"name": name}, "subjects": [subject], "roleRef": reference}
         self.admin.create(_BINDINGS, of.namespace, bound)
-        tokens = [
-            one["data"]["token"]
-            for one in self.admin.list(_SECRETS, self.namespace).items
-            if one.get("type") == "kubernetes.io/service-account-token"
-        ]
-        return base64.b64decode(tokens[0]).decode()
+        annotations = {"kubernetes.io/service-account.name": "default"}
+        kind = "kubernetes.io/service-account-token"
+        self.admin.create(
+            _SECRETS, self.namespace, {"metadata": {"name": name, "annotations": annotations}, "type": kind}
+        )
+        wait_for(self.admin, _SECRETS, self.namespace, name, lambda found: "token" in (found or {}).get("data", {}))
+        return base64.b64decode(self.admin.get(_SECRETS, self.namespace, name)["data"]["token"]).decode()
 
 
 @pytest.fixture(params=["embedded", REAL])
@@ -158,7 +159,7 @@ def arena(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         if real:
             with suppress(AlreadyExists):
                 admin.create(CRDS, None, tf_job_definition())
-            wait_for(admin, SERVICE_ACCOUNTS, namespace, "default", lambda found: bool(found and found.get("secrets")))
+            wait_for(admin, SERVICE_ACCOUNTS, namespace, "default", bool)
         machine = node(f"n-{namespace}", cpu="64", memory="256Gi")
         admin.create(NODES, None, machine)
         stack.callback(admin.delete, NODES, None, machine["metadata"]["name"])

@@ -25,7 +25,9 @@ def config_map(name: str, **data: str) -> Object:
 
 
 def job(name: str, **spec: Any) -> Object:
-    return {"metadata": {"name": name}, "spec": {"tfReplicaSpecs": {}, **spec}}
+    """A TFJob that the rules of its definition accept."""
+    worker = {"template": {"spec": {"containers": [{"name": "tensorflow", "image": "example.com/tf:1"}]}}}
+    return {"metadata": {"name": name}, "spec": {"tfReplicaSpecs": {"Worker": worker}, **spec}}
 
 
 def node(name: str, cpu: str = "4", memory: str = "8Gi", pods: str = "110", **more: Any) -> Object:

@@ -461,7 +461,8 @@ def test_objects_come_into_a_selectors_view_and_leave_it(cluster: Cluster, names
 
 
 def test_a_watch_ends_in_time_without_an_error(cluster: Cluster, namespace: str) -> None:
-    with cluster.watch(TFJOBS, namespace, timeout=1) as events:
+    since = cluster.list(TFJOBS, namespace).resource_version
+    with cluster.watch(TFJOBS, namespace, since=since, timeout=1) as events:
         assert take(events, 1) == []
 
 

@@ -171,7 +171,8 @@ class RestCluster:
         timeout = min(timeout, self._watch_seconds)
         query = query_string(
             watch="true",
-            allowWatchBookmarks="true",
+            # Without a version they would mean a list before the watch, which not every etcd allows.
+            allowWatchBookmarks="true" if since else "",
             resourceVersion=since,
             labelSelector=labels,
             fieldSelector=fields,
