@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "tf-dist"
+EXTRA = "controller"  # with which deploy/Dockerfile installs it
 # What runs in containers: the controller, a step of Argo, the commands. Imported, it shows what has to be there.
 PROGRAMS = (
     "tf_dist.cli.main",
@@ -52,11 +53,11 @@ def normal(name: str) -> str:
 
 
 def requirements(name: str) -> set[str]:
-    """What a distribution needs without its extras, whatever the platform: what is not installed counts for nothing."""
+    """What a distribution needs, whatever the platform; of extras, only those of ``EXTRA``."""
     found = set()
     for text in metadata.requires(name) or ():
         requirement, _, marker = text.partition(";")
-        if "extra" not in marker:
+        if "extra" not in marker or (name == PACKAGE and re.search(f"extra == .{EXTRA}.", marker)):
             found.add(normal(re.match(r"[\w.-]+", requirement.strip())[0]))  # type: ignore[index]
     return found
 
