@@ -180,7 +180,7 @@ class TestRunning:
 
     @pytest.mark.slow
     def test_pause_at_night(self, where: None, stand_in: Path) -> None:
-        conf = {"steps": 20_000, "night_seconds": 0, "workers": 1}
+        conf = {"steps": 60_000, "night_seconds": 0, "workers": 1}
         found = run(read("pause_at_night", stand_in), run_conf=conf)
         assert set(found.tasks.values()) == {"success"}
         assert found.xcom("scale")["status"] == "Suspended"

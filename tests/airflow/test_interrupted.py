@@ -56,7 +56,7 @@ def test_ends_its_job_with_itself(site: Site, number: signal.Signals, deferrable
             text=True,
         )
     try:
-        until(lambda: bool(site.leases()) and bool(site.pods()), SECONDS)
+        until(lambda: bool(site.leases()) and bool(site.pods()), 2 * SECONDS)  # it imports Airflow
         process.send_signal(number)
         out, _ = process.communicate(timeout=SECONDS)
     finally:

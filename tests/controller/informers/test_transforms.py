@@ -198,7 +198,8 @@ def test_pods_that_run_since_different_moments_have_their_status_in_memory_once(
     # One that has ended before says when: that is kept, and of each pod its own.
     ended = {"terminated": {"exitCode": 1, "finishedAt": "2027-01-15T08:30:00Z"}}
     again = status("2027-01-15T09:00:00Z", lastState=ended, restartCount=1)["containerStatuses"]
-    assert again == [{"name": "tensorflow", "restartCount": 1, "state": {"running": {}}, "lastState": ended}]
+    runs = {"running": {"startedAt": "2027-01-15T09:00:00Z"}}
+    assert again == [{"name": "tensorflow", "restartCount": 1, "state": runs, "lastState": ended}]
     assert again is not status("2027-01-15T09:00:00Z", lastState=ended, restartCount=1)["containerStatuses"]
 
 

@@ -32,7 +32,7 @@ _POD_CONDITIONS: Final = frozenset(
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
 _TIMELESS_CONDITION: Final = ("type", "status", "reason", "message")
 _CONDITION: Final = (*_TIMELESS_CONDITION, "lastTransitionTime")
-# Since when a container runs does not matter: so those of thousands of pods are the same.
+# Since when a container runs matters only after a restart: so those of thousands of pods are the same.
 _RUNS: Final[Object] = {"running": {}}
 
 
@@ -84,7 +84,7 @@ def _pod_status(status: Mapping[str, Any]) -> Object:
 
 def _container_status(stored: Mapping[str, Any]) -> Object:
     kept = {key: value for key, value in _part(stored, _CONTAINER_STATUS).items() if value != {}}
-    if mapping(kept.get("state")).keys() == _RUNS.keys():
+    if mapping(kept.get("state")).keys() == _RUNS.keys() and "lastState" not in kept:
         kept["state"] = _RUNS
     return kept
 

@@ -316,7 +316,7 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
         restarts=_restarts(status),
         created_at=parse_time(metadata.get("creationTimestamp")),
         started_at=parse_time(status.get("startTime")),
-        running_since=_running_since(state, status),
+        running_since=_running_since(container_status, status),
         node=node,
         pinned="" if node else required_node(mapping(pod.get("spec"))),
         unschedulable=_unschedulable(conditions),
@@ -414,11 +414,13 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleti
     return exit_.finished_at < disrupted - _SKEW
 
 
-def _running_since(state: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
-    """When the container started that runs now. A runtime that does not say so has started it with the pod."""
+def _running_since(container: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
+    """When the container started that runs now. Its first run counts from the pod's start: informers keep no other."""
+    state = mapping(container.get("state"))
     if "running" not in state:
         return None
-    return parse_time(mapping(state["running"]).get("startedAt")) or parse_time(status.get("startTime"))
+    again = parse_time(mapping(state["running"]).get("startedAt")) if container.get("lastState") else None
+    return again or parse_time(status.get("startTime"))
 
 
 def _phase(written: str | None) -> PodPhase:
