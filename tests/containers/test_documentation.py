@@ -15,6 +15,7 @@ import pytest
 
 from tests.containers.conftest import IMAGE, ROOT, SYSTEM, TRAINER, Namespace, Nodes, small_job
 from tests.docs.test_tutorials import commands, files
+from tests.waiting import until
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 # Kinds that an installation has objects of, and jobs.
@@ -94,7 +95,7 @@ def test_a_first_installation_as_the_tutorial_has_it(administrator: Administrato
     assert {"research", "vision", "speech"} <= set(re.findall(r"^(\w+)", told["kubectl get queues"], re.MULTILINE))
     assert "Succeeded" in told["kubectl describe tfjob hello"]
     assert not administrator.leftovers()
-    assert not administrator.cluster.pods()
+    until(lambda: not administrator.cluster.pods(), 120, every=1)  # of jobs that went with their definition
 
 
 # Beside a controller nothing of Kubeflow runs here, which grep says with 1.

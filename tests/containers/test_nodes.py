@@ -326,7 +326,14 @@ def test_pod_of_a_node_that_lost_its_power_starts_again_when_it_boots(namespace:
     """The containers are gone, and their pods are the same, until the cluster takes the node for lost."""
     name = start(namespace, small_gang("v1alpha1", "booted", RUNS))
     (where,) = nodes_of(namespace, name)
+
+    def containers() -> set[str]:
+        statuses = [pod["status"].get("containerStatuses") or [{}] for pod in pods_of(namespace, name).values()]
+        return {one[0]["containerID"] for one in statuses if "running" in one[0].get("state", {})}
+
+    before = containers()
     with nodes.without_power(where):
         nodes.until_ready(where, False)
+    until(lambda: bool(containers() - before), 180, every=1)
     until_running(namespace, name, 1)
     finish(namespace, name, "v1alpha1")
