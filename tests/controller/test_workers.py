@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.controller.harness import World, disturbed, tfjob
+from tests.controller.harness import World, disturbed, running, tfjob
 from tests.waiting import until
 from tf_dist.cluster.api import PODS, Resource
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.observability.metrics_interface import MetricsRecorder
+from tf_dist.core.model.usage import Usage
 from tf_dist.errors import Conflict, Forbidden, NotFound, Unavailable
 
 
@@ -47,6 +48,34 @@ def test_each_pass_that_fails_is_counted_by_what_was_in_its_way(error: Exception
     world.settle()
     assert failures.counted == [counted] * 2
     assert len(world.pods()) == 3
+
+
+class Used(MetricsRecorder):
+    def __init__(self) -> None:
+        self.held = 0.0
+
+    def used(self, queue: str, before: Usage, after: Usage) -> None:
+        self.held += after.replicas.held - before.replicas.held
+
+
+def test_usage_is_counted_once_though_it_is_written_later() -> None:
+    """A replica that has succeeded ends a span; the status says so within ten seconds, and passes come before."""
+    world, used = World(), Used()
+    world.controller = Controller(world.memory, clock=world.clock, monotonic=world.clock, recorder=used)
+    world.run_job(tfjob(workers=3))
+    for worker in ("mnist-worker-1", "mnist-worker-2"):
+        world.clock.now += 100 if worker == "mnist-worker-1" else 3
+        world.end_pod(worker, 0)
+        world.settle()
+    for ready in ("False", "True", "False"):
+        world.set_status("mnist-ps-0", {**running(), "conditions": [{"type": "Ready", "status": ready}]})
+        world.settle()
+    world.clock.now += 100
+    world.end_pod("mnist-worker-0", 0)
+    world.settle()
+    usage = world.status()["usage"]
+    assert usage["replicas"]["held"] > 500
+    assert used.held == pytest.approx(usage["replicas"]["held"])
 
 
 class Passes(MetricsRecorder):

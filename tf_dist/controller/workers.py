@@ -284,7 +284,7 @@ class Workers:
         return dict(self._cluster.addresses(dict(known.stored), tf_config_endpoints(job)))
 
     def _record(self, known: JobEntry, after: Status) -> None:
-        before = known.status
+        before = known.remembered or known.status
         if before.admission is None and after.admission is not None:
             self._recorder.admitted(max(0.0, after.admission.at - (after.created or after.admission.at)))
         for cause, count in after.restarts.items():
