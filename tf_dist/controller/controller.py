@@ -98,8 +98,8 @@ class Controller:
         self._leadership = leadership or Standalone()
         self._on_change = on_change
         self._clock_steps = ClockStepDetector(clock, monotonic)
-        # A namespace whose passes take long, or of which there are very many, leaves workers to the others.
-        most = max(1, self._settings.workers * 3 // 4)
+        # A namespace whose passes take long, or of which there are very many, leaves workers to the others, if any.
+        most = max(1, self._settings.workers * 3 // 4) if self._settings.namespace is None else None
         self._queue: WorkQueue[JobRef] = WorkQueue(monotonic, runtime, group=lambda ref: ref.namespace, most=most)
         self._events = EventRecorder(
             cluster,
