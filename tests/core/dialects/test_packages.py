@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from importlib import metadata as distributions
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,20 @@ def test_what_is_installed_can_be_imported(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(tmp_path / "volume" / "site")}
     found = subprocess.run([sys.executable, "-c", shown], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.startswith(str(tmp_path / "volume"))
+
+
+def test_image_keeps_what_it_has(tmp_path: Path) -> None:
+    """A package that is there already is not installed, and one of another version is not removed from the image."""
+    wheel(tmp_path, "iniconfig", "9.9")
+    before = distributions.version("iniconfig")
+    assert installed(tmp_path, "pytest").returncode == 0
+    assert list((tmp_path / "volume" / "site").iterdir()) == []
+    done = installed(tmp_path, "iniconfig==9.9", "pytest")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "volume" / "site" / "iniconfig.py").read_text() == "VERSION = '9.9'\n"
+    assert sorted(one.name for one in (tmp_path / "volume").iterdir()) == ["site"]
+    assert distributions.version("iniconfig") == before
+    subprocess.run([sys.executable, "-c", "import iniconfig; iniconfig.IniConfig"], check=True)
 
 
 def test_the_error_names_the_package_that_failed(tmp_path: Path) -> None:

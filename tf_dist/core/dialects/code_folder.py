@@ -54,19 +54,26 @@ _PACKAGES_AT: Final = "/tf-dist/packages"
 _SITE: Final = f"{_PACKAGES_AT}/site"
 _PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,|$))*")
 
-# One package after the other, so that the error names the one that failed. What the image has already satisfies pip.
+# One package after the other, so that the error names the one that failed. What the image has already is kept: pip says
+# what is lacking, and only that is installed. Another version than the image's goes before it in the path: pip itself
+# would remove the image's, which may be read-only.
 _INSTALL: Final = f"""\
 set -u
 fail() {{ echo "tf-dist: package $1" >&2; exit 1; }}
 python=$(command -v python3 || command -v python) || fail "$*: the image has no python3"
 export TMPDIR={_PACKAGES_AT}/tmp HOME={_PACKAGES_AT}/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 export PYTHONPATH={_SITE}
-mkdir -p "$TMPDIR" || fail "$*: $TMPDIR cannot be made"
+mkdir -p "$TMPDIR" {_SITE} || fail "$*: $TMPDIR cannot be made"
 for package in "$@"; do
-  "$python" -m pip install --no-cache-dir --prefix {_PACKAGES_AT} "$package" ||
+  "$python" -m pip install --dry-run --report "$TMPDIR/report" "$package" &&
+    "$python" -c 'import json, sys
+for one in json.load(open(sys.argv[1]))["install"]:
+    print(one["metadata"]["name"] + "==" + one["metadata"]["version"])' "$TMPDIR/report" >"$TMPDIR/lacking" &&
+    {{ [ ! -s "$TMPDIR/lacking" ] ||
+      "$python" -m pip install --no-deps --upgrade --target {_SITE} -r "$TMPDIR/lacking"; }} ||
     fail "$package was not installed, see the lines before; without a network, take an image that has it"
-  [ -e {_SITE} ] || ln -s "$(find {_PACKAGES_AT} -type d \\( -name site-packages -o -name dist-packages \\))" {_SITE}
 done
+rm -rf "$TMPDIR"
 """
 
 
