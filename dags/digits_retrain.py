@@ -105,7 +105,7 @@ with DAG(
             "loss": trained["metrics"].get("loss"),
             "accuracy": f"{evaluated['accuracy']:.4f} on held-out images",
             "checkpoint": trained["checkpoint"],
-            "waited": f"{trained['waited_seconds']:.1f} s for its place",
+            "waited": f"{trained['waited_seconds']:.1f} s",
             "trained": f"{trained['ran_seconds']:.1f} s",
             "restarts": trained["restarts"],
             "promoted": "yes" if promoted else "no: the last model is as good",

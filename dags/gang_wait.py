@@ -1,7 +1,7 @@
-"""A job that a controller drives, watched from outside; and a job that comes again when it was evicted.
+"""A job that a controller runs and sensors watch; and a job that is retried after an eviction.
 
-`submit` hands the job over and is done. The sensors wait for its place and for its end in the triggerer, without a
-worker. `interruptible` shows a policy: an evicted job is tried again after a while, one that failed by itself is not.
+`submit` submits the job and does not wait. The sensors wait for its admission and its end in the triggerer, without a
+worker. `interruptible` shows a policy: an evicted job is retried later, one that failed by itself is not.
 """
 
 from datetime import timedelta

@@ -1,8 +1,8 @@
-"""A long training that leaves its GPUs to others for a night, and goes on from its checkpoint with more of them.
+"""A long training that leaves its GPUs to others for a night, and continues from its checkpoint with more of them.
 
 `submit` hands the job over to a controller, under a name that other DAGs and people can use, too. `suspend` ends its
-pods and gives its place back; in the morning `scale` and `resume` let it wait for a larger one. The program finds its
-last checkpoint in the same folder again.
+pods and frees their GPUs; in the morning `scale` and `resume` let it wait for admission with more workers. The program
+finds its last checkpoint in the same folder.
 """
 
 from datetime import UTC, datetime, timedelta

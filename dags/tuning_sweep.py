@@ -1,7 +1,7 @@
-"""Search for the best learning rate: as many jobs as there are rates, all in one queue, and the best one wins.
+"""Search for the best learning rate: one job for each rate, all in one queue, and the best one wins.
 
-Every job is a gang: it runs with all its replicas or waits for its place, so a sweep larger than the cluster goes
-through it one after another, and never deadlocks.
+Every job is a gang: it runs with all its replicas or waits for admission, so the jobs of a sweep that is larger than
+the cluster run one after another and never deadlock.
 """
 
 from airflow.sdk import DAG, Param, task

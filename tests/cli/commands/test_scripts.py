@@ -210,7 +210,8 @@ def test_image_without_tar_and_python_is_named_as_the_reason(project: Program) -
 def test_init_writes_the_job_that_run_makes(project: Program) -> None:
     options = (
         "--workers", "2", "--ps", "1", "--chief", "--evaluator", "--gpus", "1", "--image", "registry/mine:1",
-        "--env", "RATE=a: {b}", "--queue", "research", "--name", "first", "--", "--note", "two words: ü",
+        "--env", "RATE=a: {b}", "--queue", "research", "--name", "first",
+        "--package", "rich>=13", "--package", "pyyaml", "--", "--note", "two words: ü",
     )  # fmt: skip
     found = project("init", "project/My_train.py", "-o", "first.yaml", *options)
     assert (found.returncode, found.stdout) == (0, "first.yaml written; run it with: tf-dist run first.yaml\n")
@@ -220,7 +221,8 @@ def test_init_writes_the_job_that_run_makes(project: Program) -> None:
     written = yaml.safe_load(text)
     assert written["metadata"]["annotations"].pop("tf-dist.dev/code") == "project"
     assert made["metadata"]["annotations"].pop("tf-dist.dev/code") == f"{project.folder}/project"
-    assert written == {**made, "metadata": {**made["metadata"], "annotations": {}}}
+    assert written["metadata"]["annotations"] == {"tf-dist.dev/packages": "rich>=13 pyyaml"}
+    assert written == made
     assert project("validate", "first.yaml").returncode == 0
     assert (
         project("init", "project/My_train.py", "-o", "-", *options).stdout.partition("apiVersion")[2]

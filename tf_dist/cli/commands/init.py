@@ -28,6 +28,7 @@ def init(
     code: scripts.Code = "",
     queue: scripts.Queue = "",
     name: scripts.Name = "",
+    package: scripts.Package = None,
     file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - prints it.")] = "job.yaml",
 ) -> None:
     """Write the job of a script as a commented file, with the options of tf-dist run.
@@ -50,6 +51,7 @@ def init(
         code=code,
         queue=queue,
         name=name,
+        packages=package or (),
     )
     beside = Path.cwd() if file == "-" else Path(file).absolute().parent
     folder = os.path.relpath(code or Path(script).parent, beside)
@@ -86,7 +88,7 @@ def _lines(job: Mapping[str, Any], run: str) -> Iterator[str]:
     ``run``: the command that runs the file.
     """
     metadata, spec = job["metadata"], job["spec"]
-    (annotation, folder), *_ = metadata["annotations"].items()
+    (annotation, folder), *packages = metadata["annotations"].items()
     submit = f"{run.replace('run', 'submit', 1)} --context NAME"
     for command, about in (
         (run, "on this machine"),
@@ -102,6 +104,9 @@ def _lines(job: Mapping[str, Any], run: str) -> Iterator[str]:
     yield "    # The folder that goes along, from the one of this file. tf-dist, Airflow and Argo take it when they"
     yield "    # submit the job. kubectl does not: for kubectl, put the code into the image."
     yield f"    {annotation}: {json.dumps(folder)}"
+    for annotation, listed in packages:
+        yield "    # What the image does not have: each pod installs it at its start."
+        yield f"    {annotation}: {json.dumps(listed)}"
     yield "spec:"
     yield "  runPolicy:"
     yield "    cleanPodPolicy: Running  # when the chief (without one, worker 0) is done, the others are stopped"
