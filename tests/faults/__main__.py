@@ -1,4 +1,4 @@
-"""Run fault schedules: ``python -m tests.faults [--from SEED] [--count N] [--more] [--shorten]``; see ``runner.py``."""
+"""Run fault schedules: ``python -m tests.faults [--from SEED] [--count N] [--shorten]``; see ``runner.py``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--more", action="store_true", help="as the mutants get them")
     parser.add_argument("--shorten", action="store_true")
     parser.add_argument("--keep-going", action="store_true")
     parser.add_argument("--may-fail", type=int, default=0, help="so many that fail with --keep-going are only reported")
@@ -41,7 +40,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     failed, began = 0, time.process_time()
     for seed in range(options.first, options.first + options.count):
-        schedule = drawn(seed, more=options.more)
+        schedule = drawn(seed)
         runner = ScheduleRunner(schedule)
         try:
             with limited(_PATIENCE):

@@ -14,9 +14,7 @@ TEAM = "team"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a job asks for. ``most``: workers it may grow to; ``fewest``: workers it can do with; ``lasts``: for how
-    many seconds its programs run at least, before one of them has failed.
-    """
+    """What a job asks for. ``most``: workers it may grow to; ``fewest``: workers it can do with."""
 
     dialect: str = "v1"
     workers: int = 2
@@ -34,7 +32,6 @@ class Shape:
     per_job: bool = False
     depends: bool = False
     evicted: str = "RestartJob"
-    lasts: float = 0.0
 
     @property
     def resource(self) -> Resource:

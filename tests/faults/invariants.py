@@ -159,9 +159,8 @@ class Invariants(Record):
         truth, job = self.truth[uid(stored)], self.job(stored)
         spent = sum(count for cause, count in memory.restarts.items() if cause not in _UNCHARGED)
         disrupted, failed = memory.total_disruptions, len(truth.failed)
-        kubelets = sum(truth.containers.values())
-        assert spent <= failed + kubelets, f"{spent} restarts for {failed} pods that failed"
-        assert spent + disrupted <= len(truth.failed | truth.taken) + kubelets, (
+        assert spent <= failed, f"{spent} restarts for {failed} pods that failed"
+        assert spent + disrupted <= len(truth.failed | truth.taken), (
             f"{spent} restarts and {disrupted} disruptions for {failed} pods that failed and {len(truth.taken)} taken"
         )
         limit = job.run_policy.max_restarts if job is not None else None
@@ -190,13 +189,13 @@ class Invariants(Record):
                 assert memory.phase is Phase.COMPLETED, end
                 assert truth.succeeded, "no replica of it has succeeded"
             case "BackoffLimitExceeded":
-                limit, failures = job.run_policy.max_restarts, len(truth.failed) + sum(truth.containers.values())
+                limit, failures = job.run_policy.max_restarts, len(truth.failed)
                 within = limit is None or failures <= limit
                 assert not within, f"{failures} failures are within the limit of {limit}"
             case "MaxDisruptionsExceeded":
                 assert truth.taken, "nothing was taken from it"
             case "PodFailed" | "TaskFailed":
-                assert truth.failed or any(truth.containers.values()), "no pod of it has failed"
+                assert truth.failed, "no pod of it has failed"
             case "PodEvicted" | "Preempted" | "NodeLost":
                 assert truth.taken or memory.reason == "Preempted", "nothing was taken from it"
             case "DeadlineExceeded":
@@ -276,7 +275,7 @@ class Invariants(Record):
 
     def _given_strictly(self, jobs: list[Object], stored: Object) -> None:
         seen = [job for job in jobs if uid(job) not in self._unseen]
-        taken = sum((self.holds(job) for job in seen), Decimal(0)) + self.others_pods() + self._pods_beside(seen)
+        taken = sum((self.holds(job) for job in seen), Decimal(0)) + self._pods_beside(seen)
         taken -= self._without_room([job for job in seen if job is not stored])
         ready = {key.name: cpus(node) for key, node in self.of("nodes") if is_ready(node)}
         elsewhere = (pod for _, pod in self.of("pods") if on_a_node(pod) and pod["spec"]["nodeName"] not in ready)

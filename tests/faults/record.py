@@ -55,13 +55,12 @@ HANDS: Final = Author()
 @dataclass
 class Truth:
     """What became of a job's pods: ``failed`` by themselves, ``taken`` away; which replicas ``succeeded``, which were
-    ever ``ready``; how often kubelets restarted the containers of each pod."""
+    ever ``ready``."""
 
     failed: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
     succeeded: set[tuple[str, int]] = field(default_factory=set)
     ready: set[tuple[str, int]] = field(default_factory=set)
-    containers: dict[str, int] = field(default_factory=dict)
     ended: tuple[str, str] | None = None
 
 
@@ -191,8 +190,6 @@ class Record:
             truth.succeeded.add(replica(after))
         if _condition(after, "Ready"):
             truth.ready.add(replica(after))
-        count = sum(one.get("restartCount") or 0 for one in status.get("containerStatuses") or ())
-        truth.containers[uid(after)] = max(count, truth.containers.get(uid(after), 0))
 
     def _lost(self, node: str) -> None:
         """No client sees its pods any more."""
@@ -259,12 +256,6 @@ class Record:
             for node, count in place.placement.get(spec.type, {}).items():
                 found[node] = found.get(node, Decimal(0)) + min(count, there[node] + to_come) * pod_cpus(spec)
         return found
-
-    def others_pods(self) -> Decimal:
-        """What pods take that are not a job's."""
-        return sum(
-            (requested(pod["spec"]) for _, pod in self.of("pods") if not owner(pod) and on_a_node(pod)), Decimal(0)
-        )
 
     def queue_of(self, stored: Object) -> str:
         """The queue that a job is in."""

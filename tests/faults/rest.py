@@ -81,10 +81,8 @@ class Rest:
             if pods and memory.never_accepted:
                 yield "unreadable", "was never readable, and has pods", SOON
             return
-        if memory.last_error and not self._is_over_quota(stored, memory.last_error) and not self._taken(stored):
+        if memory.last_error and not self._is_over_quota(stored, memory.last_error):
             yield "stalled", f"calls itself stalled: {memory.last_error}", SOON
-        if memory.admission is not None and not memory.last_error:
-            yield from self._silent(stored, job, memory)
         living = [pod for pod in pods if phase(pod) not in ENDED]
         if memory.finished:
             yield from self._clean(stored, job, memory, living)
@@ -106,23 +104,6 @@ class Rest:
         namespace = stored["metadata"]["namespace"]
         limits = (obj for key, obj in self._record.of("resourcequotas") if key.namespace == namespace)
         return "exceeded quota" in last_error and any((one.get("spec") or {}).get("hard") for one in limits)
-
-    def _taken(self, stored: Object) -> list[str]:
-        """The pods of a stranger under names of a job's."""
-        found = (key.name for key, pod in self._record.of("pods") if not owner(pod))
-        return sorted(one for one in found if one.startswith(f"{name(stored)}-"))
-
-    def _silent(self, stored: Object, job: Job, memory: Status) -> Iterator[tuple[str, str, float]]:
-        """What is in the way of a job that has a place, and that it does not speak of."""
-        place, taken = memory.admission, set(self._taken(stored))
-        if place is None or not taken or any(pause.until > self._record.now() for pause in memory.backoffs.values()):
-            return
-        for spec in job.replica_specs:
-            size = min(place.sizes.get(spec.type, spec.replicas), spec.most)
-            done = {one.index for one in memory.succeeded if one.type == spec.type}
-            wanted = {f"{name(stored)}-{spec.type.lower()}-{index}" for index in range(size) if index not in done}
-            if found := sorted(wanted & taken):
-                yield "taken", f"does not say that {found} are not its own", SOON
 
     def _clean(
         self, stored: Object, job: Job, memory: Status, living: list[Object]
@@ -157,11 +138,6 @@ class Rest:
             wanted = set(order[: place.admitted_sizes.get(spec.type, spec.replicas)])
             if wanted - done - there or there - wanted:
                 yield "pods", f"has {spec.type} {sorted(there)} of {sorted(wanted)}", LATE
-        most, truth = job.run_policy.max_restarts, record.truth[uid(stored)]
-        if most is not None and job.run_policy.container_restarts_count:
-            spent = memory.charged_restarts + sum(truth.containers.values())
-            if spent > most:
-                yield "budget", f"was restarted {spent} times, and {most} are allowed", SOON
         if waiting := [name(pod) for pod in pods if phase(pod) == "Pending"]:
             yield "pending", f"has {waiting}, which have not started", LATE
 

@@ -17,9 +17,9 @@ from tests.faults.proxy import Fault, Kind
 from tests.faults.puppet import Puppet, Scope
 from tests.faults.record import owner
 from tests.faults.rules import Rules
-from tests.faults.schedule import ALL_KINDS, COMPANIES, JOBS, LATE_JOBS, WRITES, Member, Schedule, drawn
+from tests.faults.schedule import ALL_KINDS, COMPANIES, JOBS, Member, Schedule
 from tests.faults.simulation import simulated
-from tests.faults.site import Backup, Site, alive, cpu_of, deleting, memory_of, name, node_of, uid
+from tests.faults.site import Backup, Site, alive, deleting, memory_of, name, uid
 from tests.faults.wire import Server
 from tf_dist.cluster.api import CONFIG_MAPS, LEASES, PODS, SERVICES, TFJOBS, VOLCANO_JOBS, Object, Resource
 from tf_dist.controller.leases.lease import LeaseRecord, leader_lease
@@ -30,9 +30,6 @@ _LONGEST = 2400.0
 _ASKED_AGAIN = 40.0
 # For how long it stays as it is, so that it can be seen whether it may.
 _QUIET = 95.0
-_READS = frozenset({"get", "list", "watch"})
-# After which controllers that are well have seen everything.
-_SEEN = 30.0
 # Within which another leads: the last leader gave its Lease back, or was killed.
 _RELEASED, _KILLED = 2.5, 20.0
 
@@ -50,7 +47,7 @@ class ScheduleRunner:
         self.ending = False
         self.members: list[Member] = []  # what is brought back when it dies
         self._stepped = 0.0
-        submits = (step.given["shape"] for step in (*schedule.steps, *schedule.calm) if step.act == "submit")
+        submits = (step.given["shape"] for step in schedule.steps if step.act == "submit")
         self._has_volcano_jobs = any(shape.dialect == "volcano" for shape in (*schedule.jobs, *submits))
 
     def run(self) -> Counter[str]:
@@ -65,7 +62,6 @@ class ScheduleRunner:
                 slow=schedule.slow,
                 failing=schedule.failing,
                 longest=schedule.longest,
-                polite=schedule.polite,
             )
             self.server = Server(self.simulation, self.site.memory)
             self.puppets: list[Puppet] = []
@@ -128,9 +124,6 @@ class ScheduleRunner:
             job=job,
         )
         puppet.network.latency, puppet.network.lag = schedule.latency, schedule.lag
-        if schedule.narrow and puppet.host is not None:
-            puppet.network.rights = (Fault(Kind.REFUSE, _READS, frozenset({"nodes"}), times=None, code=403),)
-        puppet.network.inject(*puppet.network.rights)
         self.puppets.append(puppet)
         self.site.counts["processes"] += 1
 
@@ -171,13 +164,6 @@ class ScheduleRunner:
     def nap(self, which: int, writes: int, kinds: frozenset[str], seconds: float) -> None:
         self._puppet(which).network.nap = writes, kinds, seconds
 
-    def die_leader(self) -> None:
-        """A process that leads dies."""
-        for index, puppet in enumerate(self._living()):
-            if puppet.leases and puppet.leadership.kinds():
-                self.die(index)
-                return
-
     def install(self, kinds: tuple[Resource, ...], replicas: int) -> None:
         """The cluster gets a controller, or some more replicas."""
         if self.schedule.company != "alone" and len(self._living()) < 5:
@@ -212,44 +198,6 @@ class ScheduleRunner:
 
     def delete_lease(self, kind: Resource, namespaced: bool) -> None:
         self.site.delete_lease(leader_lease(kind, TEAM if namespaced else None))
-
-    def refused_everywhere(
-        self, what: frozenset[str], verbs: frozenset[str], code: int, skip: int, times: int | None, seconds: float
-    ) -> None:
-        for puppet in self._living():
-            fault = Fault(Kind.REFUSE, verbs, what, skip=skip, times=times, code=code)
-            puppet.network.inject(fault)
-            self._later(seconds, partial(puppet.network.withdraw, fault))
-
-    def lapse(self, times: int, later: int) -> None:
-        """Who holds a Lease cannot renew it, and is to come again with what else it writes, until it has lapsed."""
-        for puppet in self._living():
-            if puppet.leases and puppet.leadership.kinds():
-                network, resources = puppet.network, frozenset({"tfjobs", "jobs", "pods"})
-                renewals = Fault(Kind.REFUSE, frozenset({"update"}), frozenset({"leases"}), times=None)
-                busy = Fault(Kind.REFUSE, WRITES, resources, times=2 + times % 2, code=429, retry_after=later)
-                network.inject(renewals, busy)
-                self._later(40.0, partial(network.withdraw, renewals))
-
-    def hold_pods(self, seconds: float) -> None:
-        """Nobody who leads from now on sees anything of pods, unless by a list."""
-        for puppet in self._living():
-            puppet.network.hold_events(frozenset({"pods"}))
-            self._later(seconds, puppet.network.release_events)
-
-    def others_write(self, times: int) -> None:
-        """What is no business of ours is written so many times."""
-        self.site.memory._store.version += times
-
-    def stop_all(self, seconds: float) -> None:
-        for puppet in self._living():
-            if not puppet.process.stopped:
-                puppet.process.stop()
-                self._later(seconds, puppet.process.go_on)
-
-    def delay_all(self, seconds: float) -> None:
-        for index in range(len(self._living())):
-            self.delay(index, seconds)
 
     def appear(self) -> None:
         if self.members and self.schedule.company != "alone" and len(self._living()) < 4:
@@ -411,44 +359,6 @@ class ScheduleRunner:
         if pod := self.site.pod(which):
             self.site.delete_pod(pod)
 
-    def _of(self, called: str) -> Object | None:
-        """A job's first worker, where it runs."""
-        found = (pod for pod in self.site.pods() if name(pod) == f"{called}-worker-0" and owner(pod))
-        return next(found, None)
-
-    def restart_container(self, name: str) -> None:
-        if pod := self._of(name):
-            self.site.restart_container(pod)
-
-    def evict_of(self, name: str) -> None:
-        if pod := self._of(name):
-            self.site.evict(pod)
-
-    def stranger(self, which: int, how: str, cpu: int) -> None:
-        pod = self.site.pod(which)
-        if pod is None or not how:
-            self.site.add_stranger(cpu)
-        elif how == "labels":
-            self.site.add_stranger(cpu, labels=dict(pod["metadata"].get("labels") or {}))
-        elif owner(pod):
-            self.site.evict(pod)
-            self.site.add_stranger(cpu, called=name(pod))
-
-    def strangers_go(self, most: int = 99) -> None:
-        for pod in self.site.strangers()[:most]:
-            self.site.remove_stranger(pod)
-
-    def crowd(self) -> None:
-        """Pods of others take all that is free and promised to no job."""
-        promised = sum(self.rules.site.invariants.holds(job) for job in self.site.jobs())
-        taken = sum(cpu_of(pod) for pod in alive(self.site.pods()) if owner(pod))
-        for _ in range(self.site.free() - max(0, int(promised) - taken)):
-            self.site.add_stranger(1)
-
-    def open_node(self) -> None:
-        for node in self.site.nodes():
-            self.site.restore_node(node)
-
     def limit(self, hard: Mapping[str, int]) -> None:
         self.site.limit(**hard)
 
@@ -464,12 +374,6 @@ class ScheduleRunner:
 
     def _end(self) -> None:
         self._calm_down()
-        if self.schedule.calm:
-            self._pass(_SEEN)
-        for step in self.schedule.calm:
-            self._pass(step.pause)
-            self.site.note(f"--- {step}")
-            getattr(self, step.act)(**step.given)
         self._pass(_QUIET)  # what was suspended, or has no quota, is so in truth
         self._let_go()
         self._until(self._at_rest, "never comes to rest")
@@ -517,11 +421,6 @@ class ScheduleRunner:
             puppet.process.skew = self._stepped
         for node in self.site.nodes():
             self.site.restore_node(node)
-        if self.schedule.closed:
-            self.site.close_node(self.site.nodes()[0])
-        for stranger in self.site.strangers():
-            if not node_of(stranger):  # it would take what is promised
-                self.site.remove_stranger(stranger)
         for called in JOBS:
             self.site.mend(called)
         self.site.make_namespace()
@@ -538,11 +437,9 @@ class ScheduleRunner:
         return all(any(kind in puppet.kinds for puppet in there) for kind in wanted)
 
     def _let_go(self) -> None:
-        for called in (*JOBS, *LATE_JOBS):
+        for called in JOBS:
             self.site.suspend(called, False)
         self.site.limit()
-        self.strangers_go()
-        self.open_node()
 
     def _until(self, done: Callable[[], bool], problem: str) -> None:
         end = self.simulation.now + _LONGEST
@@ -616,11 +513,6 @@ def defects_noted() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = before
-
-
-def run(seed: int, *, more: bool = False) -> Counter[str]:
-    """Run the schedule of a seed; what happened how often. When it fails, AssertionError or what a thread raised."""
-    return ScheduleRunner(drawn(seed, more=more)).run()
 
 
 @contextmanager

@@ -57,8 +57,7 @@ class Site:
     """One cluster with nodes of so many CPUs each. Its kubelets start and stop pods, whose programs end by themselves.
 
     ``slow``: how many seconds a kubelet takes at most to start or to stop a pod; ``failing``: how likely a program
-    fails; ``longest``: for how many seconds it runs at most; ``polite``: how likely one that is asked to stop exits
-    with 0.
+    fails; ``longest``: for how many seconds it runs at most.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Site:
         slow: float = 2.0,
         failing: float = 0.15,
         longest: float = 60.0,
-        polite: float = 0.0,
     ) -> None:
         self.simulation = simulation
         uids = count(1)
@@ -89,8 +87,6 @@ class Site:
         self._slow = slow
         self._failing = failing
         self._longest = longest
-        self._polite = polite
-        self._strangers = count(1)
         self._due: dict[str, float] = {}
         self._scheduler = Scheduler(self.memory)
         self.cpus = {f"n{number}": cpu for number, cpu in enumerate(cpus, start=1)}
@@ -131,23 +127,10 @@ class Site:
         """The pod as it is now."""
         return self.memory.get(PODS, TEAM, name(pod))
 
-    def free(self) -> int:
-        """How many CPUs are free on nodes that take pods."""
-        placed = [pod for pod in alive(self.pods()) if node_of(pod)]
-        held = sum(cpu_of(pod) for pod in placed if self.takes_pods(node_of(pod)))
-        return sum(cpu for node, cpu in self.cpus.items() if self.takes_pods(node)) - held
-
     # Nodes
 
     def nodes(self) -> list[str]:
         return sorted(self.cpus)
-
-    def takes_pods(self, node: str) -> bool:
-        """Whether it is there, ready and schedulable."""
-        with suppress(NotFound):
-            stored = self.memory.get(NODES, None, node)
-            return not stored["spec"].get("unschedulable") and not self._unready(stored)
-        return False
 
     def restore_node(self, node: str) -> None:
         """The node is there, ready and schedulable, after any faults."""
@@ -251,16 +234,11 @@ class Site:
     def _running_for(self, pod: Object) -> float:
         if label(pod, names.REPLICA_TYPE) == "ps":
             return 1e9
-        shape = self.shapes.get(owner_uid(pod))
-        lasts = shape.lasts if shape is not None and not self.invariants.truth[owner_uid(pod)].failed else 0.0
-        return lasts + self._dice(pod, "runs").uniform(1.0, self._longest)
+        return self._dice(pod, "runs").uniform(1.0, self._longest)
 
     def _stop(self, pod: Object) -> None:
-        """Its time to end is over; one that ends by itself is seen to have done so for a moment."""
-        if phase(pod) == "Running" and self._dice(pod, "stops politely").random() < self._polite:
-            self.end(pod, 0)
-        else:
-            self._remove(pod)
+        """Its time to end is over."""
+        self._remove(pod)
 
     def _end(self, pod: Object) -> None:
         dice, truth = self._dice(pod, "ends"), self.invariants.truth[owner_uid(pod)]
@@ -284,17 +262,6 @@ class Site:
         status = {"phase": "Failed" if code else "Succeeded"}
         self._set_status(pod, {**status, "containerStatuses": [{"name": "tensorflow", "state": state}]})
 
-    def restart_container(self, pod: Object) -> None:
-        """Its container fails, and the kubelet starts it again, where the pod says that it is to."""
-        if phase(pod) != "Running" or deleting(pod) or self._silent(pod) or pod["spec"].get("restartPolicy") == "Never":
-            return
-        before = (pod["status"].get("containerStatuses") or [{}])[0].get("restartCount") or 0
-        self.note(f"{name(pod)} {label(pod, names.ATTEMPT)} is restarted by its kubelet")
-        container = {"name": "tensorflow", "state": {"running": {}}, "restartCount": before + 1}
-        container["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
-        self._set_status(pod, {**pod["status"], "containerStatuses": [container]})
-        self.counts["restarted by kubelets"] += 1
-
     def evict(self, pod: Object) -> None:
         """The pod is gone from one moment to the next."""
         self._taken(pod)
@@ -315,27 +282,6 @@ class Site:
 
     def _set_status(self, pod: Object, status: Object) -> None:
         self.memory.replace(PODS, TEAM, name(pod), {**pod, "status": status}, subresource="status")
-
-    # Strangers
-
-    def strangers(self) -> list[Object]:
-        """Pods that no job controls."""
-        return [pod for pod in self.pods() if not owner_uid(pod)]
-
-    def add_stranger(self, cpu: int, called: str = "", labels: Object | None = None) -> None:
-        """A pod of another controller: with labels of ours, or under a name of ours, if it is so wanted."""
-        container = {"name": "main", "image": "other", "resources": {"requests": {"cpu": str(cpu)}}}
-        controller = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
-        metadata = {"name": called or f"stranger-{next(self._strangers)}", "labels": labels or {}}
-        with suppress(ClusterError):
-            pod = {"metadata": {**metadata, "ownerReferences": [controller]}, "spec": {"containers": [container]}}
-            self.memory.create(PODS, TEAM, pod)
-            self.note(f"{metadata['name']} comes, which is not a job's")
-            self.counts["strangers"] += 1
-
-    def remove_stranger(self, pod: Object) -> None:
-        self.note(f"{name(pod)} goes, which was no job's")
-        self._remove(pod)
 
     # Users
 
@@ -490,10 +436,6 @@ def uid(obj: Object) -> str:
 
 def node_of(pod: Object) -> str:
     return str(pod["spec"].get("nodeName") or "")
-
-
-def cpu_of(pod: Object) -> int:
-    return sum(int(one["resources"]["requests"]["cpu"]) for one in pod["spec"]["containers"])
 
 
 def deleting(obj: Object) -> bool:

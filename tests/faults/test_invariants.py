@@ -311,18 +311,6 @@ def test_a_replica_that_has_failed_for_good_gives_its_room_to_others(world: Judg
     assert before - world.invariants.holds(world.job("a")) == 1
 
 
-def test_a_pod_of_a_stranger_under_the_name_of_a_jobs(world: Judged) -> None:
-    world.begun()
-    pod = world.pods()["a-worker-1"]
-    world.memory.delete(PODS, "default", "a-worker-1", grace_period=0)
-    labelled = {"metadata": {"name": "a-worker-1", "labels": pod["metadata"]["labels"]}, "spec": {"containers": []}}
-    world.memory.create(PODS, "default", {**labelled, "spec": pod["spec"]})
-    assert "does not say that ['a-worker-1'] are not its own" in world.unrest
-    world.remember(lastError="Pod a-worker-1 exists already")
-    assert "does not say" not in world.unrest
-    assert "calls itself stalled" not in world.unrest
-
-
 def test_reports_a_gang_that_waits_for_a_lower_priority(world: Judged) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
     world.memory.create(PRIORITY_CLASSES, None, high)

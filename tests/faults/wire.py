@@ -75,9 +75,7 @@ class Network:
     latency: float = 0.0
     lag: float = 0.0
     faults: list[Fault] = field(default_factory=list)
-    rights: tuple[Fault, ...] = ()  # what it may not do, also when it is calm
     holding: bool = False
-    held: frozenset[str] = frozenset()  # the resources whose events are held back; none: all
     writes: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     # After how many more writes of these resources, or to objects of these names (none: any), the process dies, or
@@ -98,17 +96,13 @@ class Network:
 
     def calm(self) -> None:
         """End them all; what is on its way arrives."""
-        self.faults[:] = self.rights
+        self.faults.clear()
         self.doom = self.nap = None
         self.release_events()
 
-    def hold_events(self, resources: frozenset[str] = frozenset()) -> None:
-        """Keep the events of every watch back, or of those of these resources."""
-        self.holding, self.held = True, resources
-
-    def holds(self, plural: str) -> bool:
-        """Whether the events of a resource are held back."""
-        return self.holding and (not self.held or plural in self.held)
+    def hold_events(self) -> None:
+        """Keep the events of every watch back."""
+        self.holding = True
 
     def release_events(self) -> None:
         """Let them come."""
@@ -540,7 +534,7 @@ class Watch:
             if self._broken:
                 self.close()
                 raise Unavailable(f"{self._asked}: the stream broke")
-            if not self.network.holds(self.plural):
+            if not self.network.holding:
                 if self._coming and self._coming[0][0] <= now:
                     return self._tell(self._coming.popleft()[1])
                 if self._over and not self._coming:
@@ -559,7 +553,7 @@ class Watch:
                 self.close()
                 raise StopIteration  # silence ends it
             moments = [self._heard + _STALL]
-            if not self.network.holds(self.plural):
+            if not self.network.holding:
                 # What is on its way comes before the next bookmark.
                 moments += [self._end, self._coming[0][0] if self._coming else self._bookmarked + _BOOKMARK]
             self._reader = simulation._me()
