@@ -201,7 +201,7 @@ class Status:
 
     First the memory: what the next pass decides by. A difference in it is written before anything else is done. Then
     what is only shown, or is observed again in the pods: a difference is written within seconds
-    (``core.reconciler.reconcile``). How each field is stored is a table (``core.model.status_codec``).
+    (``core.reconciler.reconcile``). ``core.model.status_codec`` stores them.
     """
 
     # -- memory --

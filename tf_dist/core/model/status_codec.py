@@ -1,8 +1,9 @@
 """Serialization of a job's status: ``status.tfDist``, its version, and where it is stored if a definition prunes it.
 
-How each field of ``Status`` is stored is one table (``FIELDS``). Reading what was written gives the same status, so
-that an unchanged status is recognized and not written. Sets of replicas are stored as ranges (``worker: "0-2,5"``),
-which keeps the status of a gang of thousands small. A controller leaves jobs alone whose status has a newer format.
+The type of a field decides how it is stored (``_BY_TYPE``), under its name in camelCase. Reading what was written gives
+the same status, so that an unchanged status is recognized and not written. Sets of replicas are stored as ranges
+(``worker: "0-2,5"``), which keeps the status of a gang of thousands small. A controller leaves jobs alone whose status
+has a newer format.
 
 Every client that may write a status can store anything there, up to the size of an object: readers raise only
 ``InvalidStatus`` and ``NewerStatusFormat``, and reading is linear in the size of the input.
@@ -16,9 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 from tf_dist.core.model.fieldpath import list_items, mapping, mappings
 from tf_dist.core.model.job import (
@@ -40,7 +41,6 @@ from tf_dist.core.model.status import (
     Failure,
     Phase,
     RefusedSpec,
-    RestartBackoff,
     Status,
     StoredDocument,
 )
@@ -142,10 +142,13 @@ def _mapping_of(codec: Codec) -> Codec:
 
 
 def _record(make: type[Any], **codecs: Codec) -> Codec:
-    """A dataclass: each of its fields under its name in camelCase."""
-    rows = [(name, _camel_case(name), codec) for name, codec in codecs.items()]
+    """A dataclass: each of its fields under its name in camelCase. ``codecs``: fields that are not stored by type."""
+    hints = get_type_hints(make)
+    rows = [
+        (one.name, _camel_case(one.name), codecs.get(one.name) or _by_type(hints[one.name])) for one in fields(make)
+    ]
     required = [f.name for f in fields(make) if f.default is MISSING and f.default_factory is MISSING]
-    absent = {name: codecs[name].absent for name in required}
+    absent = {name: codec.absent for name, _, codec in rows if name in required}
 
     def load(raw: Any, path: str) -> Any:
         stored, found = _load_mapping(raw, path), dict(absent)
@@ -161,6 +164,16 @@ def _record(make: type[Any], **codecs: Codec) -> Codec:
         return {key: one for key, codec, one in dumped if one != codec.absent}
 
     return Codec(load, dump)
+
+
+def _by_type(hint: Any) -> Codec:
+    """How a value of a type is stored. A record that is never None is left out if it is empty."""
+    if hint in _BY_TYPE:
+        return _BY_TYPE[hint]
+    inner = get_args(hint)
+    if is_dataclass(hint):
+        return replace(_record(hint), absent={})  # type: ignore[arg-type]
+    return _record(inner[0]) if type(None) in inner else _mapping_of(_record(inner[1]))
 
 
 def _camel_case(name: str) -> str:
@@ -209,44 +222,30 @@ _NUMBERS: Final = _mapping_of(_NUMBER)
 _SIZES: Final = _mapping_of(_number(MAX_REPLICAS))
 _TIMES: Final = _mapping_of(_TIME)
 _REPLICAS: Final = Codec(_load_replicas, _dump_replicas, absent={})
-_ATTEMPTS: Final = _record(
-    Attempts,
-    job=_NUMBER,
-    tasks=_NUMBERS,
-    pods=Codec(
-        _load_attempts_of_pods, lambda pods: {str(replica): count for replica, count in pods.items()}, absent={}
-    ),
+_BY_TYPE: Final[Mapping[Any, Codec]] = {
+    str: _TEXT,
+    int: _NUMBER,
+    float: _MOMENT,
+    float | None: _TIME,
+    Phase: _PHASE,
+    tuple[str, ...]: _WORDS,
+    frozenset[ReplicaId]: _REPLICAS,
+    Mapping[str, int]: _NUMBERS,
+    Mapping[str, float]: _TIMES,
+    Document: _MAPPING,
+}
+"""How the types of fields are stored. Numbers with a fraction are times, unless a record says otherwise."""
+
+_PODS: Final = Codec(
+    _load_attempts_of_pods, lambda pods: {str(replica): count for replica, count in pods.items()}, absent={}
 )
-_COUNTS: Final = _mapping_of(_record(Counts, **{part.name: _NUMBER for part in fields(Counts)}))
+_ATTEMPTS: Final = _record(Attempts, pods=_PODS)
+_COUNTS: Final = _mapping_of(_record(Counts))
 _ADMISSION: Final = _record(
-    Admission,
-    at=_MOMENT,
-    placement=replace(_mapping_of(_SIZES), load=_load_placement),
-    sizes=_SIZES,
-    started=_SIZES,
-    resized=_TIME,
-    complete=_TIME,
-    incomplete=_TIME,
-    by=_TEXT,
-)
-_FAILURE: Final = _record(
-    Failure, event=_TEXT, replica=_TEXT, code=_EXIT_CODE, reason=_TEXT, message=_TEXT, at=_TIME, node=_TEXT
+    Admission, placement=replace(_mapping_of(_SIZES), load=_load_placement), sizes=_SIZES, started=_SIZES
 )
 _SPENT: Final = replace(_record(Spent, held=_AMOUNT, trained=_AMOUNT, lost=_AMOUNT), absent={})
-_USAGE: Final = _record(
-    Usage,
-    since=_TIME,
-    replicas_held=_NUMBER,
-    gpus_held=_AMOUNT,
-    waited=_AMOUNT,
-    replicas=_SPENT,
-    gpus=_SPENT,
-    runs=_TIMES,
-)
-_ACCEPTED_SPEC: Final = _record(
-    AcceptedSpec, generation=_GENERATION, digest=_TEXT, runtime_id=_TEXT, document=_MAPPING, unknown=_TEXT
-)
-_REFUSED_SPEC: Final = _record(RefusedSpec, generation=_GENERATION, digest=_TEXT, message=_TEXT)
+_USAGE: Final = replace(_record(Usage, gpus_held=_AMOUNT, waited=_AMOUNT, replicas=_SPENT, gpus=_SPENT), absent={})
 
 # What many jobs have in common is in memory once.
 _shared_replicas: Final = lru_cache(maxsize=_MAX_SHARED)(frozenset[ReplicaId])
@@ -262,74 +261,33 @@ def _load_shared_counts(raw: Any, path: str) -> Mapping[str, Counts]:
     return _shared_counts(tuple(_COUNTS.load(raw, path).items()))
 
 
-# -- the table --
-
-
-def _all(value: Any) -> object:
-    return value
-
-
-def _nothing(_value: Any) -> object:
-    return None
-
-
-def _but_node_times(admission: Admission | None) -> object:
-    """Whether all pods have their nodes is observed again in the pods."""
-    return admission and replace(admission, complete=None, incomplete=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """How a field of ``Status`` is stored: under its name in camelCase."""
-
-    name: str
-    codec: Codec
-    memory: Callable[[Any], object] = _all
-    """The part of its value that decides: a difference in it is written at once, any other within seconds."""
-
-
-FIELDS: Final = (
-    Field("phase", _PHASE),
-    Field("reason", _TEXT),
-    Field("since", _TIME),
-    Field("created", _TIME),
-    Field("start_time", _TIME),
-    Field("completion_time", _TIME),
-    Field("attempts", replace(_ATTEMPTS, load=_load_shared_attempts)),
-    Field("survivors", _REPLICAS),
-    Field("restarts", _NUMBERS),
-    Field("disruptions", _NUMBERS),
-    Field("retries", _NUMBER),
-    Field("commands", _WORDS),
-    Field("policy_timeouts", _TIMES),
-    Field("backoffs", _mapping_of(_record(RestartBackoff, count=_NUMBER, until=_MOMENT))),
-    Field("admission", _ADMISSION, _but_node_times),
-    Field("last_sizes", _SIZES),
-    Field("fallback", _NUMBER),
-    Field("fallback_from", _NUMBER),
-    Field("requeues", _NUMBER),
-    Field("not_before", _MOMENT),
-    Field("refused_nodes", _TIMES),
-    Field("failure", _FAILURE),
-    Field("gang", _TEXT),
-    Field("last_error", _TEXT, bool),  # its text may differ at each try
-    Field("accepted_spec", _ACCEPTED_SPEC),
-    Field("refused_spec", _REFUSED_SPEC),
-    Field("unconfirmed", _TEXT),
-    Field("message", _TEXT, _nothing),
-    Field("counts", replace(_COUNTS, load=_load_shared_counts), _nothing),
-    Field("observed_replicas", _REPLICAS, _nothing),
-    # Written at once, they would cost a gang of 8 that ends together 11 writes of its status instead of 5.
-    Field("succeeded", _REPLICAS, _nothing),
-    Field("container_restarts", _NUMBER, _nothing),
-    Field("usage", replace(_USAGE, absent={}), _nothing),
+_STATUS: Final = _record(
+    Status,
+    attempts=replace(_ATTEMPTS, load=_load_shared_attempts),
+    admission=_ADMISSION,
+    last_sizes=_SIZES,
+    failure=_record(Failure, code=_EXIT_CODE),
+    accepted_spec=_record(AcceptedSpec, generation=_GENERATION),
+    refused_spec=_record(RefusedSpec, generation=_GENERATION),
+    counts=replace(_COUNTS, load=_load_shared_counts),
+    usage=_USAGE,
 )
-_STATUS: Final = _record(Status, **{one.name: one.codec for one in FIELDS})
+
+SHOWN: Final = ("message", "counts", "observed_replicas", "succeeded", "container_restarts", "usage")
+"""The fields that do not decide: a difference in them is written within seconds.
+
+Were ``succeeded`` written at once, a gang of 8 that ends together would cost 11 writes of its status instead of 5.
+"""
+_BLANK: Final[Mapping[str, Any]] = dict.fromkeys(SHOWN)
 
 
-def memory(status: Status) -> tuple[object, ...]:
-    """The part of a status that decides, to be compared."""
-    return tuple(one.memory(getattr(status, one.name)) for one in FIELDS)
+def memory(status: Status) -> Status:
+    """The part of a status that decides, to be compared: a difference is written at once."""
+    admission = status.admission
+    if admission is not None:  # whether all pods have their nodes is observed again in the pods
+        admission = replace(admission, complete=None, incomplete=None)
+    # The text of an error may differ at each try.
+    return replace(status, admission=admission, last_error=str(bool(status.last_error)), **_BLANK)
 
 
 def dump_status(status: Status) -> dict[str, Any]:
@@ -344,7 +302,12 @@ def load_status(stored: Document) -> Status:
     """
     raw = stored.get(FIELD)
     if not isinstance(raw, Mapping):
-        return _status_of_other_controller(stored)
+        said = _words_of_other_controller(stored)
+        for name, phase in _PHASES_OF_OTHER_CONTROLLERS:
+            if name in said:
+                ended = parse_time(stored.get("completionTime"))
+                return Status(phase=phase, reason=Reason.ADOPTED, created=ended, completion_time=ended)
+        return Status()
     status: Status = _STATUS.load(raw, "")
     return status
 
@@ -473,15 +436,6 @@ _PHASES_OF_OTHER_CONTROLLERS: Final = (
     ("Aborted", Phase.ABORTED),
 )
 _RUNNING_ELSEWHERE: Final = frozenset({"Running", "Restarting"})
-
-
-def _status_of_other_controller(stored: Document) -> Status:
-    said = _words_of_other_controller(stored)
-    for name, phase in _PHASES_OF_OTHER_CONTROLLERS:
-        if name in said:
-            ended = parse_time(stored.get("completionTime"))
-            return Status(phase=phase, reason=Reason.ADOPTED, created=ended, completion_time=ended)
-    return Status()
 
 
 def runs_under_other_controller(stored: Document) -> bool:
