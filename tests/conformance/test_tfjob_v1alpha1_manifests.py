@@ -13,7 +13,7 @@ import yaml
 
 from tests.core.dialects.documents import Doc
 from tf_dist.core.dialects import convert, parse, read
-from tf_dist.core.model.job import CleanPodPolicy, Dialect, ReplicaId
+from tf_dist.core.model.job import CleanPodPolicy, Dialect
 from tf_dist.core.podbuilder import replica_pod, services
 from tf_dist.errors import InvalidJob
 from tools.definitions.crds import tfjobs
@@ -107,64 +107,6 @@ def test_a_job_that_is_refused(name: str) -> None:
     with pytest.raises(InvalidJob) as caught:
         parse(document)
     assert path in [problem.path for problem in caught.value.problems], yaml.safe_dump(document)
-
-
-SERVER_MOUNT = {"mountPath": "/ps-server", "name": "ps-config-volume"}
-SERVER_VOLUME = {"name": "ps-config-volume", "configMap": {"name": "cm-ps-76no"}}
-SERVER_COMMAND = ["python", "/ps-server/grpc_tensorflow_server.py", "--cluster_spec", "x", "--job_name", "ps"]
-
-
-def stored(*, flag: bool | None = None, volumes: Any = None, **container: Any) -> Doc:
-    """A job as an operator before 0.2 stored it: with the parameter servers' template that it filled in."""
-    server = entry("PS", 2, **{"image": "server:1", "resources": {}, "volumeMounts": [SERVER_MOUNT], **container})
-    server["template"]["metadata"] = {"creationTimestamp": None}
-    if volumes is not None:
-        server["template"]["spec"]["volumes"] = volumes
-    entries = [entry("MASTER", 1), entry("WORKER", 1), server]
-    if flag is not None:
-        for one in entries:
-            one["IsDefaultPS"] = flag and one is server
-    return {**tfjob("example-job", *entries, RuntimeId="76no", tfImage="server:1"), "status": {"phase": "Done"}}
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        stored(),  # README.md, the output of kubectl get
-        stored(flag=True),
-        stored(flag=True, volumes=[SERVER_VOLUME], command=SERVER_COMMAND),
-        stored(volumes=[SERVER_VOLUME], command=SERVER_COMMAND),
-        stored(image="server:2"),
-    ],
-)
-def test_parameter_servers_that_an_early_operator_filled_in_get_the_standard_server(document: Doc) -> None:
-    found = parse(document)
-    assert [warning.path for warning in found.warnings] == ["spec.replicaSpecs[2].template"]
-    server = document["spec"]["replicaSpecs"][2]["template"]["spec"]["containers"][0]
-    for job in (found.job, read({**document, "metadata": {**document["metadata"], "uid": "u"}})):
-        pod = replica_pod.build_pod(job, ReplicaId("ps", 1), "1.0.0")["spec"]
-        (container,) = pod["containers"]
-        assert (container["name"], container["image"]) == ("tensorflow", server["image"])
-        assert container["command"][:2] == ["python", "-c"]
-        assert "volumeMounts" not in container
-        assert "volumes" not in pod
-        assert pod["restartPolicy"] == "OnFailure"
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        stored(flag=False, command=["python", "serve.py"]),
-        stored(volumes=[{"name": "ps-config-volume", "configMap": {"name": "mine"}}]),
-        stored(volumes=[SERVER_VOLUME], command=["python", "/ps-server/my_own.py"]),
-        stored(volumeMounts=[{"mountPath": "/data", "name": "ps-config-volume"}]),
-    ],
-)
-def test_a_server_of_the_user_s_own_is_left_alone(document: Doc) -> None:
-    job = read(document)
-    assert job.replica_specs[2].server_image == ""
-    before = document["spec"]["replicaSpecs"][2]["template"]["spec"]["containers"][0]
-    assert job.replica_specs[2].template["spec"]["containers"] == [before]
 
 
 DRAGON_SPEC = ("min-instance", "max-instance", "batch-size", "modelName", "total-number", "RuntimeId")

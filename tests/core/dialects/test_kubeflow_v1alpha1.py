@@ -108,17 +108,6 @@ def test_the_runtime_id_is_written_into_a_stored_job_that_has_none(
     assert job.spec_defaults == ({"RuntimeId": job.runtime_id} if written else {})
 
 
-@pytest.mark.parametrize(("source", "early"), [("cm-ps-76no", True), ("my-own", False)])
-def test_a_server_that_an_early_operator_filled_in_is_said_to_be_left_out(source: str, early: bool) -> None:
-    pod = template(volumes=[{"name": "ps-config-volume", "configMap": {"name": source}}])
-    container = pod["spec"]["containers"][0]
-    container["volumeMounts"] = [{"name": "ps-config-volume", "mountPath": "/ps-server"}]
-    container["command"] = ["python", "/ps-server/grpc_tensorflow_server.py"]
-    document = changed(v1alpha1(), f"{SPECS}.2.template", pod)
-    assert (f"{SPECS}[2].template" in paths(warnings(document))) is early
-    assert bool(parse(document).job.replica_specs[2].server_image) is early
-
-
 def test_fork_fields():
     document = v1alpha1()
     document["spec"] |= {

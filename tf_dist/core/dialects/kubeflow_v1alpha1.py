@@ -36,7 +36,7 @@ from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
 from tf_dist.core.dialects.pod_template import require_container
 from tf_dist.core.model import names
-from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mappings, text, value_at
+from tf_dist.core.model.fieldpath import FieldPath, list_items, mappings, text, value_at
 from tf_dist.core.model.job import (
     Action,
     CleanPodPolicy,
@@ -154,66 +154,6 @@ class TFJob(Envelope):
     spec: Spec
 
 
-# What operators until 0.1 wrote into a stored job whose parameter servers have no template: a template, into which the
-# volume and the command came with the pods (``setDefault_PSPodTemplateSpec``, ``TFReplicaSet.Create``).
-_FILLED_IN: Final = "IsDefaultPS"
-_SERVER_VOLUME: Final = "ps-config-volume"
-_SERVER_FOLDER: Final = "/ps-server"
-_SERVER_COMMAND: Final = ("python", f"{_SERVER_FOLDER}/grpc_tensorflow_server.py")
-_SERVER_SOURCE: Final = "cm-ps-"
-
-
-def filled_in_servers(document: Document) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The entries of parameter servers that an early operator filled in, by index, with the container that it wrote."""
-    for index, replicas in enumerate(list_items(value_at(document, "spec", "replicaSpecs"))):
-        pod = value_at(replicas, "template", "spec")
-        for container in mappings(value_at(pod, "containers")):
-            if value_at(replicas, "tfReplicaType") == "PS" and _is_filled_in(replicas, pod, container):
-                yield index, container
-
-
-def _is_filled_in(replicas: object, pod: object, container: Mapping[str, Any]) -> bool:
-    if container.get("name") != TF_CONTAINER:
-        return False
-    mounts = [(one.get("name"), one.get("mountPath")) for one in mappings(container.get("volumeMounts"))]
-    volumes = [one for one in mappings(value_at(pod, "volumes")) if one.get("name") == _SERVER_VOLUME]
-    sources = [value_at(one, "configMap", "name") for one in volumes]
-    command = tuple(list_items(container.get("command")))
-    return value_at(replicas, _FILLED_IN) is True or (
-        (_SERVER_VOLUME, _SERVER_FOLDER) in mounts
-        and all(isinstance(one, str) and one.startswith(_SERVER_SOURCE) for one in sources)
-        and command[:2] in ((), _SERVER_COMMAND)
-    )
-
-
-def as_submitted(document: Document) -> Document:
-    """The document without what an early operator filled in for parameter servers; never in place.
-
-    They get tf-dist's standard server, from the same image.
-    """
-    entries = list_items(value_at(document, "spec", "replicaSpecs"))
-    filled = dict(filled_in_servers(document))
-    if not filled and not any(_FILLED_IN in mapping(one) for one in entries):
-        return document
-    specs = [_as_submitted(one, filled.get(index)) for index, one in enumerate(entries)]
-    image = next((container["image"] for container in filled.values() if container.get("image")), None)
-    said = {} if image is None else {"tfImage": image}
-    return {**document, "spec": {**document["spec"], **said, "replicaSpecs": specs}}
-
-
-def _as_submitted(replicas: object, server: Mapping[str, Any] | None) -> object:
-    if not isinstance(replicas, Mapping):
-        return replicas
-    entry = {key: value for key, value in replicas.items() if key != _FILLED_IN or not isinstance(value, bool)}
-    if server is None:
-        return entry
-    pod = dict(entry["template"]["spec"])
-    for key, left_out in (("containers", TF_CONTAINER), ("volumes", _SERVER_VOLUME)):
-        if kept := [one for one in list_items(pod.pop(key, None)) if value_at(one, "name") != left_out]:
-            pod[key] = kept
-    return {**entry, "template": {**entry["template"], "spec": pod}}
-
-
 _FAILED: Final = frozenset({Event.POD_FAILED})
 REPLACE_POD: Final = Rule(
     events=frozenset({Event.POD_FAILED, Event.POD_EVICTED, Event.NODE_LOST}), action=Action.RESTART_POD
@@ -271,6 +211,8 @@ def build(job: TFJob) -> Job:
     chief = spec.chief
     specs = tuple(_replica_spec(replicas, spec, chief) for replicas in spec.replica_specs)
     leader = chief.replica_name.lower()
+    # What the original writes into the spec of a job when it sets it up: the RuntimeId, if the user gave none.
+    stored = job.metadata.uid is not None
     return Job(
         dialect=Dialect.TFJOB_V1ALPHA1,
         key=job.metadata.key,
@@ -290,14 +232,8 @@ def build(job: TFJob) -> Job:
         ),
         tf_config=TFConfigStyle.V1ALPHA1,
         runtime_id=spec.runtime_id or runtime_id(job.metadata),
-        spec_defaults=_drawn(job),
+        spec_defaults={"RuntimeId": runtime_id(job.metadata)} if stored and not job.spec.runtime_id else {},
     )
-
-
-def _drawn(job: TFJob) -> dict[str, Any]:
-    """What the original writes into the spec of a job when it sets it up: the RuntimeId, if the user gave none."""
-    stored = job.metadata.uid is not None
-    return {"RuntimeId": runtime_id(job.metadata)} if stored and not job.spec.runtime_id else {}
 
 
 def runtime_id(metadata: Metadata) -> str:

@@ -12,7 +12,7 @@ from tf_dist.core.dialects import kubeflow_v1, kubeflow_v1alpha1, volcano, volca
 from tf_dist.core.dialects.common_schema import RawTemplate, SchemaModel
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors, describe_value, quote_hint, report_schema_errors
 from tf_dist.core.dialects.volcano_extensions.related_kinds import related_kind
-from tf_dist.core.model.fieldpath import FieldPath, mapping, nearest_word, suggestion, value_at
+from tf_dist.core.model.fieldpath import mapping, nearest_word, suggestion, value_at
 from tf_dist.core.model.job import Dialect, Document, Job
 from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.errors import InvalidJob, Problem
@@ -70,7 +70,13 @@ _KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
 def dialect_of(document: object) -> Dialect:
     """The dialect that apiVersion and kind name; InvalidJob, with the nearest known one as hint, if they name none."""
     if not isinstance(document, Mapping):
-        raise InvalidJob([_not_a_document(document)])
+        hint = f"known: {_KNOWN}"
+        if isinstance(document, list):
+            hint = "give its items one by one, or write them as documents separated by ---"
+        elif document is None:
+            hint = "the file is empty, or starts with ---"
+        message = f"a job is a mapping with apiVersion, kind, metadata and spec, not {describe_value(document)}"
+        raise InvalidJob([Problem("", message, hint)])
     version, kind = document.get("apiVersion"), document.get("kind")
     if _is_forerunner(document):
         return Dialect.TFJOB_V1
@@ -96,9 +102,9 @@ def _is_forerunner(document: Document) -> bool:
 
 
 def current(document: Any) -> Any:
-    """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1; one of
-    v1alpha1 that an early operator stored, as it was submitted. Roles without a value are left out, as API servers do.
+    """The document in the version that tf-dist runs: a TFJob of v1alpha2 to v1beta2, or of DRAGON 0.9, as v1.
 
+    Roles without a value are left out, as API servers do.
     Anything else is returned as it is. Never in place; unchanged parts are shared.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("spec"), Mapping):
@@ -110,8 +116,6 @@ def current(document: Any) -> Any:
         document = {**document, "spec": {**document["spec"], "tfReplicaSpecs": present}}
     if document.get("apiVersion") == Dialect.TFJOB_V1 and not _BOUNDS.keys().isdisjoint(document["spec"]):
         return _with_bounds(document)
-    if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
-        return kubeflow_v1alpha1.as_submitted(document)
     return document
 
 
@@ -145,11 +149,6 @@ def _with_bounds(document: Document) -> dict[str, Any]:
 
 def advise_version(document: Document, out: FieldErrors) -> None:
     """Warnings that a document is of another version than is run, and what that changes."""
-    if document.get("apiVersion") == Dialect.TFJOB_V1ALPHA1:
-        for index, _ in kubeflow_v1alpha1.filled_in_servers(document):
-            filled: FieldPath = ("spec", "replicaSpecs", index, "template")
-            said = "was filled in by an early tf-operator: tf-dist starts its own standard server"
-            out.warn(filled, said, "leave the template out")
     for key, replicas in mapping(value_at(document, "spec", "tfReplicaSpecs")).items():
         if replicas is None:
             out.warn(("spec", "tfReplicaSpecs", str(key)), "is empty, so the job has no such replicas", "leave it out")
@@ -164,16 +163,6 @@ def advise_version(document: Document, out: FieldErrors) -> None:
         if value_at(replicas, "restartPolicy") == "ExitCode":
             place = ("spec", "tfReplicaSpecs", str(key), "restartPolicy")
             out.warn(place, "retries exit codes from 128 up; it was 130, 137, 138 and 143 only", "")
-
-
-def _not_a_document(found: object) -> Problem:
-    hint = f"known: {_KNOWN}"
-    if isinstance(found, list):
-        hint = "give its items one by one, or write them as documents separated by ---"
-    elif found is None:
-        hint = "the file is empty, or starts with ---"
-    message = f"a job is a mapping with apiVersion, kind, metadata and spec, not {describe_value(found)}"
-    return Problem("", message, hint)
 
 
 def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
