@@ -201,7 +201,12 @@ def _shape_problems(overrides: Any) -> Iterator[Problem]:
 
 def _name_problems(step: TFJobStep) -> Iterator[Problem]:
     """Input parameters with one name and two meanings."""
-    own, known = _own_names(step), dict[str, tuple[str, Any]]()
+    # The input parameters that the step makes, unless the author gives them.
+    open_ = not is_document(step.job)
+    made = {name for name, row in ROWS.items() if row.parameter or (open_ and name in _OPEN)}
+    own = {_dashed(name) for name in made if not is_given_later(getattr(step, name))}
+    own |= {*_OF_THE_WORKFLOW.values()} if open_ else set()
+    known: dict[str, tuple[str, Any]] = {}
     for one in as_list(step.inputs):
         for parameter in as_parameters(one):
             known[str(parameter.name)] = ("inputs", _declaration(parameter))
@@ -225,14 +230,6 @@ def _declaration(given: Any) -> tuple[str | None, ...]:
     rest = (given.type, given.minimum, given.maximum, given.pattern) if isinstance(given, Input) else ()
     enum = getattr(given, "enum", None)
     return (None if default is None else str(default), *map(str, rest), *map(str, enum or ()))
-
-
-def _own_names(step: TFJobStep) -> set[str]:
-    """The input parameters that the step makes, unless the author gives them."""
-    open_ = not is_document(step.job)
-    made = {name for name, row in ROWS.items() if row.parameter or (open_ and name in _OPEN)}
-    found = {_dashed(name) for name in made if not is_given_later(getattr(step, name))}
-    return found | {*_OF_THE_WORKFLOW.values()} if open_ else found
 
 
 def _given_parameters(step: TFJobStep) -> Iterator[tuple[str, Parameter | Input]]:

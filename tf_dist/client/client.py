@@ -265,7 +265,14 @@ class Client:
         example that a pod has not started. Raises Unavailable if no log exists yet.
         """
         found = self._found(job)
-        chosen = _chosen(found, replicas)
+        # Including replicas that start when the job grows.
+        types = {str(replica): replica.type for replica in possible_replicas(found.job)}
+        words = [*types, *(spec.type for spec in found.job.replica_specs)]
+        for word in replicas:
+            if word not in words:
+                hint = suggestion(word, words, f"there are {', '.join([*types][:10])}")
+                raise InvalidJob([Problem("replicas", f"{found.shown} has no replica {word!r}", hint)])
+        chosen = frozenset(name for name, type_ in types.items() if not replicas or {name, type_} & {*replicas})
         stamped = timestamps or not follow
         options = LogOptions(follow=follow, tail=tail, since_seconds=since, timestamps=stamped, previous=previous)
         if follow:
@@ -430,18 +437,6 @@ def _resume_patch(job: StoredJob) -> Mapping[str, Any]:
     metadata = patch.get("metadata") or {}
     annotations = {**(metadata.get("annotations") or {}), names.RESUME_ATTEMPT: str(job.status.attempts.job)}
     return {**patch, "metadata": {**metadata, "annotations": annotations}}
-
-
-def _chosen(job: StoredJob, wanted: Sequence[str]) -> frozenset[str]:
-    """The names of the wanted replicas; InvalidJob for a replica that the job does not have."""
-    # Including replicas that start when the job grows.
-    types = {str(replica): replica.type for replica in possible_replicas(job.job)}
-    words = [*types, *(spec.type for spec in job.job.replica_specs)]
-    for word in wanted:
-        if word not in words:
-            hint = suggestion(word, words, f"there are {', '.join([*types][:10])}")
-            raise InvalidJob([Problem("replicas", f"{job.shown} has no replica {word!r}", hint)])
-    return frozenset(name for name, type_ in types.items() if not wanted or {name, type_} & {*wanted})
 
 
 def run(

@@ -127,7 +127,13 @@ def _files(root: Path) -> Iterator[_File]:
                 if not any((path / mark).is_file() for mark in _MARKS):
                     pending.append((path, f"{name}/", ignored))
             elif entry.is_symlink():
-                yield _File(name, path, 0, _link(root, path))
+                # The target of a link, relative to its folder; InvalidJob if it leaves the folder to send.
+                target = Path(os.path.normpath(path.parent.resolve() / os.readlink(path)))
+                inside = root.resolve()
+                if target != inside and not target.is_relative_to(inside):
+                    hint = "copy the file into the folder, or leave the link out: write its name into .tfdistignore"
+                    raise _refused(f"{path} is a link to {target}, which is not in the folder", hint)
+                yield _File(name, path, 0, os.path.relpath(target, path.parent.resolve()))
                 count += 1
             elif entry.is_file():
                 yield _File(name, path, entry.stat().st_size)
@@ -188,16 +194,6 @@ def _leaves_out(ignored: Iterable[_Ignored], path: Path, is_folder: bool) -> boo
         matched = one.patterns.check_file(name).include
         found = found if matched is None else matched
     return bool(found)
-
-
-def _link(root: Path, path: Path) -> str:
-    """The target of a link, relative to its folder; InvalidJob if it leaves the folder to send."""
-    target = Path(os.path.normpath(path.parent.resolve() / os.readlink(path)))
-    inside = root.resolve()
-    if target != inside and not target.is_relative_to(inside):
-        hint = "copy the file into the folder, or leave the link out: write its name into .tfdistignore"
-        raise _refused(f"{path} is a link to {target}, which is not in the folder", hint)
-    return os.path.relpath(target, path.parent.resolve())
 
 
 def _unreadable(path: Path) -> str:

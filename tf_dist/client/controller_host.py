@@ -79,7 +79,16 @@ class ControllerHost(Service):
     def start(self) -> Self:
         """Become a candidate. ClusterError at once if nobody leads and this host may not."""
         try:
-            self._stand()
+            # Try to lead until the leader is known. An expired Lease is waited for.
+            # Otherwise a missing permission would only show as an endless wait.
+            kind, until = next(iter(self.leadership.electors)), time.monotonic() + _PATIENCE
+            self.leadership.step()
+            while not self.leadership.kinds() and self.leadership.problem() is None and time.monotonic() < until:
+                status = leader_status(self._leases, kind, self._namespace, now())
+                if status is not None and status.holder:
+                    break
+                time.sleep(_SOON)
+                self.leadership.step()
             match self.leadership.problem():
                 case NotFound() as error:
                     raise namespace_missing_error(error, self._namespace)
@@ -93,20 +102,6 @@ class ControllerHost(Service):
             self._stack.close()
             raise
         return self
-
-    def _stand(self) -> None:
-        """Try to lead until the leader is known. An expired Lease is waited for.
-
-        Otherwise a missing permission would only show as an endless wait.
-        """
-        kind, until = next(iter(self.leadership.electors)), time.monotonic() + _PATIENCE
-        self.leadership.step()
-        while not self.leadership.kinds() and self.leadership.problem() is None and time.monotonic() < until:
-            status = leader_status(self._leases, kind, self._namespace, now())
-            if status is not None and status.holder:
-                break
-            time.sleep(_SOON)
-            self.leadership.step()
 
     def stop(self) -> None:
         """End the controller, and release the Leases. A Lease that cannot be released soon expires."""

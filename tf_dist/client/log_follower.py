@@ -254,7 +254,8 @@ class ResumingLogStream(Stream[bytes]):
             return
         moment = seconds, (found[2] or b"").ljust(9, b"0")
         if self._position.unproven(moment):
-            if not self._same_instance():
+            own = (InstanceState.REPLACED,) if self._options.previous else (InstanceState.RUNNING, InstanceState.ENDED)
+            if self._state() not in own:
                 self._finish()  # the lines of the next one are read by another stream
                 return
             if self._position.last is not None:
@@ -275,11 +276,6 @@ class ResumingLogStream(Stream[bytes]):
             self._ready.append(line)
         if len(self._unstamped) < _UNSTAMPED:
             self._unstamped.add(line)
-
-    def _same_instance(self) -> bool:
-        """Whether the cluster still reports this instance as that of the log; ClusterError."""
-        own = (InstanceState.REPLACED,) if self._options.previous else (InstanceState.RUNNING, InstanceState.ENDED)
-        return self._state() in own
 
     def _note(self, text: str, stamp: bytes = b"") -> None:
         self._ready.append((stamp if self._shown else b"") + f"[tf-dist: {text}]\n".encode())

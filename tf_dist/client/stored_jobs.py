@@ -398,7 +398,15 @@ def find_job(cluster: Cluster, text: str, namespace: str) -> StoredJob:
     """The job of NAME or KIND/NAME. NotFound suggests similar names; InvalidJob if two kinds have the name."""
     found = lookup_job(cluster, text, namespace)
     if found is None:
-        raise _missing(cluster, text, _split(text)[1], namespace)
+        name = _split(text)[1]
+        others = _visible(cluster, namespace)
+        here = [job.name for job in others if job.namespace == namespace]
+        elsewhere = [job.namespace for job in others if job.name == name]
+        if elsewhere:
+            hint = f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
+        else:
+            hint = suggestion(name, here, "tf-dist get -A lists every job")
+        raise NotFound(f"there is no job {text} in namespace {namespace}", hint=hint)
     return found
 
 
@@ -429,17 +437,6 @@ def _split(text: str) -> tuple[tuple[Resource, ...], str]:
     if resource is None or not name:
         raise InvalidJob([Problem("NAME", f"{text!r} is not a job", "write NAME, tfjob/NAME or vcjob/NAME")])
     return (resource,), name
-
-
-def _missing(cluster: Cluster, text: str, name: str, namespace: str) -> NotFound:
-    others = _visible(cluster, namespace)
-    here = [job.name for job in others if job.namespace == namespace]
-    elsewhere = [job.namespace for job in others if job.name == name]
-    if elsewhere:
-        hint = f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
-    else:
-        hint = suggestion(name, here, "tf-dist get -A lists every job")
-    return NotFound(f"there is no job {text} in namespace {namespace}", hint=hint)
 
 
 def _visible(cluster: Cluster, namespace: str) -> list[StoredJob]:

@@ -83,7 +83,8 @@ def _updated(cluster: Cluster, resource: Resource, namespace: str | None, body: 
     name = str(body["metadata"]["name"])
     try:
         stored = cluster.get(resource, namespace, name)
-        if not _is_ours(stored, body):
+        owner = (body["metadata"].get("annotations") or {}).get(COMPANION_OWNER)
+        if owner not in (None, (stored["metadata"].get("annotations") or {}).get(COMPANION_OWNER)):
             if includes({**stored, "metadata": None}, {**_own(body), "metadata": None}):
                 return "unchanged"
             raise _foreign(resource, stored, body)
@@ -95,11 +96,6 @@ def _updated(cluster: Cluster, resource: Resource, namespace: str | None, body: 
     except (NotFound, Conflict):
         return ""
     return "configured"
-
-
-def _is_ours(stored: Object, body: Object) -> bool:
-    owner = (body["metadata"].get("annotations") or {}).get(COMPANION_OWNER)
-    return owner is None or (stored["metadata"].get("annotations") or {}).get(COMPANION_OWNER) == owner
 
 
 def _own(body: Object) -> Object:

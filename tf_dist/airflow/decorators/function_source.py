@@ -35,7 +35,13 @@ def function_source(function: Callable[..., Any]) -> FunctionSource:
     if problem := _kind_problem(function, name):
         raise InvalidJob([problem])
     try:
-        text = _undecorated(inspect.getsource(function))
+        # The lines of the function from its ``def`` on. Python's line ends do not include U+2028.
+        source = inspect.getsource(function)
+        indented = source[:1].isspace()
+        whole = f"if True:\n{source}" if indented else source
+        node = next(one for one in ast.walk(ast.parse(whole)) if isinstance(one, ast.FunctionDef))
+        lines = whole.split("\n")[node.lineno - 1 :]
+        text = "\n".join(["if True:", *lines] if indented else lines)
     except (OSError, SyntaxError, StopIteration):
         what = "its source cannot be read, and that is what is sent"
         raise InvalidJob([Problem(name, what, "define it with def, in a file of its DAG")]) from None
@@ -61,15 +67,6 @@ def _kind_problem(function: Callable[..., Any], name: str) -> Problem | None:
     if inspect.isgeneratorfunction(function):
         return Problem(name, "is a generator, and nothing goes through it in the job", "return a list")
     return None
-
-
-def _undecorated(source: str) -> str:
-    """The lines of the function from its ``def`` on. Python's line ends do not include U+2028."""
-    indented = source[:1].isspace()
-    whole = f"if True:\n{source}" if indented else source
-    node = next(one for one in ast.walk(ast.parse(whole)) if isinstance(one, ast.FunctionDef))
-    lines = whole.split("\n")[node.lineno - 1 :]
-    return "\n".join(["if True:", *lines] if indented else lines)
 
 
 def _outside(text: str) -> Iterator[str]:

@@ -149,7 +149,12 @@ class TFJobDecoratedOperator(DecoratedOperator, TFJobOperator):
 
     def document(self) -> dict[str, Any]:
         """The document with the function."""
-        return _with_script(self.job, self._script())
+        script = self._script()
+        groups = {
+            name: _running(group, _SERVER if name == "PS" else script)
+            for name, group in self.job["spec"]["tfReplicaSpecs"].items()
+        }
+        return {**self.job, "spec": {**self.job["spec"], "tfReplicaSpecs": groups}}
 
     def render_template(
         self, content: Any, context: Context, jinja_env: Environment | None = None, seen_oids: set[int] | None = None
@@ -195,15 +200,6 @@ def _plain_number(value: Any) -> Any:
     if callable(plain := getattr(value, "tolist", None)):
         return plain()
     raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-def _with_script(job: Any, script: str) -> dict[str, Any]:
-    """The document with the script as the command of all containers except those of parameter servers."""
-    groups = {
-        name: _running(group, _SERVER if name == "PS" else script)
-        for name, group in job["spec"]["tfReplicaSpecs"].items()
-    }
-    return {**job, "spec": {**job["spec"], "tfReplicaSpecs": groups}}
 
 
 def _running(group: Mapping[str, Any], script: str) -> dict[str, Any]:

@@ -291,7 +291,14 @@ class TaskRun:
         if job is not None and self.part(job, payload_cause(event), event["message"]):
             self._call("on_job_cleanup", name=job.name, namespace=job.namespace)
         self._call("on_job_completion", result=result, succeeded=failure is None)
-        self._publish_result(result, succeeded=failure is None)
+        self._operator.result = result
+        self._ti.xcom_push(key="result", value=result)
+        if checkpoint := str(result.get("checkpoint") or ""):
+            self._ti.xcom_push(key="checkpoint", value=checkpoint)
+            self._ti.xcom_push(key=links.CHECKPOINT_URL, value=links.checkpoint_page(checkpoint))
+        events = self._context["outlet_events"]
+        for outlet in self._operator.outlets if failure is None else ():  # also for consumers of its assets
+            events[outlet].extra = {**events[outlet].extra, **result}
         if failure is None:
             return self._operator.returned(result)
         code, skipped = event.get("exit_code"), self._options.skip_on_exit_code
@@ -378,17 +385,6 @@ class TaskRun:
         """Publish how the job ended, also if the task fails: a downstream task may branch on it."""
         if outcome is not None:
             self._ti.xcom_push(key="outcome", value=masked(outcome.document()))
-
-    def _publish_result(self, result: dict[str, Any], *, succeeded: bool) -> None:
-        """Publish the result, also to consumers of the task's assets."""
-        self._operator.result = result
-        self._ti.xcom_push(key="result", value=result)
-        if checkpoint := str(result.get("checkpoint") or ""):
-            self._ti.xcom_push(key="checkpoint", value=checkpoint)
-            self._ti.xcom_push(key=links.CHECKPOINT_URL, value=links.checkpoint_page(checkpoint))
-        events = self._context["outlet_events"]
-        for outlet in self._operator.outlets if succeeded else ():
-            events[outlet].extra = {**events[outlet].extra, **result}
 
     def _call(self, method: str, **facts: Any) -> None:
         """Call the user's callbacks."""

@@ -27,7 +27,6 @@ from tf_dist.client.submission import TargetNamespaces, create_companion
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose
-from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.diagnostics.outcome import outcome_word
 from tf_dist.core.model.job import JobKey
 from tf_dist.core.model.reasons import OutcomeKind
@@ -143,7 +142,10 @@ class StepHost(SessionHost):
             problem = copy_checkpoint(checkpoint, self._options.out / contract.CHECKPOINT, mounts)
             if problem:
                 self._view.say(f"warning: no artifact of the checkpoint: {problem}")
-        self._view.say(_last_line(self.job, values, snapshot.result))
+        parts = [f"{name}={value:g}" for name, value in sorted(snapshot.result.metrics.items())]
+        parts += [f"checkpoint={snapshot.result.checkpoint}"] if snapshot.result.checkpoint else []
+        message = f" ({values['message']})" if values["message"] else ""
+        self._view.say(f"{self.job.shown} {values['status']}{message}{': ' if parts else ''}{' '.join(parts)}")
 
     def mark(self) -> None:
         """A failure is harmless: the next try reports the end once more."""
@@ -221,13 +223,6 @@ class StepHost(SessionHost):
         if self._out.problem and self._out.problem != self._complained:
             self._complained = self._out.problem
             self._view.say(self._out.problem)
-
-
-def _last_line(job: StoredJob, values: Mapping[str, str], progress: Progress) -> str:
-    parts = [f"{name}={value:g}" for name, value in sorted(progress.metrics.items())]
-    parts += [f"checkpoint={progress.checkpoint}"] if progress.checkpoint else []
-    message = f" ({values['message']})" if values["message"] else ""
-    return f"{job.shown} {values['status']}{message}{': ' if parts else ''}{' '.join(parts)}"
 
 
 _FOLLOW: Final = LogOptions(follow=True)

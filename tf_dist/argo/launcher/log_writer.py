@@ -81,7 +81,9 @@ class LogWriter(LineView):
                 self._waiting.clear()
                 self._writing = True
             try:
-                _write(self._descriptor, text.encode(errors="backslashreplace"))
+                view = memoryview(text.encode(errors="backslashreplace"))
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
             except OSError:
                 with self._state:
                     self._gone = True  # the reader has left: nothing is written any more, the job goes on
@@ -91,9 +93,3 @@ class LogWriter(LineView):
                 self._state.notify_all()
                 if self._gone:
                     return
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

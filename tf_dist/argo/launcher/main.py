@@ -33,7 +33,8 @@ def main(arguments: Sequence[str]) -> int:
         return _show(options)
     with Signals(exit_after=_NEVER) as signals, closing(LogWriter(_STDOUT)) as log_writer:
         signals.listen(lambda _: log_writer.hurry())
-        log_writer.say(_first_line(options))
+        tries = f", try {options.retry + 1} of {options.retries + 1}" if options.retries else ""
+        log_writer.say(f"tf-dist {__version__}{f': step {options.node}' if options.node else ''}{tries}")
         try:
             from tf_dist.argo.launcher.launcher import run_step
 
@@ -57,11 +58,6 @@ def _show(options: LauncherOptions) -> int:
         return exit_codes.exit_code_of_error(error)
     sys.stdout.write(to_yaml(entry.document))
     return exit_codes.SUCCEEDED
-
-
-def _first_line(options: LauncherOptions) -> str:
-    tries = f", try {options.retry + 1} of {options.retries + 1}" if options.retries else ""
-    return f"tf-dist {__version__}{f': step {options.node}' if options.node else ''}{tries}"
 
 
 def error_text(error: TFDistError) -> str:

@@ -16,7 +16,6 @@ from tf_dist.core.diagnostics.metrics_parser import Progress
 from tf_dist.core.model.reasons import DISRUPTED, OutcomeKind, Reason
 from tf_dist.core.model.status import (
     STOPPED,
-    Failure,
     Status,
     display_phase,
     disruptions,
@@ -106,7 +105,7 @@ class Outcome:
             replica_seconds=usage.replicas.held,
             lost_replica_seconds=min(usage.replicas.lost, usage.replicas.held),
             goodput=usage.goodput,
-            log=_end_of(failure),
+            log=failure.message[-_LOG_LIMIT:] if failure is not None and failure.code is not None else "",
         )
 
 
@@ -150,10 +149,6 @@ def _number(value: object) -> float:
 
 def _between(since: float | None, until: float | None) -> float | None:
     return None if since is None or until is None else round(max(0.0, until - since), 3)
-
-
-def _end_of(failure: Failure | None) -> str:
-    return failure.message[-_LOG_LIMIT:] if failure is not None and failure.code is not None else ""
 
 
 def with_observations(outcome: Outcome, progress: Progress, log: str = "") -> Outcome:

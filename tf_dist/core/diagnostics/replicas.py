@@ -38,7 +38,9 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
     states = []
     for replica in job.replicas:
         pod = facts.current.get(replica)
-        restarts = _restarts(status, replica, pod)
+        attempts = status.attempts
+        again = attempts.job - 1 + attempts.tasks.get(replica.type, 0) + attempts.pods.get(replica, 0)
+        restarts = again + (pod.restarts if pod else 0)
         if pod is None:
             state = _absent(status, done=replica in facts.succeeded, stopping=replica in stopping)
             state = "Waiting" if state == "Pending" and replica not in startable else state
@@ -62,12 +64,6 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
             )
             states.append(row)
     return tuple(states)
-
-
-def _restarts(status: Status, replica: ReplicaId, pod: PodView | None) -> int:
-    attempts = status.attempts
-    again = attempts.job - 1 + attempts.tasks.get(replica.type, 0) + attempts.pods.get(replica, 0)
-    return again + (pod.restarts if pod else 0)
 
 
 def _culprit(status: Status, replica: ReplicaId) -> Failure | None:

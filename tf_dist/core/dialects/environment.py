@@ -54,19 +54,14 @@ def check_environment(job: Job, out: FieldErrors) -> None:
 def _lengths(job: Job) -> Iterator[tuple[str, int]]:
     """The variables that name every replica, each with the most bytes that it has in any container."""
     if job.tf_config is not TFConfigStyle.NONE:
-        values = (_BY_STYLE[job.tf_config](job, viewer) for viewer in _viewers(job))
+        sparse = job.tf_config is TFConfigStyle.SPARSE
+        seeing = [spec for spec in job.replica_specs if (spec.role.leads if sparse else spec.role is Role.EVALUATOR)]
+        values = (_BY_STYLE[job.tf_config](job, viewer) for viewer in seeing or list(job.replica_specs))
         yield "TF_CONFIG", len("TF_CONFIG=") + max(values, default=0)
     if job.plugins.svc and job.plugins.hosts_env:
         for spec in job.replica_specs:
             name = f"VC_{spec.name.upper().replace('-', '_')}_HOSTS"
             yield name, len(name) + _hosts(job, spec) + spec.replicas
-
-
-def _viewers(job: Job) -> list[ReplicaSpec]:
-    """The replica specs with the longest TF_CONFIG: evaluators see all, and of a sparse one the chief does."""
-    sparse = job.tf_config is TFConfigStyle.SPARSE
-    seeing = [spec for spec in job.replica_specs if (spec.role.leads if sparse else spec.role is Role.EVALUATOR)]
-    return seeing or list(job.replica_specs)
 
 
 def _dense(job: Job, viewer: ReplicaSpec) -> int:

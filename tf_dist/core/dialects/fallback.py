@@ -193,15 +193,10 @@ def _with_fallbacks(job: Job, document: Document, of: Callable[[Document], Job])
         except InvalidJob as error:
             where = format_field_path((*_PATH, index))
             for one in error.problems:
-                out.error((*_PATH, index), _within(one, where), one.hint)
+                place = f"{one.path}: " if one.path and one.path != where else ""
+                out.error((*_PATH, index), f"with it, {place}{one.message}", one.hint)
     out.raise_errors()
     return replace(job, fallbacks=tuple(jobs))
-
-
-def _within(problem: Problem, where: str) -> str:
-    """The problem of a changed document: no file has it, so the change is named, and what becomes of it."""
-    place = f"{problem.path}: " if problem.path and problem.path != where else ""
-    return f"with it, {place}{problem.message}"
 
 
 def _entries(written: str, out: FieldErrors) -> list[Mapping[str, Any]]:

@@ -44,7 +44,9 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
         change = after = [
             {**entry, "replicas": workers} if index == place[-1] else entry for index, entry in enumerate(before)
         ]
-    lowered = _lowered_bound(document, workers)
+    # The annotation that lets an elastic job grow beyond so many workers, lowered to that; empty if there is none.
+    most = worker_bound(mapping(value_at(document, "metadata", "annotations")), MAX_WORKERS)
+    lowered = {MAX_WORKERS: str(workers)} if most is not None and most > workers > 0 else {}
     try:
         read(_with_annotations({**document, top: {**document[top], field: after}}, lowered))
     except InvalidJob as error:
@@ -54,12 +56,6 @@ def scale_patch(document: Document, workers: int) -> dict[str, Any]:
     if version and (lowered or not isinstance(before, Mapping)):
         metadata["resourceVersion"] = version
     return {**({"metadata": metadata} if metadata else {}), top: {field: change}}
-
-
-def _lowered_bound(document: Document, workers: int) -> dict[str, str]:
-    """The annotation that lets an elastic job grow beyond so many workers, lowered to that; empty if there is none."""
-    most = worker_bound(mapping(value_at(document, "metadata", "annotations")), MAX_WORKERS)
-    return {MAX_WORKERS: str(workers)} if most is not None and most > workers > 0 else {}
 
 
 def _with_annotations(document: Document, annotations: Mapping[str, str]) -> Document:

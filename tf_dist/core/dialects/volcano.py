@@ -185,7 +185,8 @@ def _replica_spec(
 ) -> ReplicaSpec:
     name = task_name(task, index)
     role = _roles(tensorflow).get(name, Role.OTHER)
-    container = _container(task.template)
+    names = [name for name in container_names(task.template) if isinstance(name, str)]
+    container = TF_CONTAINER if TF_CONTAINER in names else next(iter(names), "")
     policy = value_at(task.template, "spec", "restartPolicy")
     retries = task.max_retry or DEFAULT_MAX_RETRY
     least, most = bounds if role is Role.WORKER else (None, None)
@@ -214,12 +215,6 @@ def _dependency(task: Task) -> Dependency | None:
     if depends is None or not depends.name:
         return None
     return Dependency(on=tuple(depends.name), any=depends.iteration == "any")
-
-
-def _container(template: Document) -> str:
-    """The container that trains: the one named ``tensorflow``, else the first."""
-    names = [name for name in container_names(template) if isinstance(name, str)]
-    return TF_CONTAINER if TF_CONTAINER in names else next(iter(names), "")
 
 
 def validate(job: VolcanoJob, out: FieldErrors) -> None:

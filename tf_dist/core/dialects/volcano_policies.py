@@ -87,8 +87,9 @@ def _check_policy(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     _check_action(policy, loc, out)
     for name in named:
         _check_event(name, policy, (*loc, "event" if name == policy.event else "events"), out)
-    if policy.timeout:
-        _check_timeout(policy.timeout, (*loc, "timeout"), out)
+    if policy.timeout and parse_go_duration(policy.timeout) is None:
+        hint = f"write {policy.timeout}s" if policy.timeout.isdecimal() else "such as 90s, 10m or 1h30m"
+        out.error((*loc, "timeout"), f"{policy.timeout!r} is not a duration", hint)
 
 
 def _check_action(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
@@ -113,12 +114,6 @@ def _check_event(name: str, policy: Policy, loc: FieldPath, out: FieldErrors) ->
         out.warn(loc, "JobUpdated never happens: Volcano accepts it and does not emit it")
     elif name == Event.POD_PENDING and not policy.timeout:
         out.warn(loc, "PodPending without a timeout never fires", "say how long is too long: timeout: 10m")
-
-
-def _check_timeout(timeout: str, loc: FieldPath, out: FieldErrors) -> None:
-    if parse_go_duration(timeout) is None:
-        hint = f"write {timeout}s" if timeout.isdecimal() else "such as 90s, 10m or 1h30m"
-        out.error(loc, f"{timeout!r} is not a duration", hint)
 
 
 def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -> None:

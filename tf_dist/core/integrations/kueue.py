@@ -230,7 +230,15 @@ def workload_status_update(key: str, workload: Document, s: ReconcileContext) ->
     elif s.status.admission is not None and _ready(s) and not interface.condition_is_true(workload, "PodsReady"):
         changed = [_condition("PodsReady", True, "Started", "all pods of the job are ready or have succeeded")]
     if changed:
-        conditions = _with(mappings(status.get("conditions")), changed, workload, s.now)
+        stored = mappings(status.get("conditions"))
+        listed = {text(one.get("type")): dict(one) for one in stored}
+        generation = workload["metadata"].get("generation")
+        for one in changed:
+            before = listed.get(one["type"], {})
+            since = before.get("lastTransitionTime") if before.get("status") == one["status"] else None
+            extra = {} if generation is None else {"observedGeneration": generation}
+            listed[one["type"]] = {**one, "lastTransitionTime": since or format_time(s.now), **extra}
+        conditions = list(listed.values())
         # Written over what was seen and nothing else: Kueue may have gone on meanwhile.
         metadata = {"resourceVersion": workload["metadata"]["resourceVersion"]}
         patch = {"metadata": metadata, "status": {"conditions": conditions, **fields}}
@@ -253,18 +261,6 @@ def _given_back(workload: Document) -> list[Condition]:
 
 def _condition(type_: str, value: bool, reason: str, message: str) -> Condition:
     return {"type": type_, "status": "True" if value else "False", "reason": reason, "message": message}
-
-
-def _with(stored: Any, changed: list[Condition], workload: Document, now: float) -> list[Condition]:
-    """All conditions, with the changed ones in place of the stored ones."""
-    listed = {text(one.get("type")): dict(one) for one in stored}
-    generation = workload["metadata"].get("generation")
-    for one in changed:
-        before = listed.get(one["type"], {})
-        since = before.get("lastTransitionTime") if before.get("status") == one["status"] else None
-        extra = {} if generation is None else {"observedGeneration": generation}
-        listed[one["type"]] = {**one, "lastTransitionTime": since or format_time(now), **extra}
-    return list(listed.values())
 
 
 WORKLOAD: Final = ApiResource(

@@ -297,22 +297,17 @@ def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
     own = {**job_labels(job), REPLICA_TYPE: spec.type, REPLICA_INDEX: str(index)}
     match job.dialect:
         case Dialect.TFJOB_V1:
-            return own | _v1_labels(job, spec, index)
+            common = {"job-name": job.key.name, "replica-type": spec.type, "replica-index": str(index)}
+            if _is_master(job, spec, index):
+                common["job-role"] = "master"
+            current = {f"training.kubeflow.org/{key}": value for key, value in common.items()}
+            current["training.kubeflow.org/operator-name"] = "tfjob-controller"
+            legacy = {"group-name": "kubeflow.org", "tf-job-name": job.key.name, "controller-name": "tf-operator"}
+            return own | (current | common | legacy)
         case Dialect.TFJOB_V1ALPHA1:
             return own | _v1alpha1_labels(job, spec, index)
         case Dialect.VOLCANO:
             return own | _volcano_labels(job, spec, index)
-
-
-def _v1_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
-    """The set of training-operator 1.6 and later, and the one before it."""
-    common = {"job-name": job.key.name, "replica-type": spec.type, "replica-index": str(index)}
-    if _is_master(job, spec, index):
-        common["job-role"] = "master"
-    current = {f"training.kubeflow.org/{key}": value for key, value in common.items()}
-    current["training.kubeflow.org/operator-name"] = "tfjob-controller"
-    legacy = {"group-name": "kubeflow.org", "tf-job-name": job.key.name, "controller-name": "tf-operator"}
-    return current | common | legacy
 
 
 def _is_master(job: Job, spec: ReplicaSpec, index: int) -> bool:

@@ -243,7 +243,8 @@ def _put(place: Any, path: FieldPath, value: Any, above: FieldPath) -> Any:
         return _put_item(place, part, deeper, value, here)
     if place is not None and not isinstance(place, Mapping):
         raise _NoSuchField(
-            f"{format_field_path(above) or 'the document'} is {_kind(place)}, it has no key {part!r}", _index(place)
+            f"{format_field_path(above) or 'the document'} is {_kind(place)}, it has no key {part!r}",
+            "an entry of a list is written [0]" if isinstance(place, list) else "",
         )
     found: Mapping[Any, Any] = place or {}
     if part not in found and deeper and (near := _misspelled(part, found)):
@@ -273,7 +274,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a mapping"
     return "a list" if isinstance(value, list) else f"the value {value!r}"
-
-
-def _index(place: Any) -> str:
-    return "an entry of a list is written [0]" if isinstance(place, list) else ""

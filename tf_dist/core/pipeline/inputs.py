@@ -99,26 +99,20 @@ class JobInput:
         if self.enum and found not in self.enum:
             raise ValueError(f"is none of {', '.join(map(str, self.enum))}")
         if isinstance(found, str):
-            self._check_text(found)
+            if len(found) > self.max_length:
+                raise ValueError(f"is longer than {self.max_length} characters")
+            if not is_single_line(found):
+                raise ValueError("has a line break or a control character")
+            if "{{" in found:
+                raise ValueError("holds {{…}}, which the workflow did not fill in")
+            if self.pattern and not re.fullmatch(self.pattern, found):
+                raise ValueError(f"does not match {self.pattern}")
         else:
-            self._check_number(found)
+            if self.minimum is not None and found < self.minimum:
+                raise ValueError(f"is less than {self.minimum:g}")
+            if self.maximum is not None and found > self.maximum:
+                raise ValueError(f"is more than {self.maximum:g}")
         return found
-
-    def _check_number(self, number: float) -> None:
-        if self.minimum is not None and number < self.minimum:
-            raise ValueError(f"is less than {self.minimum:g}")
-        if self.maximum is not None and number > self.maximum:
-            raise ValueError(f"is more than {self.maximum:g}")
-
-    def _check_text(self, text: str) -> None:
-        if len(text) > self.max_length:
-            raise ValueError(f"is longer than {self.max_length} characters")
-        if not is_single_line(text):
-            raise ValueError("has a line break or a control character")
-        if "{{" in text:
-            raise ValueError("holds {{…}}, which the workflow did not fill in")
-        if self.pattern and not re.fullmatch(self.pattern, text):
-            raise ValueError(f"does not match {self.pattern}")
 
 
 def _string(text: str) -> str:

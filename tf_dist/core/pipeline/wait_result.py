@@ -114,7 +114,9 @@ def _overdue(
     for kind, due in _dues(status, limits):
         if due <= now and not (pulling and kind is OutcomeKind.START_TIMEOUT):
             yield _late(kind, job, status, pods, now)
-    yield from _without_image(job, status, pods, now)
+    if any(_held(pod).permanent and _held(pod).category is Category.IMAGE for pod in pods):
+        found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
+        yield from (_of_image(one, pods) for one in found)
 
 
 def _late(kind: OutcomeKind, job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> WaitResult:
@@ -125,12 +127,6 @@ def _late(kind: OutcomeKind, job: Job, status: Status, pods: tuple[PodView, ...]
     reason, why = _LATE[kind]
     first = findings[0]
     return WaitResult(kind=kind, message=f"{why}: {first.summary}", hint=first.resolution, decided=False, reason=reason)
-
-
-def _without_image(job: Job, status: Status, pods: tuple[PodView, ...], now: float) -> Iterator[WaitResult]:
-    if any(_held(pod).permanent and _held(pod).category is Category.IMAGE for pod in pods):
-        found = (one for one in diagnose(job, status, pods, now) if one.category is Category.IMAGE)
-        yield from (_of_image(one, pods) for one in found)
 
 
 def _held(pod: PodView) -> Row:

@@ -132,7 +132,11 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHos
     if job.dialect is Dialect.VOLCANO:
         volcano_plugins.apply_plugins(job, replica, body)
     _split_batches(spec, body)
-    _keep_last_words(body)
+    # A container that fails leaves the end of its log in its status, unless its template says otherwise.
+    # The pod may be deleted a moment later, by the job's own clean-up policy, and its log with it.
+    for container in (*(body.get("initContainers") or ()), *(body.get("containers") or ())):
+        if container.get("terminationMessagePolicy") is None:
+            container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     return body
 
 
@@ -141,16 +145,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if isinstance(value, list) else value
-
-
-def _keep_last_words(body: Body) -> None:
-    """A container that fails leaves the end of its log in its status, unless its template says otherwise.
-
-    The pod may be deleted a moment later, by the job's own clean-up policy, and its log with it.
-    """
-    for container in (*(body.get("initContainers") or ()), *(body.get("containers") or ())):
-        if container.get("terminationMessagePolicy") is None:
-            container["terminationMessagePolicy"] = "FallbackToLogsOnError"
 
 
 def _add_port(job: Job, spec: ReplicaSpec, body: Body) -> None:

@@ -30,7 +30,10 @@ _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
 def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
     """The events of the changes since the start of the pass; no later pass repeats them."""
     before = s.before
-    yield from _transition_events(s.job, before, s.status)
+    # The Kubernetes Event of the transition, if it deserves one.
+    if _deserves_event(s.job, before, s.status):
+        type_ = "Warning" if s.status.phase in _FAILED else reason_row(s.status.reason).event_type
+        yield EmitEvent(type_, s.status.reason, s.status.message)
     yield from _node_events(s)
     if s.job.dialect is Dialect.TFJOB_V1:
         yield from _exit_events(before, s)
@@ -42,13 +45,6 @@ def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
 
 def _event(reason: Reason, message: str, *, routine: bool = False) -> EmitEvent:
     return EmitEvent(reason.row.event_type, reason, message, routine=routine)
-
-
-def _transition_events(job: Job, before: Status, after: Status) -> Iterator[EmitEvent]:
-    """The Kubernetes Event of the transition, if it deserves one."""
-    if _deserves_event(job, before, after):
-        type_ = "Warning" if after.phase in _FAILED else reason_row(after.reason).event_type
-        yield EmitEvent(type_, after.reason, after.message)
 
 
 def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
@@ -174,16 +170,11 @@ def _phase_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
     if after.phase in _FAILED and before.phase in LIVE:
         yield _event(Reason.TFJOB_FAILED, phase_text(job, after, after.phase))
     if before.created is None and after.created is not None:
-        yield from _template_events(s)
-
-
-def _template_events(s: ReconcileContext) -> Iterator[EmitEvent]:
-    """What the operator says of fields of the templates when it makes their pods."""
-    pods = [spec.pod_spec for spec in s.job.replica_specs]
-    if any(pod.get("restartPolicy") for pod in pods):
-        text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
-        yield _event(Reason.SET_POD_TEMPLATE_RESTART_POLICY, text)
-    ours = s.integration.scheduler_name if s.integration is not None else ""
-    if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
-        text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
-        yield _event(Reason.SET_POD_TEMPLATE_SCHEDULER_NAME, text)
+        pods = [spec.pod_spec for spec in s.job.replica_specs]
+        if any(pod.get("restartPolicy") for pod in pods):
+            text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
+            yield _event(Reason.SET_POD_TEMPLATE_RESTART_POLICY, text)
+        ours = s.integration.scheduler_name if s.integration is not None else ""
+        if ours and any(pod.get("schedulerName") not in (None, "", ours) for pod in pods):
+            text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
+            yield _event(Reason.SET_POD_TEMPLATE_SCHEDULER_NAME, text)

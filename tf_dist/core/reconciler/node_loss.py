@@ -69,7 +69,10 @@ def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     A back-off, a dependency and a running grace period are not reasons to be requeued. Where a gang has never been
     complete, ``requeue_unplaced`` covers the replicas that wait for a node.
     """
-    if _runs_without(s):
+    # The pods that have nodes are the minimum of the gang. The others may wait for theirs as long as it takes.
+    least = replica_bounds(s.job)
+    elastic = any(least[spec.type][0] < spec.replicas for spec in s.job.replica_specs)
+    if not elastic and s.facts.gang_has_nodes(s.job):
         return
     startable = startable_replicas(s.job, s.status)
     blocked = AttemptBarrier.of(s.status, overdue_pods(s))
@@ -87,13 +90,6 @@ def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
             waits = blocked.blocks(replica) or (complete and expected)
         if waits:
             yield replica
-
-
-def _runs_without(s: ReconcileContext) -> bool:
-    """Whether what has nodes is the gang's minimum, and the others may wait for theirs as long as it takes."""
-    least = replica_bounds(s.job)
-    elastic = any(least[spec.type][0] < spec.replicas for spec in s.job.replica_specs)
-    return not elastic and s.facts.gang_has_nodes(s.job)
 
 
 def track_completeness(s: ReconcileContext) -> Status:

@@ -160,7 +160,12 @@ def _present_events(job: Job, status: Status, facts: PodClassification) -> Itera
         for replica in () if never_ran else spec.ids:
             if replica not in facts.succeeded:
                 yield from _of_replica(job, spec, replica, facts, seen=replica in status.observed_replicas)
-        yield from _of_task(spec, facts)
+        if spec.replicas and facts.count(spec.type).succeeded == spec.replicas:
+            yield PodEvent(event=Event.TASK_COMPLETED, spec=spec)
+        if spec.container_restarts is not None:
+            restarts = sum(pod.restarts for pod in facts.current.values() if pod.replica.type == spec.type)
+            if restarts and restarts >= spec.container_restarts:
+                yield PodEvent(event=Event.TASK_FAILED, spec=spec)
     yield from _of_gang(job, facts)
 
 
@@ -201,15 +206,6 @@ def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
     """Whether its pods end at the job's deadline as it was when they were created: it may have been raised since."""
     own = spec.pod_spec.get("activeDeadlineSeconds")
     return job.run_policy.active_deadline is not None and own is None
-
-
-def _of_task(spec: ReplicaSpec, facts: PodClassification) -> Iterator[PodEvent]:
-    if spec.replicas and facts.count(spec.type).succeeded == spec.replicas:
-        yield PodEvent(event=Event.TASK_COMPLETED, spec=spec)
-    if spec.container_restarts is not None:
-        restarts = sum(pod.restarts for pod in facts.current.values() if pod.replica.type == spec.type)
-        if restarts and restarts >= spec.container_restarts:
-            yield PodEvent(event=Event.TASK_FAILED, spec=spec)
 
 
 def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:

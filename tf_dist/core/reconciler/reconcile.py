@@ -79,7 +79,9 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     actions += job_events(s)
     if written and stored.created is None:
         actions += document_notes(s)
-    if _fills_in_spec(s):
+    # What the job's original controller writes into the spec. The API server would refuse a patch of an invalid spec.
+    accepted = s.status.phase in LIVE and s.status.refused_spec is None
+    if s.requested_job.spec_defaults and accepted:
         actions.append(PatchJob({"spec": dict(job.spec_defaults)}))
     actions += cleanup(s)
     actions += integration_actions(s)
@@ -89,15 +91,6 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
     if _expired(job, s.status, s.now):
         return Plan(s.status, (*actions, DeleteJob()))
     return Plan(s.status, tuple(actions), s.next_of(_wake_at(s), None if written else write_at, _seen_at(s, actions)))
-
-
-def _fills_in_spec(s: ReconcileContext) -> bool:
-    """Whether the job's spec lacks what its original controller writes into it.
-
-    One that is not accepted is left as it is: the API server would refuse it with the patch, too.
-    """
-    accepted = s.status.phase in LIVE and s.status.refused_spec is None
-    return bool(s.requested_job.spec_defaults) and accepted
 
 
 def _write_at(stored: Status, s: ReconcileContext) -> float | None:

@@ -52,22 +52,17 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
     if phase is Phase.RUNNING:
         return _running_status(s)
     if phase is Phase.PENDING:
-        return _pending_status(s, held)
+        if held is not None:
+            return replace(s.status, reason=held[0], message=held[1])
+        if s.status.reason not in (*HOLDING_REASONS, Reason.UNSCHEDULABLE):
+            return None
+        return replace(s.status, reason=Reason.PODS_PENDING, message="its pods are starting")
     return None
 
 
 def _running_status(s: ReconcileContext) -> Status | None:
     """A running job says how many replicas run, though they may be fewer than it needs."""
     return updated(s.status, message=_running_text(s)) if s.status.reason == Reason.JOB_RUNNING else None
-
-
-def _pending_status(s: ReconcileContext, held: tuple[str, str] | None) -> Status | None:
-    """A pending job's reason: what holds its pods up, as long as that lasts."""
-    if held is not None:
-        return replace(s.status, reason=held[0], message=held[1])
-    if s.status.reason not in (*HOLDING_REASONS, Reason.UNSCHEDULABLE):
-        return None
-    return replace(s.status, reason=Reason.PODS_PENDING, message="its pods are starting")
 
 
 def _refused_text(refused: list[PodView]) -> str:

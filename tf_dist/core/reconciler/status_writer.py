@@ -214,22 +214,20 @@ def _without_none(fields: Mapping[str, Any]) -> RawStatus:
 
 
 def _v1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
+    # What still ran when the job succeeded counts as succeeded, also when its pods are gone.
+    conditions = mappings(stored.get("conditions"))
+    over = any(one.get("type") == "Succeeded" and one.get("status") == "True" for one in conditions)
+    before = mapping(stored.get("replicaStatuses")) if over else {}
     return _without_none(
         {
             "conditions": build_conditions(job, status, stored.get("conditions") or (), now),
-            "replicaStatuses": _v1_replica_statuses(job, status, stored),
+            "replicaStatuses": {
+                spec.name: _v1_replicas(job, spec, status, mapping(before.get(spec.name))) for spec in job.replica_specs
+            },
             "startTime": _time(status.start_time),
             "completionTime": _time(status.completion_time),
         }
     )
-
-
-def _v1_replica_statuses(job: Job, status: Status, stored: Document) -> RawStatus:
-    """Pods by type. What still ran when the job succeeded counts as succeeded, also when its pods are gone."""
-    conditions = mappings(stored.get("conditions"))
-    over = any(one.get("type") == "Succeeded" and one.get("status") == "True" for one in conditions)
-    before = mapping(stored.get("replicaStatuses")) if over else {}
-    return {spec.name: _v1_replicas(job, spec, status, mapping(before.get(spec.name))) for spec in job.replica_specs}
 
 
 def _v1_replicas(job: Job, spec: ReplicaSpec, status: Status, before: Document) -> RawStatus:
@@ -316,6 +314,9 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
         for key in ("pending", "running", "succeeded", "failed", "terminating")
     }
     state = {"phase": status.phase.value, "reason": status.display_reason, "message": status.display_message}
+    claims = [str(volume["volumeClaimName"]) for volume in job.volumes]
+    framework = ("tensorflow",) if job.tf_config is TFConfigStyle.VOLCANO else ()
+    plugins = {f"plugin-{name}": name for name in (*job.plugins.names, *framework)}
     return _without_none(
         {
             "state": _without_none({**state, "lastTransitionTime": since}),
@@ -325,7 +326,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
             "version": status.attempts.job - 1,
             "retryCount": max(status.retries, status.charged_restarts),
             "runningDuration": _duration(status),
-            "controlledResources": _controlled_resources(job) or None,
+            "controlledResources": {**plugins, **{f"volume-pvc-{name}": name for name in claims}} or None,
             "conditions": _volcano_conditions(status, stored.get("conditions") or (), since),
         }
     )
@@ -352,14 +353,6 @@ def _volcano_conditions(status: Status, stored: Any, since: str | None) -> list[
     """One entry a phase, the present one last: an older one of the same phase goes."""
     entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
     return [*(dict(condition) for condition in stored if condition.get("status") != status.phase.value), entry]
-
-
-def _controlled_resources(job: Job) -> dict[str, str]:
-    """The plugins of the job and the claims it mounts, under Volcano's keys."""
-    claims = [str(volume["volumeClaimName"]) for volume in job.volumes]
-    framework = ("tensorflow",) if job.tf_config is TFConfigStyle.VOLCANO else ()
-    plugins = {f"plugin-{name}": name for name in (*job.plugins.names, *framework)}
-    return {**plugins, **{f"volume-pvc-{name}": name for name in claims}}
 
 
 _REPORTS: Final[Mapping[Dialect, Callable[[Job, Status, Document, float], RawStatus]]] = {

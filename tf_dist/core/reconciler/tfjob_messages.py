@@ -40,21 +40,17 @@ def phase_text(job: Job, status: Status, phase: Phase) -> str:
         case Phase.RUNNING:
             return f"TFJob {job.key} is running."
         case Phase.RESTARTING:
-            return _restarting_text(job, status)
+            spec = _failure_spec(job, status)
+            if spec is None or status.reason != Event.POD_FAILED or status.phase is not Phase.RESTARTING:
+                # What the operator has no words for: pods were taken away, or the gang was resized or requeued.
+                return f"TFJob {job.key.name} is restarting: {status.message}."
+            return f"job {job.key.name} is restarting because {spec.name} replica(s) failed."
         case Phase.ABORTING | Phase.ABORTED:
             return f"TFJob {job.key.name} is suspended."
         case Phase.COMPLETING | Phase.COMPLETED:
             return f"TFJob {job.key} successfully completed."
         case _:
             return _failed_text(job, status)
-
-
-def _restarting_text(job: Job, status: Status) -> str:
-    spec = _failure_spec(job, status)
-    if spec is None or status.reason != Event.POD_FAILED or status.phase is not Phase.RESTARTING:
-        # What the operator has no words for: pods were taken away, or the gang was resized or requeued.
-        return f"TFJob {job.key.name} is restarting: {status.message}."
-    return f"job {job.key.name} is restarting because {spec.name} replica(s) failed."
 
 
 def _failed_text(job: Job, status: Status) -> str:

@@ -13,7 +13,7 @@ Rules see the job with the number of replicas with which it is admitted, as if i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -213,17 +213,14 @@ def finish_by_counts(s: ReconcileContext) -> Status | None:
     done = f"{counted(succeeded, 'replica')} succeeded"
     if counting.min_success is not None and succeeded >= counting.min_success:
         return s.status.with_phase(Phase.COMPLETING, s.now, Reason.MIN_SUCCESS, f"{done} (minSuccess)")
-    if not _all_ended(s) or next_policy_timeout(s) is not None:
+    judged = [spec for spec in s.job.training_specs if spec.replicas]
+    all_ended = judged and all(_has_ended(s, spec) for spec in judged)
+    if not all_ended or next_policy_timeout(s) is not None:
         return None
     if counting.min_success is None and _enough(s, counting):
         return s.status.with_phase(Phase.COMPLETING, s.now, Reason.JOB_SUCCEEDED, done)
     failed = {replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.FAILED}
     return restarts.fail_unhandled(s, failed, _ended_badly(s))
-
-
-def _all_ended(s: ReconcileContext) -> bool:
-    judged = [spec for spec in s.job.training_specs if spec.replicas]
-    return bool(judged) and all(_has_ended(s, spec) for spec in judged)
 
 
 def _has_ended(s: ReconcileContext, spec: ReplicaSpec) -> bool:
@@ -416,32 +413,25 @@ def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> 
     return None
 
 
-def _existing(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> frozenset[ReplicaId]:
-    sizes = replica_counts(s.job)
-    return frozenset(replica for replica in replicas if replica.index < sizes.get(replica.type, 0))
-
-
 def _record(s: ReconcileContext) -> Status:
     """The status with what is observed now, so that a pod which is missing later is known to be missing."""
     status, facts = s.status, s.facts
     # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
     live = status.phase in LIVE
+    replicas = status.observed_replicas | staying if live else status.observed_replicas
+    sizes = replica_counts(s.job)
     remembered = updated(
         status,
-        observed_replicas=_existing(s, status.observed_replicas | staying if live else status.observed_replicas),
+        observed_replicas=frozenset(replica for replica in replicas if replica.index < sizes.get(replica.type, 0)),
         succeeded=facts.succeeded,
         counts=facts.counts if live else _kept_failures(status.counts, facts.counts),
-        refused_nodes=_still_excluded(s),
+        refused_nodes={node: until for node, until in s.status.refused_nodes.items() if until > s.now},
         admission=_admission(s),
     )
     if remembered.admission is not status.admission:
         remembered = updated(remembered, requeues=0, not_before=0.0)
     return track_completeness(updated(s, status=remembered))
-
-
-def _still_excluded(s: ReconcileContext) -> Mapping[str, float]:
-    return {node: until for node, until in s.status.refused_nodes.items() if until > s.now}
 
 
 def _admission(s: ReconcileContext) -> Admission | None:
