@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tf_dist.client.monitor import JobEvent, JobInformer, ObjectsListed, WaitSteps, WatchingJobInformer
@@ -52,17 +52,20 @@ def run_in_thread(steps: WaitSteps[T], take: Take) -> T:
             batch = take(step)
 
 
-class LoopEvent(Protocol):
-    """The part of ``asyncio.Event`` that a waiting task needs."""
+def event_of_loop() -> tuple[asyncio.Event, Callable[[], None]]:
+    """An event of the running loop, and a function with which any thread sets it."""
+    import asyncio
 
-    def wait(self) -> Awaitable[object]:
-        """Done when the event is set."""
+    changed, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    def clear(self) -> None:
-        """Reset the event."""
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(changed.set)
+
+    return changed, wake
 
 
-async def run_on_loop(steps: WaitSteps[T], changed: LoopEvent, take: Take) -> T:
+async def run_on_loop(steps: WaitSteps[T], changed: asyncio.Event, take: Take) -> T:
     """Run the steps of a wait on this event loop. Blocking work runs in a thread. ``changed``: there are events."""
     import asyncio  # not before: without an event loop, as in tf-dist run, it is a twentieth of a start
 
@@ -121,14 +124,7 @@ def wait_for(
 
 async def wait_on_loop(cluster: Cluster, job: StoredJob, goal: str, timeout: float | None) -> StoredJob | None:
     """``wait_for`` one job in a coroutine. Nothing remains after a cancellation."""
-    import asyncio
-
-    changed, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(changed.set)
-
+    changed, wake = event_of_loop()
     deadline = None if timeout is None else time.monotonic() + timeout
     with WatchingJobInformer(cluster, job, pods=False, on_change=wake) as watch:
         return await run_on_loop(goal_steps(watch, job, goal, deadline, lambda _: None), changed, watch.take)

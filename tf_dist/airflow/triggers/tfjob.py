@@ -22,7 +22,6 @@ from asgiref.sync import sync_to_async
 
 from tf_dist.airflow.hooks.kubernetes_connection import ClusterArguments, open_connection
 from tf_dist.airflow.informers.informer_registry import SHARED_INFORMERS
-from tf_dist.airflow.informers.wakeup import Wakeup
 from tf_dist.airflow.jobs.task_identity import ACTIVE_STATES, ENDED_STATES, MASK_KEY, annotations_of, task_state
 from tf_dist.airflow.masking import learn, masked, unsealed
 from tf_dist.airflow.task_options import DEFAULT_CONNECTION
@@ -191,13 +190,13 @@ class TFJobTrigger(BaseTrigger):
         # Not on the event loop: it takes most of a second once.
         await asyncio.to_thread(import_module, "tf_dist.airflow.jobs.job_waiter")
         from tf_dist.airflow.jobs.task_log import TriggerLog
-        from tf_dist.client.wait import run_on_loop
+        from tf_dist.client.wait import event_of_loop, run_on_loop
 
         log = TriggerLog()
         informer = await self._enter(await self._extras())
         try:
-            changed = Wakeup()
-            subscription = await self._join(informer, changed)
+            changed, wake = event_of_loop()
+            subscription = await self._join(informer, wake)
             try:
                 if self.request.secrets:
                     key = annotations_of(subscription.last.stored).get(MASK_KEY, "")
