@@ -65,7 +65,7 @@ def waits(world: World) -> str:
 def usage(world: World) -> float:
     """What jobs held of the nominal quotas, from the first submission to the last end."""
     ends = max(run.ended or 0.0 for run in world.runs)
-    return sum(run.held for run in world.runs) / (ends * world.scenario.cluster.units)
+    return sum(run.spent.held for run in world.runs) / (ends * world.scenario.cluster.units)
 
 
 @benchmark(
@@ -132,14 +132,14 @@ def claim_elapsed() -> dict[str, Measured]:
     """Deterministic."""
     claims = _claims()
     elapsed = {load: 100 * (ours.elapsed_mean / peer.elapsed_mean - 1) for load, peer, ours in claims}
-    goodput = {load: 100 * (ours.goodput / peer.goodput - 1) for load, peer, ours in claims}
+    done = {load: 100 * (ours.done / peer.done - 1) for load, peer, ours in claims}
 
     def told(changes: dict[float, float]) -> str:
         return ", ".join(f"load {load}: {change:+.1f} %" for load, change in changes.items()) + "."
 
     return {
         "simulate.claim_elapsed": Measured(max(elapsed.values()), note=told(elapsed)),
-        "simulate.claim_goodput": Measured(min(goodput.values()), note=told(goodput)),
+        "simulate.claim_goodput": Measured(min(done.values()), note=told(done)),
     }
 
 
@@ -260,7 +260,7 @@ _TITLES = (
     "slowdown",
     "held",
     "productive",
-    "goodput",
+    "done",
     "idle h",
 )
 
@@ -275,7 +275,7 @@ def _row(name: str, one: Result) -> str:
         found.wait_p95,
         found.wait_max,
     )
-    shares = (found.slowdown, found.utilisation, found.productive, found.goodput)
+    shares = (found.slowdown, found.utilisation, found.productive, found.done)
     counts = (found.idle_hours, found.stuck, found.restarts, found.resizes, one.speed)
     cells = [*(f"{v:>9.0f}" for v in seconds), *(f"{v:>10.3f}" for v in shares), *(f"{v:>9.0f}" for v in counts)]
     return f"{name:<16}{''.join(cells)}"

@@ -100,3 +100,23 @@ def test_faithful_to_others_there_is_nothing_to_be(capsys: pytest.CaptureFixture
     assert code == 2
     assert "only under the policy ours" in err
     assert "add --policy ours" in err
+
+
+def test_checkpoints_bound_what_a_preemption_loses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """8 GPUs train for 100 s and are preempted. A job's own checkpoints count before those of the option."""
+    path = tmp_path / "jobs.yaml"
+    arguments = ("--trace", str(path), "--nodes", "1", "--policy", "ours", "-o", "json")
+
+    def lost_hours(own: str, *more: str) -> float:
+        path.write_text(
+            f"- {{submit: 0, duration: 1000, workers: 8{own}}}\n"
+            "- {submit: 100, duration: 1000, workers: 8, priority: 1}\n"
+        )
+        code, out, _ = simulate(capsys, *arguments, *more)
+        assert code == 0
+        return float(json.loads(out)["policies"]["ours"]["lost_hours"])
+
+    seconds = 8 / 3600
+    assert lost_hours("") == pytest.approx(100 * seconds, abs=1e-3)
+    assert lost_hours("", "--checkpoint", "30") == pytest.approx(10 * seconds, abs=1e-3)
+    assert lost_hours(", checkpoint: 80", "--checkpoint", "30") == pytest.approx(20 * seconds, abs=1e-3)

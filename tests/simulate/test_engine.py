@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.thorough import thorough
 from tf_dist.core.model.gang_queue import Queue, Quota
+from tf_dist.core.model.usage import Spent
 from tf_dist.simulate.engine import JobRun, World, simulate
 from tf_dist.simulate.metrics import averaged, figures, quantile
 from tf_dist.simulate.placement import FreeCapacity, NoRoom
@@ -56,7 +57,8 @@ def test_nothing_is_lost(policy: str, trace: list[SimJob], seed: int) -> None:
         _check_run(run, world, policy)
     pieces = world.pieces or []
     units_seconds = sum(piece.units * (piece.end - piece.start) for piece in pieces)
-    assert units_seconds == pytest.approx(sum(run.held for run in world.runs))
+    # Spent counts milliseconds.
+    assert units_seconds == pytest.approx(sum(run.spent.held for run in world.runs), abs=1e-3 * len(pieces))
     for moment in {piece.start for piece in pieces}:
         for node in range(3):
             assert sum(p.units for p in pieces if p.node == node and p.start <= moment < p.end) <= 4
@@ -70,10 +72,11 @@ def _check_run(run: JobRun, world: World, policy: str) -> None:
     assert run.started is not None
     assert run.job.submit <= run.started <= run.ended
     assert run.done == pytest.approx(world.speed.work(run.job))
-    assert run.busy <= run.held * (1 + 1e-9)
+    assert run.spent.lost <= run.spent.trained <= run.spent.held + 1e-3
     if policy not in ELASTIC:
         assert (run.resizes, run.restarts) == (0, 0)
-        assert run.held >= run.job.workers * (run.ended - run.started) * (1 - 1e-9)
+        assert run.spent.held >= run.job.workers * (run.ended - run.started) - 1e-3 * len(world.pieces or ())
+        assert run.spent.lost == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -140,7 +143,7 @@ def test_figures_by_hand() -> None:
     assert (found.elapsed_mean, found.elapsed_p50, found.elapsed_max) == ((600 + 800 + 100) / 3, 600, 800)
     assert (found.wait_mean, found.wait_max) == (500 / 3, 500)
     assert found.slowdown == pytest.approx((1 + 800 / 600 + 1) / 3)
-    assert (found.utilisation, found.goodput, found.makespan) == (0.9, pytest.approx(0.9), 1100)
+    assert (found.utilisation, found.done, found.makespan) == (0.9, pytest.approx(0.9), 1100)
     both = averaged([found, found])
     assert (both.jobs, both.makespan) == (6, 1100)
 
@@ -194,7 +197,8 @@ def test_a_job_beside_its_parameter_server_runs_for_its_duration() -> None:
     world = a_world(job())
     world.resume(world.runs[0], Layout({0: 2}, {0: 1}))
     assert end(world) == 100
-    assert (world.runs[0].held, world.runs[0].busy, world.runs[0].left) == (200, 200, 0)
+    assert world.runs[0].spent == Spent(held=200, trained=200)
+    assert world.runs[0].left == 0
 
 
 def test_workers_elsewhere_are_slower() -> None:
@@ -218,22 +222,53 @@ def test_work_is_conserved_when_workers_go_and_growing_costs_a_restart() -> None
     world.now = 100
     world.resize(run, Layout({0: 4}, {0: 1}))  # 50 are left: 10 s of restart and 12.5 s of four workers
     assert end(world) == pytest.approx(122.5)
-    assert run.held == pytest.approx(2 * 50 + 50 + 4 * 22.5)
-    assert run.busy == pytest.approx(2 * 50 + 50 + 4 * 12.5)
+    assert run.spent.held == pytest.approx(2 * 50 + 50 + 4 * 22.5)
+    assert run.spent.trained == pytest.approx(2 * 50 + 50 + 4 * 12.5)
     assert (run.done, run.resizes, run.restarts) == (pytest.approx(200), 2, 0)
 
 
-def test_a_job_that_was_stopped_goes_on_from_its_checkpoint() -> None:
-    world = a_world(job())
+@pytest.mark.parametrize(("checkpoint", "lost"), [(None, 40), (15, 10), (20, 0), (50, 40)])
+def test_stopped_job_repeats_its_work_since_the_last_checkpoint(checkpoint: float | None, lost: float) -> None:
+    world = a_world(job(checkpoint=checkpoint))
     run = world.runs[0]
     world.resume(run, Layout({0: 2}, {0: 1}))
     world.now = 40
     world.take(run)
     assert (world.waiting, world.working, world.floor.free) == (0, 0, 8)
+    assert run.done == 2 * (40 - lost)
     world.now = 60
     world.resume(run, Layout({1: 2}, {1: 1}))
-    assert end(world) == 60 + 10 + 60
+    assert end(world) == 60 + 10 + 60 + lost
     assert run.restarts == 1
+    assert run.spent == Spent(held=2 * (40 + 70 + lost), trained=2 * (40 + 60 + lost), lost=2 * lost)
+    found = figures(world)
+    assert found.lost_hours == pytest.approx(2 * lost / 3600)
+    assert found.goodput == run.spent.goodput == round(200 / (2 * (110 + lost)), 4)
+
+
+def test_checkpoints_are_counted_in_time_of_work_across_sizes() -> None:
+    """A checkpoint each 30 s: at 30 with 2 workers, at 60 with 1; growth saves, and the next one is 30 s after."""
+    world = a_world(job(checkpoint=30, duration=1000))
+    run = world.runs[0]
+    world.resume(run, Layout({0: 2}, {0: 1}))
+    world.now = 50
+    world.resize(run, Layout({0: 1}, {0: 1}))
+    world.now = 70
+    world.take(run)
+    assert run.spent.lost == 1 * 10
+    world.now = 100
+    world.resume(run, Layout({0: 2}, {0: 1}))
+    world.now = 115  # it works since 110
+    world.resize(run, Layout({0: 4}, {0: 1}))  # and again since 125
+    world.now = 130
+    world.take(run)
+    assert run.spent.lost == 10 + 4 * 5
+    world.now = 200
+    world.resume(run, Layout({0: 1}, {0: 1}))
+    world.now = 205  # still loads its checkpoint
+    world.take(run)
+    assert run.spent.lost == 10 + 4 * 5
+    assert run.done == pytest.approx(2 * 50 + 10 + 2 * 5)
 
 
 def test_a_restart_in_a_restart_does_not_add_up() -> None:
@@ -254,7 +289,7 @@ def test_held_pods_do_no_work() -> None:
     world.now = 30
     world.give(run, Layout({0: 2}, {0: 1}))
     assert end(world) == 130
-    assert (run.held, run.busy) == (30 + 200, 200)
+    assert run.spent == Spent(held=30 + 200, trained=200)
 
 
 def test_no_more_can_be_given_than_there_is() -> None:

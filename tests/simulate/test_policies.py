@@ -75,8 +75,8 @@ def test_pods_hold_room_for_pods_that_have_none() -> None:
     world = run("default", *(gang(f"s{number}", 0, 4, 10.0 * (number + 1)) for number in range(12)))
     stuck = [run for run in world.runs if run.ended is None]
     assert len(stuck) == 10
-    assert sum(run.held for run in stuck) == pytest.approx(4 * 10)
-    assert sum(run.busy for run in stuck) == 0
+    assert sum(run.spent.held for run in stuck) == pytest.approx(4 * 10)
+    assert sum(run.spent.trained for run in stuck) == 0
 
 
 def test_with_a_timeout_all_end_at_last() -> None:

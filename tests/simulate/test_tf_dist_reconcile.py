@@ -11,8 +11,10 @@ import pytest
 
 from tests.simulate.gangs import RIGID, gang
 from tf_dist.core.model.gang_queue import Queue, Quota
-from tf_dist.simulate.engine import Policy, World, simulate
+from tf_dist.core.model.usage import Usage
+from tf_dist.simulate.engine import JobRun, Policy, World, simulate
 from tf_dist.simulate.policies import POLICIES, faithful
+from tf_dist.simulate.policies.tf_dist_reconcile import TfDistReconcile
 from tf_dist.simulate.scenario import Cluster, Scenario, Speed
 from tf_dist.simulate.traces import TRACES, TraceOptions
 
@@ -46,6 +48,35 @@ def test_elastic_jobs_and_higher_priorities_on_a_cluster_too_small_for_them() ->
     assert all(run.ended is not None for run in world.runs)
     assert sum(run.resizes for run in world.runs) > 3
     assert sum(run.restarts for run in world.runs) > 0
+
+
+class _Accounted(TfDistReconcile):
+    """Keeps what the reconciler accounted for each job that ended."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.usages: dict[str, Usage] = {}
+
+    def ended(self, run: JobRun, world: World) -> None:
+        driven = self._driven[str(run.number)]
+        super().ended(run, world)
+        self.usages[run.job.name] = driven.memory.usage
+
+
+def test_world_and_reconciler_account_alike() -> None:
+    """GPU seconds held, trained and lost, of jobs that higher priorities preempt and that need no time to start."""
+    scenario = drawn("philly", TraceOptions(jobs=40, nodes=2, gpus=4, load=1.4), priorities=(0, 5, 9))
+    # Pods tell the times of their containers in whole seconds.
+    whole = [replace(job, submit=round(job.submit), duration=round(job.duration)) for job in scenario.jobs]
+    scenario = replace(scenario, jobs=tuple(whole), speed=replace(RIGID, restart=0.0))
+    policy = _Accounted(scenario)
+    world = simulate(scenario, policy)
+    assert sum(run.restarts for run in world.runs) > 0
+    for run in world.runs:
+        gpus = policy.usages[run.job.name].gpus
+        assert gpus.held == pytest.approx(run.spent.held, abs=0.1), run.job.name
+        assert gpus.trained == pytest.approx(run.spent.trained, abs=0.1), run.job.name
+        assert gpus.lost == pytest.approx(run.spent.lost, abs=0.1), run.job.name
 
 
 def test_rigid_jobs_with_estimates_pass_each_other_alike() -> None:

@@ -1,7 +1,8 @@
 """The simulated cluster and its event loop: which jobs run where and how fast, and what was held, used and done.
 
-A policy changes it by ``give`` and ``take`` alone. Work is conserved: what a job has done stays done, and what is
-left is shared by the workers it then has.
+A policy changes it by ``give`` and ``take`` alone. What is left to do is shared by the workers that a job then has. A
+job that is stopped loses what it did since its last checkpoint, and does it again. One that grows or shrinks saves
+before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import heapq
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tf_dist.core.model.usage import Spent
 from tf_dist.simulate.placement import FreeCapacity
 from tf_dist.simulate.scenario import Layout, Scenario, SimJob
 
@@ -20,12 +22,14 @@ class JobRun:
     """The run of one job. Times in seconds; ``None``: not yet.
 
     ``layout``: where its pods are (None: it has none); ``works``: whether they do work, or only hold their place.
-    ``left``: work to do. ``held``, ``busy``: unit-seconds of pods that had room, and of pods that worked.
+    ``left``: work to do. ``spent``: unit-seconds of pods that had room, of pods that worked, and of work that was lost.
+    ``saved_at``: when it last saved its work, or began. ``saved_left``, ``unsaved``: the work that was left then, and
+    unit-seconds of work since.
     """
 
     __slots__ = (
-        "busy", "done", "ended", "held", "job", "layout", "left", "number", "rate", "resizes", "restarts", "since",
-        "started", "timeouts", "units", "version", "works", "works_from",
+        "done", "ended", "job", "layout", "left", "number", "rate", "resizes", "restarts", "saved_at", "saved_left",
+        "since", "spent", "started", "timeouts", "units", "unsaved", "version", "works", "works_from",
     )  # fmt: skip
 
     def __init__(self, number: int, job: SimJob, work: float) -> None:
@@ -40,7 +44,9 @@ class JobRun:
         self.started: float | None = None
         self.ended: float | None = None
         self.version = self.resizes = self.restarts = self.timeouts = 0
-        self.held = self.busy = self.done = 0.0
+        self.spent = Spent()
+        self.saved_at, self.saved_left, self.unsaved = 0.0, work, 0.0
+        self.done = 0.0
 
     @property
     def size(self) -> int:
@@ -104,11 +110,23 @@ class World:
         if works:
             run.started = self.now if run.started is None else run.started
             run.works_from = max(run.works_from if was else self.now, self.now + pause)
+            if pause or not was:
+                run.saved_at, run.saved_left, run.unsaved = run.works_from, run.left, 0.0
             heapq.heappush(self._ends, (run.works_from + run.left / run.rate, run.number, run.version))
 
     def take(self, run: JobRun) -> None:
-        """The job's pods are gone; it waits, and keeps what it has done."""
+        """The job's pods are gone; it waits, and loses what it did since its last checkpoint."""
         self._close(run)
+        if run.works:
+            run.spent = run.spent.plus(1, lost=run.unsaved)
+            again = run.saved_left - run.left
+            run.left += again
+            run.done -= again
+            if self.now <= self.window:
+                self.done -= self.floor.of_worker(run.job) * again
+        self._free(run)
+
+    def _free(self, run: JobRun) -> None:
         if run.layout is not None:
             self.floor.give(run.job, run.layout)
         self.working -= run.works
@@ -139,7 +157,8 @@ class World:
         """The job that ends now, ended."""
         _, number, _ = heapq.heappop(self._ends)
         run = self.runs[number]
-        self.take(run)
+        self._close(run)
+        self._free(run)
         self.waiting -= 1
         run.left, run.ended = 0.0, self.now
         return run
@@ -162,11 +181,14 @@ class World:
         if not run.units or since >= self.now:
             return
         begin = min(max(run.works_from, since), self.now) if run.works else self.now
-        run.held += run.units * (self.now - since)
-        run.busy += run.units * (self.now - begin)
+        run.spent = run.spent.plus(run.units, held=self.now - since, trained=self.now - begin)
         work = min(run.left, run.rate * (self.now - begin))
         run.done += work
         run.left -= work
+        run.unsaved += run.units * (self.now - begin)
+        if run.job.checkpoint and self.now >= run.saved_at + run.job.checkpoint:
+            ago = (self.now - run.saved_at) % run.job.checkpoint
+            run.saved_at, run.saved_left, run.unsaved = self.now - ago, run.left + run.rate * ago, run.units * ago
         seen = min(self.now, self.window)
         self.held += run.units * max(0.0, seen - since)
         self.busy += run.units * max(0.0, seen - begin)

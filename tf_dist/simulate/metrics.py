@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Final
 
+from tf_dist.core.model.usage import Spent
 from tf_dist.simulate.engine import World
 
 SHORT: Final = 600.0
@@ -20,9 +21,11 @@ class Figures:
     ``elapsed_…``: from submission to the end, of the jobs that ended; ``wait_…``: to the first start. ``slowdown``:
     mean bounded slowdown (elapsed ÷ duration, at least 1). ``makespan``: from the first submission to the last end.
     Shares of the cluster until the last submission (the end, if all come at once): ``utilisation`` (held by jobs),
-    ``productive`` (by jobs that work), ``goodput`` (work done, as what single workers beside their parameter servers
-    would do). ``efficiency``: work done per unit-second held, over the whole time. ``idle_hours``: unit-hours held by
-    jobs that did not work. ``stuck``: jobs that never end. ``restarts``, ``resizes``, ``timeouts``: how often.
+    ``productive`` (by jobs that work), ``done`` (work done and kept, as what single workers beside their parameter
+    servers would do). Over the whole time: ``efficiency``: work done per unit-second held; ``idle_hours``: unit-hours
+    held by jobs that did not work; ``lost_hours``: unit-hours of work that was lost; ``goodput``: the share of what
+    was held that worked and was kept. ``stuck``: jobs that never end. ``restarts``, ``resizes``, ``timeouts``: how
+    often.
     """
 
     jobs: float
@@ -39,9 +42,11 @@ class Figures:
     makespan: float
     utilisation: float
     productive: float
-    goodput: float
+    done: float
     efficiency: float
     idle_hours: float
+    lost_hours: float
+    goodput: float
     restarts: float
     resizes: float
     timeouts: float
@@ -58,7 +63,11 @@ def figures(world: World) -> Figures:
     waits = sorted((run.started or 0.0) - run.job.submit for run in ended)
     slow = [max(1.0, ((r.ended or 0.0) - r.job.submit) / max(r.job.duration, SHORT)) for r in ended]
     room = world.scenario.cluster.units * min(world.window, world.now)
-    held, busy = sum(run.held for run in runs), sum(run.busy for run in runs)
+    spent = Spent(
+        held=sum(run.spent.held for run in runs),
+        trained=sum(run.spent.trained for run in runs),
+        lost=sum(run.spent.lost for run in runs),
+    )
     unit_work = sum(run.done * world.floor.of_worker(run.job) for run in runs)
     first = min((run.job.submit for run in runs), default=0.0)
     return Figures(
@@ -76,9 +85,11 @@ def figures(world: World) -> Figures:
         makespan=max((run.ended or 0.0 for run in ended), default=first) - first,
         utilisation=_share(world.held, room),
         productive=_share(world.busy, room),
-        goodput=_share(world.done, room),
-        efficiency=_share(unit_work, held),
-        idle_hours=(held - busy) / 3600,
+        done=_share(world.done, room),
+        efficiency=_share(unit_work, spent.held),
+        idle_hours=(spent.held - spent.trained) / 3600,
+        lost_hours=spent.lost / 3600,
+        goodput=spent.goodput or 0.0,
         restarts=sum(run.restarts for run in runs),
         resizes=sum(run.resizes for run in runs),
         timeouts=sum(run.timeouts for run in runs),

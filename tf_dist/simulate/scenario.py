@@ -15,6 +15,7 @@ class SimJob:
     ``submit``: when it comes (seconds from the start of the trace). ``duration``: how long it runs with ``workers``
     workers beside its parameter servers, in seconds; that says how much work it is. ``gpus`` and ``cpu``: of one
     worker; ``ps_cpu``: of one parameter server. ``estimate``: what its user says it takes (None: nothing).
+    ``checkpoint``: seconds between two checkpoints (None: it has none, and starts again from the beginning).
     ``annotations``: further ones of its document, such as fallbacks; only ``tf_dist_reconcile`` has documents.
     """
 
@@ -29,6 +30,7 @@ class SimJob:
     ps: int = 0
     ps_cpu: int = 4
     estimate: float | None = None
+    checkpoint: float | None = None
     queue: str = ""
     priority: int = 0
     kind: str = ""

@@ -16,10 +16,10 @@ from tf_dist.simulate.scenario import Cluster, Scenario, SimJob
 from tf_dist.simulate.traces import TraceOptions, requested_unit_seconds
 
 KINDS: Final = (".csv", ".yaml", ".yml")
-_NUMBERS: Final = {"submit", "duration", "estimate"}
+_NUMBERS: Final = {"submit", "duration", "estimate", "checkpoint"}
 _TEXTS: Final = {"name", "queue", "kind"}
 _FIELDS: Final = tuple(field.name for field in fields(SimJob))
-_POSITIVE: Final = {"duration", "estimate", "workers", "least", "most"}
+_POSITIVE: Final = {"duration", "estimate", "checkpoint", "workers", "least", "most"}
 _MOST_SHOWN: Final = 20
 _MORE: Final = "(more)"
 

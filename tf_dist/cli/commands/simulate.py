@@ -37,6 +37,14 @@ def simulate(
     restart: Annotated[
         float | None, typer.Option("--restart", min=0.0, help="Seconds that a job needs to grow or to start again.")
     ] = None,
+    checkpoint: Annotated[
+        float | None,
+        typer.Option(
+            "--checkpoint",
+            min=0.1,
+            help="Seconds between two checkpoints of a job. Without it a preempted job starts from the beginning.",
+        ),
+    ] = None,
     faithful: Annotated[
         bool, typer.Option("--faithful", help='With "ours", also reconcile every job as a controller does; slower.')
     ] = False,
@@ -60,7 +68,7 @@ def simulate(
     if faithful and "ours" not in names:
         raise _wrong("--faithful: only under the policy ours are jobs reconciled", "add --policy ours")
     requested = TraceOptions(jobs=jobs, nodes=nodes, gpus=gpus, cpu=cpu, load=load)
-    scenarios = [_scenario(trace, requested, seed + number, restart) for number in range(seeds)]
+    scenarios = [_scenario(trace, requested, seed + number, restart, checkpoint) for number in range(seeds)]
     results: dict[str, Figures] = {}
     drawn: dict[str, World] = {}
     for name in names:
@@ -93,7 +101,9 @@ def _wrong(message: str, hint: str) -> Exception:
     return InvalidJob([Problem("", message, hint)])
 
 
-def _scenario(trace: str, options: TraceOptions, seed: int, restart: float | None) -> Scenario:
+def _scenario(
+    trace: str, options: TraceOptions, seed: int, restart: float | None, checkpoint: float | None
+) -> Scenario:
     from dataclasses import replace
 
     from tf_dist.simulate.trace_files import KINDS, load
@@ -107,6 +117,8 @@ def _scenario(trace: str, options: TraceOptions, seed: int, restart: float | Non
     else:
         hint = f"there are: {', '.join(TRACES)}; a file ends in {', '.join(KINDS)}"
         raise _wrong(f"--trace: there is no trace {trace!r}", hint)
+    if checkpoint is not None:
+        found = replace(found, jobs=tuple(replace(job, checkpoint=job.checkpoint or checkpoint) for job in found.jobs))
     return found if restart is None else replace(found, speed=replace(found.speed, restart=restart))
 
 
@@ -138,19 +150,21 @@ def _about(scenario: Scenario, seeds: int) -> str:
 def _table(results: dict[str, Figures]) -> tuple[list[str], list[list[str]]]:
     """Titles and rows for people."""
     titles = ["POLICY", "ELAPSED", "P50", "P95", "MAX", "WAIT", "P50", "P95", "MAX", "SLOWDOWN", "USED", "WORKING"]
-    titles += ["GOODPUT", "IDLE-H", "STUCK", "RESTARTS", "RESIZES"]
+    titles += ["DONE", "IDLE-H", "LOST-H", "GOODPUT", "STUCK", "RESTARTS", "RESIZES"]
     return titles, [[name, *_cells(found)] for name, found in results.items()]
 
 
 def _cells(found: Figures) -> list[str]:
     times = (found.elapsed_mean, found.elapsed_p50, found.elapsed_p95, found.elapsed_max)
     waits = (found.wait_mean, found.wait_p50, found.wait_p95, found.wait_max)
-    shares = (found.utilisation, found.productive, found.goodput)
+    shares = (found.utilisation, found.productive, found.done)
     return [
         *(_time(value) for value in (*times, *waits)),
         f"{found.slowdown:.2f}",
         *(f"{100 * share:.1f}%" for share in shares),
         f"{found.idle_hours:.0f}",
+        f"{found.lost_hours:.1f}",
+        f"{100 * found.goodput:.1f}%",
         *(f"{count:.0f}" for count in (found.stuck, found.restarts, found.resizes)),
     ]
 

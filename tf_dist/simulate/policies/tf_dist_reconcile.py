@@ -79,7 +79,8 @@ def node_document(name: str, cluster: Cluster) -> Body:
 def running_pod(body: Body, uid: str, now: float) -> Body:
     """A pod as it was asked for, on the node that it asks for, and running: here neither takes any time."""
     metadata = {**body["metadata"], "uid": uid, "creationTimestamp": format_time(now)}
-    container = {"name": CONTAINER, "state": {"running": {}}, "restartCount": 0}
+    running = {"startedAt": format_time(now)}
+    container = {"name": CONTAINER, "state": {"running": running}, "restartCount": 0}
     status = {
         "phase": "Running",
         "startTime": format_time(now),
@@ -98,7 +99,7 @@ def _node(body: Body) -> str:
 
 def succeeded_pod(pod: Body, now: float) -> Body:
     """The pod when its process has ended well."""
-    terminated = {"exitCode": 0, "finishedAt": format_time(now)}
+    terminated = {"exitCode": 0, "startedAt": pod["status"]["startTime"], "finishedAt": format_time(now)}
     container = {"name": CONTAINER, "state": {"terminated": terminated}, "restartCount": 0}
     return {**pod, "status": {**pod["status"], "phase": "Succeeded", "containerStatuses": [container]}}
 
