@@ -57,6 +57,8 @@ def memoized(key: str) -> Any:
         ({"run_timeout": 1e-10}, "run_timeout: '1e-10' is not a time"),
         ({"queue_name": 5}, "queue_name: must be text, not 5"),
         ({"queue_name": "a b"}, "queue_name: 'a b' has a space in it"),
+        ({"packages": "tiny"}, "packages: must be a list of texts, not 'tiny'"),
+        ({"packages": ["tiny", "a;b"]}, "packages[1]: 'a;b' is not a package (write a name with its versions"),
         ({"model_dir": "a\nb"}, "model_dir: 'a\\nb' is not one line"),
         ({"job_namespace": "a b"}, "job_namespace: 'a b' is not a name"),
         ({"grace_seconds": 0}, "grace_seconds: 0 is not a whole number of seconds above 0 (write 60)"),

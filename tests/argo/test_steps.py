@@ -61,6 +61,7 @@ def test_every_argument_reaches_the_launcher() -> None:
     step = TFJobStep(
         name="train",
         job=job("true"),
+        packages=["tiny==1"],
         workers=4,
         ps=2,
         queue_name="vision",
@@ -82,6 +83,7 @@ def test_every_argument_reaches_the_launcher() -> None:
     found = command_line(step)
     assert found.job == job("true")
     assert (found.workers, found.ps, found.queue_name, found.priority_class) == (4, 2, "vision", "high")
+    assert found.packages == ["tiny==1"]
     assert (found.image, found.model_dir, found.total_steps) == ("mine:1", "/models/x", 1000)
     assert (found.admission_timeout, found.run_timeout, found.grace) == (7200.0, 86400.0, 90.0)
     assert found.startup_timeout == 1200.0

@@ -152,6 +152,7 @@ def _value_problems(step: TFJobStep) -> Iterator[Problem]:
     seconds = step.grace_seconds
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
         yield Problem("grace_seconds", f"{seconds!r} is not a whole number of seconds above 0", "write 60")
+    yield from ROWS["packages"].problems(step.packages, is_reference)
     yield from output_problems(step.metric_outputs)
     yield from _problems_of(lambda: _code_archive(step))
     if step.checkpoint_artifact:

@@ -86,6 +86,8 @@ class TFJobStep(Container):
     :param job: The path of a file, a document or its text, or a ``TFJob``, without ``{{…}}``. Or the whole document as
         a ``Parameter``, or as one ``{{…}}``.
     :param code: A folder that is sent with the job. It is packed into the workflow when the workflow is written.
+    :param packages: Python packages that the image of the replicas does not have. Each pod installs them when it
+        starts.
     :param overrides: Values of any fields, by path: ``{"spec.runPolicy.backoffLimit": 3}``. The workflow fills in an
         ``Input``, a ``Parameter``, or a text with one ``{{…}}``:
         ``{"spec.…args[1]": Input("steps", int, text="--steps={}")}``.
@@ -100,6 +102,7 @@ class TFJobStep(Container):
 
     job: JobSource
     code: str = ""
+    packages: Sequence[str] | None = None
     workers: Value = None
     ps: Value = None
     queue_name: Value = None

@@ -166,17 +166,16 @@ class JobArguments:
             problems.append(Problem("--name", f"is for one job, and there are {len(files)} files", "submit it alone"))
         _refuse(problems)
         from tf_dist.core.dialects import apply_step_overrides
-        from tf_dist.core.dialects.code_folder import with_code_annotation, with_packages_annotation
+        from tf_dist.core.dialects.code_folder import with_code_annotation
         from tf_dist.core.model.overrides import Override, apply_overrides
         from tf_dist.core.pipeline.run_options import RunOptions
 
-        changes = RunOptions(workers=self.workers, ps=self.ps, image=self.image).changes(queue=self.queue)
+        given = RunOptions(workers=self.workers, ps=self.ps, image=self.image, packages=self.packages)
+        changes = given.changes(queue=self.queue)
         if changes != RunOptions().changes():
             content = apply_step_overrides(content, changes)
         if self.code:
             content = with_code_annotation(content, os.path.abspath(self.code))
-        if self.packages:
-            content = with_packages_annotation(content, self.packages)
         return apply_overrides(content, [Override(("metadata", "name"), self.name)] if self.name else [])
 
     def variables(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -297,13 +296,20 @@ def _env_lines(file: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in found if line and not line.startswith("#")]
 
 
-_OPTIONS: Final = {"script": "FILE", "queue_name": "--queue", "env_vars": "--env", "args": "-- ARGS"}
+_OPTIONS: Final = {
+    "script": "FILE",
+    "queue_name": "--queue",
+    "env_vars": "--env",
+    "args": "-- ARGS",
+    "packages": "--package",
+}
 
 
 def _in_options(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Problems of the arguments of ``TFJob``, which the command line calls otherwise."""
     for one in problems:
-        yield replace(one, path=_OPTIONS.get(one.path, f"--{one.path.replace('_', '-')}"))
+        name = one.path.partition("[")[0]
+        yield replace(one, path=_OPTIONS.get(name, f"--{name.replace('_', '-')}"))
 
 
 def _refuse(problems: Iterable[Problem]) -> None:

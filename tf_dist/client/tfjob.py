@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CONTAINER: Final = "tensorflow"
 _LONGEST_NAME: Final = 40  # characters of a name that is made of a script's
-_CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources")
+_CHANGES: Final = ("workers", "ps", "priority_class", "image", "command", "args", "env_vars", "resources", "packages")
 _EVERYWHERE: Final[Mapping[str, Any]] = {"cleanPodPolicy": "Running"}
 
 Resources = Mapping[str, str | float]
@@ -55,8 +55,6 @@ class TFJob:
     :param min_workers: The number of workers with which the job may start, or continue if others need capacity.
     :param max_workers: The number of workers that the job may have while capacity is free.
     :param enable_dynamic_worker: The program copes with changes of the number of workers. False: all replicas restart.
-    :param packages: Python packages that the image does not have: ``["tensorflow-datasets==4.9.7"]``. On a cluster,
-        each pod installs them when it starts. On this machine, they must be installed.
     :param resources: Requests of each replica: ``{"cpu": "2", "nvidia.com/gpu": 1}``. Devices are limits, too.
     :param ps_resources: Requests of parameter servers, by default ``resources``.
     :param restart_policy: The restart policy of all replicas except parameter servers, which always restart.
@@ -84,7 +82,7 @@ class TFJob:
         chief: bool = False,
         evaluator: bool = False,
         code: str | os.PathLike[str] = "",
-        packages: Sequence[str] = (),
+        packages: Sequence[str] | None = None,
         env_vars: Environment | None = None,
         resources: Resources | None = None,
         ps_resources: Resources | None = None,
@@ -107,7 +105,7 @@ class TFJob:
         run_policy: Mapping[str, Any] | None = None,
     ) -> None:
         policies, wrong = _policies(fallback, on_eviction, on_preemption, admission_timeout)
-        trained = {"image": image, "command": command, "args": args, "env_vars": env_vars}
+        trained = {"image": image, "command": command, "args": args, "env_vars": env_vars, "packages": packages}
         counts = {"workers": workers, "ps": ps, "min_workers": min_workers, "max_workers": max_workers}
         texts = {"name": name, "namespace": namespace, "queue_name": queue_name, "priority_class": priority_class}
         texts |= {"restart_policy": restart_policy, "success_policy": success_policy, "code": _path(code)}
@@ -147,7 +145,7 @@ class TFJob:
                 namespace=namespace,
                 labels=dict(labels or {}),
                 annotations={
-                    **_given(**{CODE: _path(code), PACKAGES: " ".join(packages)}),
+                    **_given(**{CODE: _path(code), PACKAGES: " ".join(packages or ())}),
                     **policies,
                     **(annotations or {}),
                     **written,
@@ -298,6 +296,7 @@ class TFJob:
         command: Sequence[str] = (),
         args: Sequence[str] = (),
         code: str | os.PathLike[str] = "",
+        packages: Sequence[str] | None = None,
         queue_name: str = "",
         priority_class: str = "",
         env_vars: Environment | None = None,
@@ -326,6 +325,7 @@ class TFJob:
         policies, wrong = _policies(fallback, on_eviction, on_preemption, admission_timeout, has_fallbacks=has)
         given: dict[str, object] = {"name": name, "namespace": namespace, "image": image, "command": command}
         given |= {"args": args, "workers": workers, "ps": ps, "env_vars": env_vars, "resources": resources}
+        given |= {"packages": packages}
         given |= {"queue_name": queue_name, "priority_class": priority_class}
         given |= {"labels": labels, "annotations": annotations, "overrides": overrides, "code": _path(code)}
         _refuse(given, wrong)

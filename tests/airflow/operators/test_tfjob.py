@@ -79,6 +79,19 @@ def test_code_that_is_not_there_is_no_reason_to_try_again(operator: MakeOperator
         operator(document(), code="missing").execute(instance.context())
 
 
+@pytest.mark.parametrize("job", [document(), None], ids=["of a document", "of arguments"])
+def test_packages_reach_the_job(operator: MakeOperator, instance: Instance, job: Any) -> None:
+    """On this machine they must be installed."""
+    task = operator(job, image="none", packages=["nothing-like-it", "{{ known }}"])
+    context = {**instance.context(), "known": "pytest"}
+    task.render_template_fields(context)
+    with pytest.raises(AirflowFailException, match=r"packages: nothing-like-it is not installed") as told:
+        task.execute(context)
+    assert "pytest is not" not in str(told.value)
+    with pytest.raises(InvalidJob, match=r"packages\[0\]: 'a;b' is not a package"):
+        operator(job, image="none", packages=["a;b"])
+
+
 def test_the_model_is_told_of_with_its_data(operator: MakeOperator, instance: Instance) -> None:
     task = operator(document("echo accuracy=0.5"), outlets=[MODEL])
     result = task.execute(instance.context())

@@ -36,6 +36,8 @@ SAID: list[tuple[str, Any, str, Any]] = [
     ("on_eviction", "fail", "on_eviction", "fail"),
     ("on_preemption", "requeue", "on_preemption", "requeue"),
     ("priority_class", "high", "priority_class", "high"),
+    ("packages", ["tiny==1"], "packages", ["tiny==1"]),
+    ("packages", '["tiny==1"]', "packages", ["tiny==1"]),
     ("image", "digits:1", "image", "digits:1"),
     ("model_dir", "/models/of digits", "model_dir", "/models/of digits"),
     ("total_steps", "100", "total_steps", 100),

@@ -67,10 +67,28 @@ def test_the_path_and_the_index_of_the_container_hold() -> None:
     assert {one["name"] for one in init["env"]} == {"PIP_INDEX_URL", "https_proxy"}
 
 
-@pytest.mark.parametrize("package", ["-rrequirements.txt", "--index-url=x", "a;b", "$(HOME)", "a'", "../a", "a=="])
+@pytest.mark.parametrize("package", ["-rrequirements.txt", "--index-url=x", "a;b", "a'", "../a", "a=="])
 def test_what_is_no_package_is_refused(package: str) -> None:
     with pytest.raises(InvalidJob, match="is not a package"):
-        packages_of(JOB.replace(annotations={"tf-dist.dev/packages": package}).to_dict())
+        _ = JOB.replace(annotations={"tf-dist.dev/packages": package}).job
+    with pytest.raises(InvalidJob, match=r"packages\[1\]: .* is not a package"):
+        TFJob("mnist", image="tf", packages=["tiny", package])
+
+
+def test_each_wrong_package_of_a_document_is_named() -> None:
+    with pytest.raises(InvalidJob) as told:
+        _ = JOB.replace(annotations={"tf-dist.dev/packages": "tiny a;b small==1 c=="}).job
+    assert [(one.path, one.message) for one in told.value.problems] == [
+        ('metadata.annotations["tf-dist.dev/packages"]', f"the text '{wrong}' is not a package")
+        for wrong in ("a;b", "c==")
+    ]
+
+
+def test_replace_exchanges_the_packages() -> None:
+    assert packages_of(JOB.replace(packages=["small==2"]).to_dict()) == ("small==2",)
+    assert packages_of(JOB.replace(workers=3).to_dict()) == packages_of(JOB.to_dict())
+    with pytest.raises(InvalidJob, match=r"packages: must be a list of texts, not 'small'"):
+        JOB.replace(packages="small")
 
 
 def test_what_is_installed_can_be_imported(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tf_dist.core.model.fieldpath import FieldPath, list_items, mapping, mapping
 from tf_dist.core.model.job import Document
 from tf_dist.core.model.names import CODE, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
-from tf_dist.errors import InvalidJob, Problem
 
 LARGEST_PART: Final = 900 << 10
 """Bytes of the archive in one ConfigMap. The API server takes 1 MiB of data."""
@@ -52,7 +51,6 @@ fi
 _PACKAGES: Final = "tf-dist-packages"
 _PACKAGES_AT: Final = "/tf-dist/packages"
 _SITE: Final = f"{_PACKAGES_AT}/site"
-_PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,|$))*")
 
 # One package after the other, so that the error names the one that failed. What the image has already is kept: pip says
 # what is lacking, and only that is installed. Another version than the image's goes before it in the path: pip itself
@@ -86,19 +84,9 @@ class CodeOnCluster(NamedTuple):
     """The parts of the archive, to be owned by the job."""
 
 
-def with_packages_annotation(document: Document, packages: Iterable[str]) -> dict[str, Any]:
-    """The document with packages that its replicas need."""
-    return dict(apply_overrides(document, [Override(("metadata", "annotations", PACKAGES), " ".join(packages))]))
-
-
 def packages_of(document: Document) -> tuple[str, ...]:
-    """The packages that the replicas of a job need; InvalidJob for what is not one."""
-    said = text(mapping(mapping(document.get("metadata")).get("annotations")).get(PACKAGES)).split()
-    wrong = [one for one in said if not _PACKAGE.fullmatch(one)]
-    if wrong:
-        hint = 'write a name with its versions, without spaces: "tensorflow-datasets==4.9.7"'
-        raise InvalidJob([Problem("packages", f"{one!r} is not a package", hint) for one in wrong])
-    return tuple(said)
+    """The packages that the replicas of a job need."""
+    return tuple(text(mapping(mapping(document.get("metadata")).get("annotations")).get(PACKAGES)).split())
 
 
 def with_packages(document: Document, packages: Iterable[str]) -> dict[str, Any]:

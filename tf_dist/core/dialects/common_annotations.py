@@ -28,9 +28,12 @@ from tf_dist.core.model.names import (
     MIN_WORKERS,
     ON_EVICTION,
     ON_PREEMPTION,
+    PACKAGE_HINT,
+    PACKAGES,
     QUEUE,
     RECOVERY_TIMEOUT,
     STARTUP_TIMEOUT,
+    is_package,
 )
 from tf_dist.core.model.overrides import Override
 from tf_dist.core.model.timestamps import parse_duration
@@ -109,6 +112,15 @@ def check_evaluator_in_cluster(document: Document, out: FieldErrors) -> None:
     said = value_at(document, *map(str, place))
     if isinstance(said, str) and said not in ("true", "false"):
         out.error(place, f"must be true or false, not {describe_value(said)}", 'write "true", or leave it out')
+
+
+def check_packages(document: Document, out: FieldErrors) -> None:
+    """An error for each word of the annotation of packages that is not a package."""
+    place = annotation_path(PACKAGES)
+    said = value_at(document, *map(str, place))
+    for one in said.split() if isinstance(said, str) else ():
+        if not is_package(one):
+            out.error(place, f"{describe_value(one)} is not a package", PACKAGE_HINT)
 
 
 def with_limits(job: Job) -> Job:

@@ -48,7 +48,7 @@ def parse(document: Any, *, strict: bool = True) -> Parsed:
     try:
         return _parsed(document, FieldErrors(strict=strict))
     except InvalidJob as error:
-        raise InvalidJob(placeholders.explained(document, error.problems)) from None
+        raise InvalidJob(dict.fromkeys(placeholders.explained(document, error.problems))) from None
 
 
 def _parsed(document: Any, out: FieldErrors) -> Parsed:
@@ -136,6 +136,7 @@ def _check_annotations(document: Document, out: FieldErrors) -> None:
     common_annotations.check_queue(document, out)
     common_annotations.check_limits(document, out)
     common_annotations.check_evaluator_in_cluster(document, out)
+    common_annotations.check_packages(document, out)
     common_annotations.check_disruption_policies(document, out)
 
 

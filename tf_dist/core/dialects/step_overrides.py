@@ -14,7 +14,7 @@ from tf_dist.core.dialects.parsing import read
 from tf_dist.core.dialects.registry import dialect_of, spec_dialect
 from tf_dist.core.model.fieldpath import FieldPath, format_field_path, list_items, mapping, value_at
 from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec, Role
-from tf_dist.core.model.names import MAX_WORKERS
+from tf_dist.core.model.names import MAX_WORKERS, PACKAGES
 from tf_dist.core.model.overrides import Override, apply_overrides
 from tf_dist.core.model.wording import are, counted
 from tf_dist.errors import InvalidJob, Problem
@@ -104,6 +104,7 @@ class StepOverrides:
     they have the same name; a mapping is a ``valueFrom``. ``labels``: on every pod.
     ``tidy``: where the document does not say which pods go at the end, those go that still run then.
     ``node_selector``: of every pod, on top of its own (None takes a label away); ``tolerations``: besides its own.
+    ``packages``: Python packages that every replica needs, instead of the document's.
     ``resources``: what each worker's container that trains asks for (of a job without workers: each replica's).
     """
 
@@ -120,6 +121,7 @@ class StepOverrides:
     node_selector: Mapping[str, str | None] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     resources: Mapping[str, str | int | float] = field(default_factory=dict)
+    packages: Sequence[str] = ()
 
 
 _SCHEDULING: Final = ("spec", "runPolicy", "schedulingPolicy")
@@ -141,6 +143,8 @@ def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[s
         *_named(dialect, "priority class", tailoring.priority_class, _PRIORITY, problems),
         *_templates(document, dialect, job, tailoring),
     ]
+    if tailoring.packages:
+        changes.append(Override(("metadata", "annotations", PACKAGES), " ".join(tailoring.packages)))
     if tailoring.tidy and dialect is Dialect.TFJOB_V1 and not _has_clean_pod_policy(document):
         changes.append(Override(_CLEAN_PODS, "Running"))
     if problems:

@@ -44,6 +44,15 @@ def is_label_value(text: str) -> bool:
     return not text or _VALUE.fullmatch(text) is not None
 
 
+_PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?=?[A-Za-z0-9.*+!_-]+(,|$))*")
+PACKAGE_HINT: Final = 'write a name with its versions, without spaces: "tensorflow-datasets==4.9.7"'
+
+
+def is_package(text: str) -> bool:
+    """Whether it is the name of a Python package, with or without extras and versions."""
+    return _PACKAGE.fullmatch(text) is not None
+
+
 class Requirement(NamedTuple):
     """One rule of a label selector."""
 

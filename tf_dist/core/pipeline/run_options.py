@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tf_dist.core.model.fieldpath import suggestion
-from tf_dist.core.model.names import is_dns_label, is_label_key, is_label_value
+from tf_dist.core.model.names import PACKAGE_HINT, is_dns_label, is_label_key, is_label_value, is_package
 from tf_dist.core.model.quantity import parse_quantity
 from tf_dist.core.model.timestamps import seconds_of
 from tf_dist.core.pipeline.adoption import DriverChoice
@@ -90,6 +90,13 @@ def _words(name: str, value: object, example: str, later: Later) -> Iterator[Pro
             yield Problem(
                 f"{name}[{index}]", f"must be text, not {shown_value(word)}", f"give {shown_value(str(word))}"
             )
+
+
+def _packages(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
+    yield from _words(name, value, example, later)
+    for index, word in enumerate(value if isinstance(value, Sequence) and not isinstance(value, str) else ()):
+        if isinstance(word, str) and not later(word) and not is_package(word):
+            yield Problem(f"{name}[{index}]", f"{shown_value(word)} is not a package", PACKAGE_HINT)
 
 
 def _count(name: str, value: object, example: str, later: Later) -> Iterator[Problem]:
@@ -215,6 +222,7 @@ SECONDS: Final = Kind(_seconds, read=seconds_of, empty=None)
 INTERVAL: Final = Kind(_interval, read=seconds_of, empty=None)
 SWITCH: Final = Kind(_switch, of_text=False, read=_switched, empty=None)
 WORDS: Final = Kind(_words, of_text=False, empty=None, structured=True)
+PACKAGES: Final = Kind(_packages, of_text=False, empty=None, structured=True)
 ENVIRONMENT: Final = Kind(_environment, of_text=False, empty=None, structured=True)
 QUANTITIES: Final = Kind(_quantities, of_text=False, empty=None, structured=True)
 LABELS: Final = Kind(_labels, of_text=False, empty=None, structured=True)
@@ -381,6 +389,12 @@ class RunOptions:
         "",
         launcher=False,
     )
+    packages: Sequence[str] | None = option(
+        PACKAGES,
+        "Python packages that the image does not have. On a cluster, each pod installs them when it starts. On this "
+        "machine, they must be installed.",
+        '["tensorflow-datasets==4.9.7"]',
+    )
     workers: int | None = value_option(COUNT, "The number of workers.", "4")
     ps: int | None = value_option(COUNT, "The number of parameter servers.", "4")
     env_vars: Mapping[str, str | Mapping[str, Any]] | None = task_option(
@@ -462,6 +476,7 @@ class RunOptions:
             "env": self.env_vars or {},
             "resources": self.resources or {},
             "priority_class": self.priority_class,
+            "packages": self.packages or (),
         }
         return StepOverrides(**{**own, **more})
 
