@@ -85,6 +85,23 @@ def test_replicas_that_are_done_make_room_for_the_rest() -> None:
     assert sizes(found) == {"a": 3}
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "gets"),
+    [
+        ({"priority": 0, "at": 0}, {"priority": 5, "at": 100}, "b"),
+        ({"priority": 5, "at": 100}, {"priority": 0, "at": 0}, "a"),
+        ({"priority": 0, "at": 100}, {"priority": 0, "at": 0}, "b"),
+        ({"priority": 0, "at": 0}, {"priority": 0, "at": 100}, "a"),
+    ],
+)
+def test_the_rest_of_several_gangs_starts_by_priority_and_then_by_age(
+    a: dict[str, int], b: dict[str, int], gets: str
+) -> None:
+    found = world(part("a", {"n0": 1}, 2, **a), part("b", {"n0": 1}, 2, **b), gpu=3)
+    found.settle(200)
+    assert sizes(found) == {"a": 1, "b": 1, gets: 2}
+
+
 def test_gangs_that_wait_come_before_the_rest_of_others() -> None:
     found = world(part("a", {"n0": 2}, 4), gang("b", workers(2), at=100))
     found.settle(100)
