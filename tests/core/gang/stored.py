@@ -35,12 +35,17 @@ def node(name: str = "n", *, ready: str = "True", unschedulable: bool = False) -
 
 
 def pod(
-    on: str | None = "n", phase: str = "Running", owner: str = "", type_: str = "worker", index: int = 0
+    on: str | None = "n",
+    phase: str = "Running",
+    owner: str = "",
+    type_: str = "worker",
+    index: int = 0,
+    cpu: str = "1",
 ) -> dict[str, Any]:
     labels = {"tf-dist.dev/job-uid": owner, "tf-dist.dev/replica-type": type_} if owner else None
     if labels:
         labels["tf-dist.dev/replica-index"] = str(index)
-    spec = {"containers": [container(cpu="1")]} | ({"nodeName": on} if on else {})
+    spec = {"containers": [container(cpu=cpu)]} | ({"nodeName": on} if on else {})
     metadata: dict[str, Any] = {"name": "p", "namespace": "default", "labels": labels}
     if owner:
         metadata["ownerReferences"] = [{"uid": owner, "controller": True}]

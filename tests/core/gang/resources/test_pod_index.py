@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import given
@@ -12,6 +14,7 @@ from tests.core.builders import START
 from tests.core.gang.stored import ADMITTED, admitter_of, job, node, pod, seen
 from tf_dist.core.gang.admission import AdmissionChanges
 from tf_dist.core.gang.types import AdmissionRequest
+from tf_dist.core.model.quantity import parse_quantity
 
 NODES = [node("n"), node("m"), node("l", unschedulable=True)]
 CLAIMS = [AdmissionRequest(job(), ADMITTED, START)]
@@ -22,7 +25,15 @@ PODS = st.none() | st.builds(
     owner=st.sampled_from(["", "uid-mnist", "uid-of-another"]),
     type_=st.sampled_from(["worker", "ps"]),
     index=st.integers(0, 2),
+    cpu=st.sampled_from(["1", "3", "500m"]),
 )
+
+
+def taken(pods: Iterable[Any], node: str) -> Decimal:
+    """What the living pods of a node request."""
+    there = (pod for pod in pods if pod["spec"].get("nodeName") == node and pod["status"]["phase"] != "Failed")
+    requests = (pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in there)
+    return sum((parse_quantity(one) for one in requests), Decimal(0))
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), PODS), max_size=30), st.randoms(use_true_random=False), st.integers(1, 9))
@@ -38,7 +49,10 @@ def test_it_is_the_same_as_from_scratch(steps: list[tuple[int, Any]], dice: rand
             admitter.refresh()
             untold.clear()
             there = [one for one in pods.values() if one is not None]
-            assert seen(admitter) == seen(admitter_of(CLAIMS, NODES, there))
+            found = seen(admitter)
+            assert found == seen(admitter_of(CLAIMS, NODES, there))
+            for node in found.nodes.values():
+                assert node.free["cpu"] == node.allocatable["cpu"] - taken(there, node.name)
 
 
 def test_what_has_not_changed_is_the_very_same() -> None:
