@@ -250,7 +250,7 @@ class Copy:
             process.wait()
         if process.returncode in (0, 4, 5):  # passed; nothing of that name; none collected
             return ""
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
         return found[1] if found else _LATE
 
 

@@ -24,13 +24,6 @@ class Mutant:
 MUTANTS: Final = (
     # What wakes the loop
     Mutant(
-        "room-bell",
-        "controller/informers/informer_set.py",
-        "if not _occupies_node(new) and (old is None or _occupies_node(old)):",
-        "if False:",
-        "a gang waits beside the room that a pod has left",
-    ),
-    Mutant(
         "node-bell",
         "controller/informers/informer_set.py",
         "        if not transforms.same_but_version(old, new):\n            self._on_capacity_freed()",
@@ -214,13 +207,6 @@ MUTANTS: Final = (
         "if older:",
         "controllers are blind for ever after a backup of etcd was restored",
     ),
-    Mutant(
-        "label-makes-an-owner",
-        "core/model/names.py",
-        'return owned_by_key(metadata.get("namespace") or "", str(uid)) if controlled else ""',
-        'return owned_by_key(metadata.get("namespace") or "", str(uid)) if uid else ""',
-        "a pod that a user labelled is taken for the job's own, and deleted",
-    ),
     # What is done
     Mutant(
         "conflict-is-gone",
@@ -228,13 +214,6 @@ MUTANTS: Final = (
         "            if self._is_there(resource, namespace, name, uid):\n                raise\n",
         "",
         "a pod whose deletion was refused is forgotten, and runs beside its successors",
-    ),
-    Mutant(
-        "strangers-object-is-ours",
-        "controller/plan_executor.py",
-        'if any(owner.get("uid") == stored["metadata"]["uid"] and owner.get("controller") for owner in owners):',
-        "if owners:",
-        "a pod of another owner under the name of ours is taken for it, and ours is never made",
     ),
     Mutant(
         "status-without-version",
@@ -315,13 +294,6 @@ MUTANTS: Final = (
         "a job that was scaled down keeps its place as it was",
     ),
     # How a job goes on, and how it ends
-    Mutant(
-        "kubelets-restarts-forgotten",
-        "core/reconciler/restarts.py",
-        "return replace(status, container_restarts=status.container_restarts + _by_kubelet(s, replicas))",
-        "return status",
-        "a job restarts more often than its backoffLimit says",
-    ),
     Mutant(
         "disruptions-spend-the-budget",
         "core/reconciler/restarts.py",
