@@ -427,10 +427,6 @@ class JobMonitor:
         self._checkpoint_at = self._reported_at = 0.0  # epoch seconds
         self._report_due = 0.0  # monotonic seconds
 
-    def step(self, timeout: float | None) -> bool:
-        """Take and show events, after waiting up to ``timeout`` seconds; whether there were any."""
-        return self.show(self.watch.take(timeout))
-
     def show(self, batch: list[JobEvent]) -> bool:
         """Add and show events; whether there were any."""
         lines = [item for item in batch if isinstance(item, LogLines)]

@@ -1,4 +1,4 @@
-"""Session host: runs a job session in a thread, for commands, workers and launchers."""
+"""Session host: runs a job session, in a thread for commands and launchers, or on an event loop for triggers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tf_dist.client.connection import TRANSIENT_ERRORS, Backoff, until_taken
-from tf_dist.client.monitor import JobMonitor
+from tf_dist.client.monitor import JobMonitor, WaitSteps
 from tf_dist.client.stored_jobs import StoredJob, now
 from tf_dist.client.wait import run_in_thread
 from tf_dist.cluster.api import Cluster
@@ -104,18 +104,28 @@ class SessionHost:
     def run(self) -> SessionEnd:
         """From the first observation to the clean-up. ClusterError if the job can no longer be observed."""
         try:
-            end = self._carry_out(follow(self.policy, self.seen()))
-            self.seconds, self.monitor.decided = time.monotonic() - self.started, True
-            self._carry_out(clean_up(self.policy, end, self.seen()))
+            return run_in_thread(self._steps(), self.monitor.watch.take)
         except ClusterError as error:
             end = lost_end(error, transient=isinstance(error, TRANSIENT_ERRORS))
             if self.policy.fates[end.cause] is JobFate.DELETE:
                 with suppress(ClusterError):
                     self._ask(None, self._delete)
             raise
+
+    def _steps(self) -> WaitSteps[SessionEnd]:
+        end = yield from self.carry_out(follow(self.policy, self.seen()))
+        self.seconds, self.monitor.decided = time.monotonic() - self.started, True
+        yield from self.carry_out(clean_up(self.policy, end, self.seen()))
         return end
 
     # What a face overrides
+
+    def wait(self, seconds: float | None) -> WaitSteps[None]:
+        """Wait until something new is observed, for ``seconds`` at most. None: as long as it takes."""
+        waits = [wait for wait in (seconds, self.tick) if wait is not None]
+        self.monitor.show((yield min(waits, default=None)))
+        if self.monitor.has_checkpoint_to_report:
+            yield self.monitor.report_checkpoint
 
     def observed(self) -> None:
         """There are observations, and the session continues."""
@@ -163,13 +173,14 @@ class SessionHost:
             refused=isinstance(problem, Forbidden | NotFound),
         )
 
-    def _carry_out(self, part: Generator[Command, Seen, T]) -> T:
+    def carry_out(self, part: Generator[Command, Seen, T]) -> WaitSteps[T]:
+        """Carry out the commands of a part of the session; what the part returns."""
         try:
             command = next(part)
             while True:
                 problem = None
                 try:
-                    self._do(command)
+                    yield from self._do(command)
                 except ClusterError as error:
                     if command.do not in _BORNE and (command.do is not Do.DELETE or command.seconds is None):
                         raise
@@ -180,18 +191,15 @@ class SessionHost:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
 
-    def _do(self, command: Command) -> None:
+    def _do(self, command: Command) -> WaitSteps[None]:
         monitor = self.monitor
         match command:
             case Command(Do.WAIT, seconds=seconds):
-                waits = [wait for wait in (seconds, self.tick) if wait is not None]
-                monitor.step(min(waits, default=None))
-                if monitor.has_checkpoint_to_report:
-                    monitor.report_checkpoint()
+                yield from self.wait(seconds)
             case Command(Do.DRAIN, signals=signals):
                 # Job and pods are watched apart: the end of the job may be known before that of its pods.
                 monitor.sync_pods()
-                run_in_thread(monitor.drain(signals), monitor.watch.take)
+                yield from monitor.drain(signals)
             case Command(Do.DELETE, seconds=seconds):
                 self._ask(seconds, self._delete)
             case Command(Do.SUSPEND | Do.RESUME as do, by=by, seconds=seconds):

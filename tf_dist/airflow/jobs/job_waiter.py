@@ -19,12 +19,13 @@ from tf_dist.airflow.jobs.task_log import LineFormat, LinesWriter, LineWriter
 from tf_dist.client.job_display import OWN_NAME, LineView, prefix_width, prefixed_line
 from tf_dist.client.log_follower import LogLines
 from tf_dist.client.monitor import JobEvent, JobMonitor, JobSnapshot, WaitSteps
+from tf_dist.client.session_host import SessionHost
 from tf_dist.client.stored_jobs import StoredJob, leader_problems
 from tf_dist.client.wait import Take
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.core.model.job import Job
 from tf_dist.core.model.timestamps import format_micro_time, parse_time
-from tf_dist.core.pipeline.session import ENDED, EndCause, Seen, SessionEnd, SessionPolicy, follow, task_policy
+from tf_dist.core.pipeline.session import ENDED, EndCause, SessionEnd, SessionPolicy, follow, task_policy
 
 _DRAIN: Final = 5.0  # seconds without a line after which the log of a container that has ended is given up
 _CLEAN_UP: Final = 10.0  # seconds for what the controller does after the end
@@ -135,8 +136,8 @@ class TaskLogView(LineView):
         return self._line(source, text), time_
 
 
-class JobWaiter:
-    """Waits for the job of ``subscription``.
+class JobWaiter(SessionHost):
+    """Waits for the job of ``subscription``. It cleans up nothing: the worker does, with the payload.
 
     ``write`` gets each line for the log of the task, ``error`` failures, and ``write_lines`` the lines of replicas.
     """
@@ -153,44 +154,38 @@ class JobWaiter:
         job = subscription.job
         assert job is not None  # a subscription begins with its job
         tail = options.tail if options.get_logs else _TAIL
-        self._informer, self._subscription = informer, subscription
-        self._policy, self._results = options.policy, options.results
+        self._informer, self._subscription, self._results = informer, subscription, options.results
         # Logs that are not shown are read at the end only.
         self._log_follower = informer.read_logs(
             subscription, LogOptions(follow=True, tail=tail, timestamps=True), begun=options.get_logs
         )
         self._view = TaskLogView(job.job, write, lines=options.get_logs, error=error, write_lines=write_lines)
-        self._monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
+        monitor = JobMonitor(informer.cluster, job, self._view, subscription, self._log_follower)
+        super().__init__(informer.cluster, job, monitor, options.policy)
         self._leader_check = _LeaderCheck(informer.cluster, options.leader_check)
 
     def steps(self) -> WaitSteps[dict[str, Any]]:
         """The wait, from now to its end. Returns the payload."""
-        session, left = follow(self._policy, self._seen()), 0.0
-        next(session)
-        while True:
-            self._monitor.show((yield left))
-            try:
-                command = session.send(self._seen())
-            except StopIteration as over:
-                end: SessionEnd = over.value
-                break
-            if (refused := self._informer.refused()) is not None:
-                raise refused
-            if self._monitor.has_checkpoint_to_report:
-                yield self._monitor.report_checkpoint
-            if self._leader_check.left <= 0:
-                if self._leads():
-                    self._leader_check.put_off()
-                else:
-                    yield self._look_for_leader
-            left = min(math.inf if command.seconds is None else command.seconds, self._leader_check.left)
+        self.monitor.show((yield 0.0))
+        end = yield from self.carry_out(follow(self.policy, self.seen()))
         result = end.result
         if self._results and end.cause is not EndCause.DELETED:
             yield from self._drain_logs(end)
         if not result.reached:
             message = exception_first(result.message)
             self._view.say(f"{message} ({result.hint})" if result.hint else message, FAILURE)
-        return event_payload(self._subscription.last, self._monitor.snapshot, end)
+        return event_payload(self._subscription.last, self.monitor.snapshot, end)
+
+    def wait(self, seconds: float | None) -> WaitSteps[None]:
+        """See ``SessionHost``. A job that nobody leads is reported."""
+        if (refused := self._informer.refused()) is not None:
+            raise refused
+        if self._leader_check.left <= 0:
+            if self._leads():
+                self._leader_check.put_off()
+            else:
+                yield self._look_for_leader
+        yield from super().wait(min(math.inf if seconds is None else seconds, self._leader_check.left))
 
     def _look_for_leader(self) -> None:
         if text := self._leader_check.news(self._subscription.last):
@@ -199,19 +194,9 @@ class JobWaiter:
     def _leads(self) -> bool:
         return self._informer.leads(self._subscription.ref.resource)
 
-    def _seen(self) -> Seen:
-        snapshot, subscription = self._monitor.snapshot, self._subscription
-        last, pods = subscription.last, snapshot.pods
-        if self._monitor.decided:  # from then on the snapshot stays as it is
-            pods = snapshot.with_objects(last.status, list(subscription.pods.values())).pods
-        exists = subscription.job is not None
-        return Seen(
-            now=time.time(), job=snapshot.job, status=last.status, pods=pods, exists=exists, created=last.created
-        )
-
     def _drain_logs(self, end: SessionEnd) -> WaitSteps[None]:
         """Read the last lines, and wait for the controller's clean-up. Both have limits."""
-        monitor = self._monitor
+        monitor = self.monitor
         self._log_follower.begun = True
         if self._informer.decides_for(self._subscription):
             self._subscription.mark_changed()  # its pods are noticed once more, and that takes no request
@@ -228,7 +213,7 @@ class JobWaiter:
 
     def _cleans_up(self) -> bool:
         """Whether the controller of this process is still cleaning up after the job."""
-        return self._leads() and not self._seen().settled
+        return self._leads() and not self.seen().settled
 
 
 def take_in_thread(subscription: Subscription, changed: threading.Event, checked: Callable[[], None]) -> Take:
