@@ -123,6 +123,16 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
         ":5: spec.ports: must be a list, not a number",
         "",
     ),
+    "a service whose port has no number": (
+        b"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports: [{name: web, port: '80'}]\n",
+        ":5: spec.ports[0].port: must be a number, not text",
+        "",
+    ),
+    "a secret that is not encoded": (
+        b"apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  token: my token\n",
+        ":5: data.token: is not base64",
+        "write the text itself under stringData",
+    ),
     "a List without items": (
         b"apiVersion: v1\nkind: List\nitems: []\n",
         ":1: items: is empty: this List holds no objects",

@@ -293,36 +293,35 @@ def _companion_problems(content: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         what = "is missing" if name is None else f"{name!r} is not a name"
         yield Problem("metadata.name", what, "lower-case letters, digits and - (at most 253)")
-    if isinstance(metadata, Mapping):
-        yield from _text_problems("metadata.namespace", metadata.get("namespace"))
-    yield from _mapping_problems("spec", content.get("spec"))
-    for field_name in ("data", "stringData", "binaryData"):
-        given = content.get(field_name)
-        yield from _mapping_problems(field_name, given)
-        for key, value in given.items() if isinstance(given, Mapping) else ():
-            yield from _text_problems(format_field_path((field_name, key)), value)
-    spec = content.get("spec")
-    ports = spec.get("ports") if isinstance(spec, Mapping) and content["kind"] == "Service" else None
-    if not isinstance(ports, list | None):
-        yield Problem("spec.ports", f"must be a list, not {_type_name(ports)}")
-    for index, port in enumerate(ports if isinstance(ports, list) else ()):
-        yield from _mapping_problems(f"spec.ports[{index}]", port or "")
+    from tf_dist.core.openapi.kubernetes_types import NOT_THERE, UNKNOWN, type_mistakes, type_of_kind
+
+    for loc, wanted, value, _ in type_mistakes(content, type_of_kind("v1", content["kind"])):
+        if loc == ("metadata", "name"):
+            continue
+        path, hint = format_field_path(loc), "write it in quotes" if wanted == "string" else ""
+        if wanted == NOT_THERE:
+            yield Problem(path, "is missing")
+        elif wanted == "bytes" and isinstance(value, str):
+            yield Problem(path, "is not base64", "write the text itself under stringData")
+        elif wanted != UNKNOWN:
+            words = "a list" if wanted.startswith("[]") else _TYPES.get(wanted, "a mapping (key: value)")
+            yield Problem(path, f"must be {words}, not {_type_name(value)}", hint)
 
 
-def _mapping_problems(path: str, value: object) -> Iterator[Problem]:
-    if not isinstance(value, Mapping | None):
-        yield Problem(path, f"must be a mapping (key: value), not {_type_name(value)}")
-
-
-def _text_problems(path: str, value: object) -> Iterator[Problem]:
-    if not isinstance(value, str | None):
-        yield Problem(path, f"must be text, not {_type_name(value)}", "write it in quotes")
+_TYPES: Final = {
+    "string": "text",
+    "bytes": "text",
+    "boolean": "true or false",
+    "int32": "a number",
+    "intOrString": "a number or text",
+    "quantity": "an amount",
+}
 
 
 def _type_name(value: object) -> str:
     """The type of a value. The value itself may be a secret."""
     names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "a mapping"}
-    return names.get(type(value), type(value).__name__)
+    return names.get(type(value), "nothing" if value is None else type(value).__name__)
 
 
 def _duplicate_names(collector: _Collector) -> Iterator[FileProblem]:
