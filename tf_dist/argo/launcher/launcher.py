@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tf_dist.argo.launcher import contract
@@ -18,12 +18,13 @@ from tf_dist.client import exit_codes
 from tf_dist.client.connection import Connection, connect
 from tf_dist.client.controller_host import hosted_controller
 from tf_dist.client.job_display import OWN_NAME, prefix_width, show_warnings
-from tf_dist.client.job_files import JobFiles, LoadedJob, problem_text
+from tf_dist.client.job_files import LoadedJob, problem_text
 from tf_dist.client.log_follower import log_opener
 from tf_dist.client.monitor import JobMonitor, JobView, monitoring
 from tf_dist.client.session_host import SessionHost, start_job
 from tf_dist.client.stored_jobs import StoredJob, leader_problems, now
 from tf_dist.client.submission import TargetNamespaces, create_companion
+from tf_dist.client.yaml_files import YamlDocument
 from tf_dist.cluster.api import Cluster, LogOptions
 from tf_dist.cluster.signals import Signals
 from tf_dist.core.diagnostics.diagnose import diagnose
@@ -239,13 +240,12 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
         connection = connect(options.kubeconfig, options.context)
         signals.listen(lambda _: connection.hurry())
         entry, bundle = step_document(options, connection.namespace)
-        step = _StepSetup(options, signals, log_writer, outputs, connection, entry)
         outputs.put({"job": entry.job.key.name})
         for found in bundle.problems:
             log_writer.say(f"warning: {problem_text(found)} {found.problem.hint}".rstrip())
         if stopped:
             raise Interrupted(stopped[0])
-        return step.run(bundle)
+        return _run_job(options, signals, log_writer, outputs, connection, entry, bundle.companions)
     except Interrupted as interrupted:
         outputs.put({"status": "Terminated", "reason": "Terminated", "message": "stopped before the job was made"})
         return exit_codes.SIGNAL_BASE + interrupted.number
@@ -256,43 +256,38 @@ def run_step(options: LauncherOptions, signals: Signals, log_writer: LogWriter) 
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _StepSetup:
-    options: LauncherOptions
-    signals: Signals
-    log_writer: LogWriter
-    outputs: StepOutputs
-    connection: Connection
-    entry: LoadedJob
-
-    def run(self, bundle: JobFiles) -> int:
-        """Create or adopt the job, and follow it to its end."""
-        cluster, entry, say = self.connection.cluster, self.entry, self.log_writer.say
-        namespace = TargetNamespaces(self.options.namespace, self.connection.namespace).of(entry.written)
-        self.log_writer.width = max(prefix_width(entry.job), len(OWN_NAME))
-        name = entry.job.key.name
-        # Of every run of the workflow the same, as what stands beside the job.
-        owner = name.rpartition("-")[0] if self.options.workflow_uid else name
-        for written in bundle.companions:
-            create_companion(cluster, written, namespace, owner=owner)
-        key, choice = JobKey(namespace, name), self.options.driver
-        with (
-            show_warnings(self.log_writer),
-            hosted_controller(self.connection, entry.job.dialect, key, choice=choice) as host,
-        ):
-            archive = base64.b64decode(self.options.code_archive)
-            workdir, reattach = None if self.connection.here else "", self.options.reattach
-            job = start_job(StepJobs(cluster, entry, namespace, self.signals, say, reattach, workdir, archive)).job
-            say(f"{job.shown} in namespace {job.namespace}")
-            for problem in leader_problems(cluster, [job]) if host is None else ():
-                say(f"{problem.summary} ({problem.resolution})")
-            with ExitStack() as stack:
-                quick: Cluster = cluster
-                if (place := self.connection.place) is not None:
-                    quick = stack.enter_context(place.cluster(connections=2, retries=0, timeout=_QUICK))
-                monitor = stack.enter_context(
-                    monitoring(cluster, job, self.log_writer, self.signals, lambda _: log_opener(cluster, _FOLLOW))
-                )
-                home, view = self.connection.namespace, self.log_writer
-                end = StepHost(quick, job, monitor, self.options, home, view, self.outputs).run()
-        return exit_codes.exit_code_of_end(end)
+def _run_job(
+    options: LauncherOptions,
+    signals: Signals,
+    view: LogWriter,
+    outputs: StepOutputs,
+    connection: Connection,
+    entry: LoadedJob,
+    companions: Iterable[YamlDocument],
+) -> int:
+    """Create or adopt the job, and follow it to its end; the exit code."""
+    cluster, name, home = connection.cluster, entry.job.key.name, connection.namespace
+    namespace = TargetNamespaces(options.namespace, home).of(entry.written)
+    view.width = max(prefix_width(entry.job), len(OWN_NAME))
+    # Of every run of the workflow the same, as what stands beside the job.
+    owner = name.rpartition("-")[0] if options.workflow_uid else name
+    for written in companions:
+        create_companion(cluster, written, namespace, owner=owner)
+    key, workdir = JobKey(namespace, name), None if connection.here else ""
+    archive = base64.b64decode(options.code_archive)
+    with ExitStack() as stack:
+        stack.enter_context(show_warnings(view))
+        host = stack.enter_context(
+            hosted_controller(connection, entry.job.dialect, key, choice=options.driver),
+        )
+        jobs = StepJobs(cluster, entry, namespace, signals, view.say, options.reattach, workdir, archive)
+        job = start_job(jobs).job
+        view.say(f"{job.shown} in namespace {job.namespace}")
+        for problem in leader_problems(cluster, [job]) if host is None else ():
+            view.say(f"{problem.summary} ({problem.resolution})")
+        quick: Cluster = cluster
+        if connection.place is not None:
+            quick = stack.enter_context(connection.place.cluster(connections=2, retries=0, timeout=_QUICK))
+        monitor = stack.enter_context(monitoring(cluster, job, view, signals, lambda _: log_opener(cluster, _FOLLOW)))
+        end = StepHost(quick, job, monitor, options, home, view, outputs).run()
+    return exit_codes.exit_code_of_end(end)
