@@ -144,19 +144,16 @@ class Progress:
         if line.startswith(RESULT_MARK):
             return replace(self, result=line.removeprefix(RESULT_MARK).strip())
         if self.quoting or "most recent call" in line or 'File "' in line or "Warning: " in line:
-            return self._after_quotable(line)
+            if _TRACEBACK.search(line[:_LONGEST]):
+                return replace(self, quoting="traceback")
+            if _WARNING.search(line[:_LONGEST]):
+                return replace(self, quoting="source")
+            if self.quoting and (not line.strip() or line[0] in " \t"):
+                return self
+            if self.quoting == "traceback":  # the exception; what is indented below it is its text
+                return replace(self, quoting="source")
+            return (replace(self, quoting="") if self.quoting else self)._read(line)
         return self._read(line)
-
-    def _after_quotable(self, line: str) -> Self:
-        if _TRACEBACK.search(line[:_LONGEST]):
-            return replace(self, quoting="traceback")
-        if _WARNING.search(line[:_LONGEST]):
-            return replace(self, quoting="source")
-        if self.quoting and (not line.strip() or line[0] in " \t"):
-            return self
-        if self.quoting == "traceback":  # the exception; what is indented below it is its text
-            return replace(self, quoting="source")
-        return (replace(self, quoting="") if self.quoting else self)._read(line)
 
     def _read(self, line: str) -> Self:
         saves = "aving " in line or "aved " in line

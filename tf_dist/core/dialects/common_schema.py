@@ -142,6 +142,11 @@ def without_none(**values: object) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def with_defaults(given: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
+    """A mapping with these values where it has none."""
+    return {**given, **{key: value for key, value in defaults.items() if given.get(key) is None}}
+
+
 DNS_SERVICE: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 """A DNS-1035 label: names of services, and so of everything that gets one."""
 

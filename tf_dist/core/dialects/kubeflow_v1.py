@@ -29,6 +29,7 @@ from tf_dist.core.dialects.common_schema import (
     check_pod_names,
     container_names,
     named_port,
+    with_defaults,
 )
 from tf_dist.core.dialects.field_errors import FieldErrors
 from tf_dist.core.dialects.pod_template import read_quantities, require_container
@@ -201,12 +202,8 @@ def defaulted(document: Document) -> dict[str, Any]:
 def _defaulted_replicas(replicas: object) -> object:
     if not isinstance(replicas, Mapping):
         return replicas
-    filled = dict(replicas)
-    for key, value in (("replicas", 1), ("restartPolicy", "Never")):
-        if filled.get(key) is None:
-            filled[key] = value
-    filled["template"] = _with_port(filled.get("template"))
-    return filled
+    template = _with_port(replicas.get("template"))
+    return with_defaults({**replicas, "template": template}, replicas=1, restartPolicy="Never")
 
 
 def _with_port(template: object) -> object:

@@ -31,6 +31,7 @@ from tf_dist.core.dialects.common_schema import (
     check_label,
     check_metadata,
     container_names,
+    with_defaults,
 )
 from tf_dist.core.dialects.field_errors import MISSING, FieldErrors
 from tf_dist.core.dialects.kubeflow_v1 import RETRYABLE
@@ -184,11 +185,8 @@ def defaulted(document: Document) -> dict[str, Any]:
     spec = result.get("spec")
     if not isinstance(spec, Mapping):
         return result
-    filled = dict(spec)
     chief = {"chief": {"replicaName": "MASTER", "replicaIndex": 0}}
-    for key, value in (("tfImage", DEFAULT_IMAGE), ("terminationPolicy", chief)):
-        if filled.get(key) is None:
-            filled[key] = value
+    filled = with_defaults(spec, tfImage=DEFAULT_IMAGE, terminationPolicy=chief)
     if isinstance(specs := filled.get("replicaSpecs"), list):
         filled["replicaSpecs"] = [_defaulted_replicas(replicas) for replicas in specs]
     result["spec"] = filled
@@ -198,11 +196,7 @@ def defaulted(document: Document) -> dict[str, Any]:
 def _defaulted_replicas(replicas: object) -> object:
     if not isinstance(replicas, Mapping):
         return replicas
-    filled = dict(replicas)
-    for key, value in (("replicas", 1), ("tfPort", TF_PORT), ("tfReplicaType", "MASTER")):
-        if filled.get(key) is None:
-            filled[key] = value
-    return filled
+    return with_defaults(replicas, replicas=1, tfPort=TF_PORT, tfReplicaType="MASTER")
 
 
 def build(job: TFJob) -> Job:

@@ -18,7 +18,7 @@ from tf_dist.core.model.names import MAX_WORKERS, MIN_WORKERS
 from tf_dist.errors import InvalidJob, Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format:
     """A format: its schema, defaults, validation, the job it means, and its pod templates."""
 
@@ -29,27 +29,14 @@ class Format:
     templates: Callable[[Document], Iterable[RawTemplate]]
 
 
+_V1, _V1ALPHA1 = kubeflow_v1, kubeflow_v1alpha1
 FORMATS: Final[Mapping[Dialect, Format]] = {
-    Dialect.TFJOB_V1: Format(
-        model=kubeflow_v1.TFJob,
-        defaulted=kubeflow_v1.defaulted,
-        check=kubeflow_v1.validate,
-        build=kubeflow_v1.build,
-        templates=kubeflow_v1.templates,
-    ),
+    Dialect.TFJOB_V1: Format(_V1.TFJob, _V1.defaulted, _V1.validate, _V1.build, _V1.templates),
     Dialect.TFJOB_V1ALPHA1: Format(
-        model=kubeflow_v1alpha1.TFJob,
-        defaulted=kubeflow_v1alpha1.defaulted,
-        check=kubeflow_v1alpha1.validate,
-        build=kubeflow_v1alpha1.build,
-        templates=kubeflow_v1alpha1.templates,
+        _V1ALPHA1.TFJob, _V1ALPHA1.defaulted, _V1ALPHA1.validate, _V1ALPHA1.build, _V1ALPHA1.templates
     ),
     Dialect.VOLCANO: Format(
-        model=volcano_schema.VolcanoJob,
-        defaulted=volcano.defaulted,
-        check=volcano.validate,
-        build=volcano.build,
-        templates=volcano.templates,
+        volcano_schema.VolcanoJob, volcano.defaulted, volcano.validate, volcano.build, volcano.templates
     ),
 }
 

@@ -39,20 +39,6 @@ def _task(job: Job, spec: ReplicaSpec) -> str:
     return spec.name if job.dialect is Dialect.VOLCANO else spec.type
 
 
-def _spec(job: Job, served: ServedApis) -> Body:
-    spec: Body = {
-        "minMember": interface.min_member(job, served.priorities),
-        "minTaskMember": _task_minimums(job, served),
-        "minResources": interface.min_resources(job, served.priorities),
-    }
-    # Volcano sets the default: it may have another one for the namespace.
-    if _queue(job) != _QUEUE:
-        spec["queue"] = _queue(job)
-    if name := priority_class(job):
-        spec["priorityClassName"] = name
-    return spec
-
-
 def _task_minimums(job: Job, served: ServedApis) -> dict[str, int]:
     """The minimum of each task as the job has it (``getMinTaskMember``); a TFJob's types have those of its start.
 
@@ -74,9 +60,17 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
     for_group = {
         key: value for key, value in s.job.annotations.items() if key.startswith(_PREFIX) or key == _WAITING_TIME
     }
-    yield interface.integration_object(
-        s.job, served, POD_GROUP, interface.object_name(s.job), _spec(s.job, served), for_group
-    )
+    spec: Body = {
+        "minMember": interface.min_member(s.job, served.priorities),
+        "minTaskMember": _task_minimums(s.job, served),
+        "minResources": interface.min_resources(s.job, served.priorities),
+    }
+    # Volcano sets the default: it may have another one for the namespace.
+    if _queue(s.job) != _QUEUE:
+        spec["queue"] = _queue(s.job)
+    if name := priority_class(s.job):
+        spec["priorityClassName"] = name
+    yield interface.integration_object(s.job, served, POD_GROUP, interface.object_name(s.job), spec, for_group)
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:

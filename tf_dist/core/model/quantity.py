@@ -49,16 +49,12 @@ def parse_quantity(text: object) -> Decimal:
 def format_quantity(value: Decimal, resource: str = "") -> str:
     """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
     with localcontext(prec=_DIGITS):
-        return _formatted(value, resource)
-
-
-def _formatted(value: Decimal, resource: str) -> str:
-    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
-        for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):
-            scaled = value / Decimal(1024) ** power
-            if scaled >= 1:
-                shown = scaled.quantize(Decimal("0.1"), rounding=ROUND_DOWN).normalize()
-                return f"{shown:f}{suffix}"
-    if value != value.to_integral_value():
-        return f"{(value * 1000).to_integral_value(rounding=ROUND_CEILING):f}m"
-    return f"{value.to_integral_value():f}"
+        if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+            for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):
+                scaled = value / Decimal(1024) ** power
+                if scaled >= 1:
+                    shown = scaled.quantize(Decimal("0.1"), rounding=ROUND_DOWN).normalize()
+                    return f"{shown:f}{suffix}"
+        if value != value.to_integral_value():
+            return f"{(value * 1000).to_integral_value(rounding=ROUND_CEILING):f}m"
+        return f"{value.to_integral_value():f}"
