@@ -154,6 +154,17 @@ def test_refuses_folder_without_files(tmp_path: Path, files: dict[str, str]) -> 
         pack_code(tmp_path)
 
 
+def test_names_every_line_of_an_ignore_file_that_is_not_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / ".tfdistignore").write_text("*.bin\n!\n[a\n\\\n")
+    with pytest.raises(InvalidJob) as told:
+        pack_code(tmp_path)
+    assert [one.message for one in told.value.problems] == [
+        f"{tmp_path / '.tfdistignore'}, line 2, is not a pattern: '!'",
+        f"{tmp_path / '.tfdistignore'}, line 4, is not a pattern: '\\\\'",
+    ]
+
+
 def test_refuses_what_is_not_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", Path(__file__)):
         with pytest.raises(InvalidJob, match=r"^code: .* is not a folder"):

@@ -177,7 +177,24 @@ def _patterns(folder: Path) -> Iterator[_Ignored]:
             continue
         except OSError as error:
             raise _refused(f"{folder / name} cannot be read: {error.strerror}", _unreadable(folder / name)) from None
-        yield _ignored(folder, lines)
+        try:
+            yield _ignored(folder, lines)
+        except ValueError:
+            hint = "correct it, or delete the line; the patterns are those of .gitignore"
+            wrong = [number for number, line in enumerate(lines, 1) if not _is_pattern(line)]
+            problems = [
+                Problem("code", f"{folder / name}, line {number}, is not a pattern: {lines[number - 1]!r}", hint)
+                for number in wrong
+            ]
+            raise InvalidJob(problems) from None
+
+
+def _is_pattern(line: str) -> bool:
+    try:
+        _ignored(Path(), [line])
+    except ValueError:
+        return False
+    return True
 
 
 def _ignored(folder: Path, lines: Iterable[str]) -> _Ignored:

@@ -350,6 +350,7 @@ KERAS_3 = (
         ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "slirp4netns"),
         ("/usr/bin/env: \u2018python\\r\u2019: No such file or directory", "Windows line ends"),
         ("./train.sh: line 2: $'\\r': command not found", "Windows line ends"),
+        ("EOFError: EOF when reading a line", "replicas have no input"),
         ("tensorboard: TensorBoard is not installed, missing implementation", "pip install tensorboard"),
     ],
 )

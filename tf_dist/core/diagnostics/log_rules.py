@@ -82,6 +82,12 @@ LOG_RULES: Final = (
         resolution="install it where the container runs (on this machine: with the Python of tf-dist)",
     ),
     LogRule(
+        texts=("EOFError: EOF when reading a line",),
+        category="command",
+        summary="reads from the keyboard, which replicas do not have",
+        resolution="replicas have no input: give the value as an argument (after --) or as a variable (--env)",
+    ),
+    LogRule(
         texts=("Temporary failure in name resolution", "Network is unreachable"),
         category="configuration",
         summary="cannot reach another machine",
