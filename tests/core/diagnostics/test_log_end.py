@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tf_dist.core.diagnostics.log_end import exception_line, log_evidence
 
 FRAMES = """\
@@ -103,3 +105,25 @@ def test_log_without_exception_stays_as_it_is() -> None:
 def test_drawings_of_a_progress_bar_are_one_line() -> None:
     bars = [f" {n}/100 {'━' * n}{'─' * (100 - n)} {n}s 10ms/step - loss: 0.{n}" for n in range(10, 60)]
     assert len(log_evidence(bars).splitlines()) == 1
+
+
+@pytest.mark.parametrize("complete", [True, False], ids=["closed", "cut off"])
+def test_tensor_of_many_lines_in_an_exception_is_left_out(complete: bool) -> None:
+    row = "         -7.05255687e-01, -8.88641357e-01,  1.43382621e+00,"
+    log = [
+        "Traceback (most recent call last):",
+        '  File "/home/me/train.py", line 8, in <module>',
+        "    model.fit(x, y)",
+        "ValueError: cannot convert (PerReplica:{",
+        "  0: <tf.Tensor: shape=(64, 20), dtype=float32, numpy=",
+        "array([[ 1.49616754e+00, -1.03320932e+00,",
+        *[row] * 600,
+        "         -7.00536311e-01, -1.83990204e+00]], dtype=float32)>",
+        *(["}) with an unsupported type to a Tensor."] if complete else []),
+    ]
+    told = log_evidence(log)
+    assert told.startswith("ValueError: cannot convert (PerReplica:{")
+    assert "1.43382621e+00" not in told
+    if complete:
+        assert told.splitlines()[0].endswith("… }) with an unsupported type to a Tensor.")
+        assert "its last lines" not in told

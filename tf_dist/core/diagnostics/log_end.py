@@ -13,7 +13,7 @@ from typing import Final
 _LINES: Final = 10  # that are shown of a log whose exception is known
 _MORE_LINES: Final = 40  # that are shown of another one
 _LONGEST: Final = 300  # characters of a line
-_LONGEST_MESSAGE: Final = 200  # lines of an exception whose brackets are open
+_LONGEST_MESSAGE: Final = 2000  # lines of an exception whose brackets are open
 _READ: Final = 4096  # characters of a line that are looked at
 
 _TRACEBACK: Final = re.compile(r"\s*Traceback \(most recent call last\):")
@@ -118,7 +118,8 @@ def _closing(lines: Sequence[str], first: int) -> int:
 
 
 def _is_array(line: str) -> bool:
-    return ("[" in line or "]" in line or "dtype=" in line) and not _ARRAY_WORDS.sub("", line)
+    parts = "[" in line or "]" in line or "dtype=" in line or line.rstrip().endswith(",")
+    return parts and not _ARRAY_WORDS.sub("", line)
 
 
 def _shortened(line: str) -> str:
