@@ -80,6 +80,28 @@ def test_warns_if_another_python_than_the_shells_runs_the_script(project: Progra
     assert project("run", "project/My_train.py", VIRTUAL_ENV=sys.prefix).stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("s = tf.distribute.MultiWorkerMirroredStrategy(); m.fit(x)", "model.fit with MultiWorkerMirroredStrategy"),
+        ("s = tf.distribute.ParameterServerStrategy(r); m.fit(x)", "model.fit with ParameterServerStrategy"),
+        ("tf.layers.dense(x, 1)", "use tf.layers, which Keras 3"),
+        ("s = tf.distribute.MultiWorkerMirroredStrategy(); loop()", ""),
+        ("m.fit(x)", ""),
+    ],
+)
+def test_warns_before_the_start_of_what_keras_3_does_not_support(project: Program, text: str, told: str) -> None:
+    installed = project.folder / "site" / "keras-3.9.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 3.9.0\n")
+    (project.folder / "fit.py").write_text(f"def unused():\n    {text}\n")
+    path = f"{installed.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    warned = project("run", "fit.py", PYTHONPATH=path).stderr
+    assert told in warned
+    assert ("TF_USE_LEGACY_KERAS=1" in warned) is bool(told)
+    assert project("run", "fit.py", "--env", "TF_USE_LEGACY_KERAS=1", PYTHONPATH=path).stderr == ""
+
+
 def test_dry_run_prints_the_job_and_starts_nothing(project: Program) -> None:
     found = project(
         "run", "project/My_train.py", "--dry-run", "--workers", "3", "--ps", "1", "--gpus", "2", "--queue", "research",

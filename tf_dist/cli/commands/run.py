@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -147,6 +149,7 @@ def run(
     with Signals() as signals:
         if settings is not None:
             _warn_of_python(entry)
+            _warn_of_keras(file, entry)
             result = run_here(request, settings, view, signals)
         elif connection is not None:
             output.announce_target(connection, request.namespace)
@@ -167,6 +170,32 @@ def _warn_of_python(entry: LoadedJob) -> None:
     if programs & {"python", "python3"}:
         what = f"replicas run with the Python of tf-dist, {sys.executable}, and not with that of {active}"
         output.warning(what, "install tf-dist into that environment, or what the job imports beside tf-dist")
+
+
+_STRATEGY: Final = re.compile(r"\b(MultiWorkerMirrored|ParameterServer)Strategy\b")
+_LAYERS: Final = re.compile(r"\btf\.(compat\.v1\.)?layers\.")
+
+
+def _warn_of_keras(file: str, entry: LoadedJob) -> None:
+    """Say it before the job starts if its script uses what the installed Keras 3 does not support."""
+    if Path(file).suffix != ".py":
+        return
+    from importlib import metadata
+
+    from tf_dist.cli import output
+    from tf_dist.core.dialects.step_overrides import training_containers
+
+    text = Path(file).read_text(encoding="utf-8", errors="replace")
+    used = _LAYERS.search(text) or (".fit(" in text and _STRATEGY.search(text))
+    variables = {one.get("name") for _, _, container, _ in training_containers(entry.document)
+                 for one in container.get("env") or ()}  # fmt: skip
+    if not used or "TF_USE_LEGACY_KERAS" in {*variables, *re.findall("TF_USE_LEGACY_KERAS", text)}:
+        return
+    with suppress(metadata.PackageNotFoundError, ValueError):
+        if int(metadata.version("keras").split(".")[0]) >= 3:
+            what = used[0].rstrip(".") if _LAYERS.match(used[0]) else f"model.fit with {used[0]}"
+            hint = "install tf_keras, and add --env TF_USE_LEGACY_KERAS=1: docs/your-script.md"
+            output.warning(f"{file} seems to use {what}, which Keras 3 does not support", hint)
 
 
 def _elsewhere(kubeconfig: str, context: str, *, local: bool, embedded: bool) -> bool:
