@@ -25,7 +25,17 @@ from tf_dist.client.submission import (
     submitted_documents,
 )
 from tf_dist.client.yaml_files import YamlDocument
-from tf_dist.cluster.api import CONFIG_MAPS, NODES, PERSISTENT_VOLUME_CLAIMS, QUEUES, SECRETS, TFJOBS, Object, Resource
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    QUEUES,
+    SECRETS,
+    TFJOBS,
+    Object,
+    ObjectList,
+    Resource,
+)
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.model.names import EMULATED, PACKAGES
 from tf_dist.errors import AlreadyExists, Conflict, Forbidden, NotFound, Rejected
@@ -321,13 +331,33 @@ def test_job_whose_code_cannot_be_stored_is_deleted(tmp_path: Path) -> None:
         assert cluster.list(TFJOBS, "default").items == []
 
 
-def test_nodes_of_this_machine_run_in_the_folder_itself(tmp_path: Path) -> None:
-    with MemoryCluster() as cluster:
-        cluster.create(NODES, None, {"metadata": {"name": "local", "labels": {EMULATED: "true"}}})
-        stored = create_with_code(cluster, tmp_path)
+class NodesHidden(MemoryCluster):
+    def list(self, resource: Resource, namespace: str | None = None, **query: Any) -> ObjectList:
+        if resource is NODES:
+            raise Forbidden("nodes is forbidden")
+        return super().list(resource, namespace, **query)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "nodes", "sent"),
+    [
+        pytest.param(MemoryCluster, [{EMULATED: "true"}], False, id="this machine"),
+        pytest.param(MemoryCluster, [{"a": "b"}, {}], True, id="other nodes"),
+        pytest.param(MemoryCluster, [], True, id="no nodes yet"),
+        pytest.param(NodesHidden, [{EMULATED: "true"}], True, id="no right to list nodes"),
+    ],
+)
+def test_code_is_sent_unless_pods_run_on_this_machine(
+    cluster: type[MemoryCluster], nodes: list[dict[str, str]], sent: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    with cluster() as made:
+        for number, labels in enumerate(nodes):
+            made.create(NODES, None, {"metadata": {"name": f"n{number}", "labels": labels}})
+        stored = create_with_code(made, tmp_path)
         (container,) = stored["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-        assert container["workingDir"] == str(tmp_path)
-        assert cluster.list(CONFIG_MAPS, "default").items == []
+        assert (container["workingDir"] == str(tmp_path)) is not sent
+        assert len(made.list(CONFIG_MAPS, "default").items) == sent
 
 
 def test_nothing_is_created_when_code_cannot_go_along(tmp_path: Path) -> None:
