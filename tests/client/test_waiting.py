@@ -16,6 +16,7 @@ from tf_dist.client.stored_jobs import StoredJob
 from tf_dist.client.wait import GoalNotReached, goal_steps, run_on_loop, wait_for, wait_on_loop
 from tf_dist.cluster.api import TFJOBS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
+from tf_dist.core.diagnostics.outcome import OutcomeKind
 from tf_dist.errors import JobFailed, NotFound, Unavailable
 
 METADATA = {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "1"}
@@ -64,6 +65,9 @@ def test_what_comes_of_it(phase: str, goal: str, told: str, error: Exception | N
             with pytest.raises(type(error)) as caught:
                 wait_for(memory, [job], goal, 0.0, lines.append, check=goal == "finished")
             assert str(caught.value) == str(error)
+            if isinstance(caught.value, JobFailed):
+                ended = OutcomeKind.SUCCEEDED if phase == "Completed" else OutcomeKind.FAILED
+                assert caught.value.outcome.kind is ended
     assert lines == [told] * bool(told)
 
 
