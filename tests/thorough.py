@@ -13,7 +13,7 @@ _FEWEST: Final = 10
 
 def examples(count: int) -> int:
     """The number of examples that this run draws where ``make test-slow`` draws ``count``."""
-    return count if ALL else max(count // 4, min(count, _FEWEST))
+    return count if ALL else max(count // 8, min(count, _FEWEST))
 
 
 def thorough(count: int, **options: Any) -> settings:
