@@ -69,6 +69,7 @@ class Bench:
             wrote=lambda *_: None,
             remaining=lambda _: self.left() if self.may_act() else 0.0,
         )
+        self.look()
 
     def _leading_for(self) -> float:
         if not self.may_act():
@@ -128,6 +129,20 @@ def refuse(times: int, verb: str, error: ClusterError) -> Callable[..., None]:
             raise error
 
     return before
+
+
+@pytest.mark.parametrize("now", ["gone", "being deleted", "another"])
+def test_creates_nothing_for_a_job_whose_deletion_is_known(bench: Bench, now: str) -> None:
+    """The garbage collector would have to find it, and until then it uses quota."""
+    if now == "being deleted":
+        bench.memory.patch(TFJOBS, "default", "mnist", {"metadata": {"finalizers": ["example.com/keep"]}})
+    bench.memory.delete(TFJOBS, "default", "mnist")
+    if now == "another":
+        bench.world.submit(tfjob())
+    bench.look()
+    with pytest.raises(NotFound):
+        bench.apply(Create(bench.pod("a", bench.job)))
+    assert bench.memory.list(PODS, "default").items == []
 
 
 def test_a_conflict_on_a_pod_that_is_still_there_is_no_deletion(bench: Bench) -> None:

@@ -90,11 +90,14 @@ class GangAdmission:
     # What it says
 
     def verdict(self, known: JobEntry) -> Verdict | None:
-        """The verdict that may be written into a job."""
+        """The verdict that may be written into a job.
+
+        A worker that writes an admission does not wait for the decision about others: it takes no lock.
+        """
+        given = self._given.get(known.uid)
+        if given is not None:
+            return given[0] if given[1] == known.version else None
         with self._lock:
-            given = self._given.get(known.uid)
-            if given is not None:
-                return given[0] if given[1] == known.version else None
             if not self._has_decided or not known.waits:
                 return None
             with suppress(KeyError):  # it has not been decided about yet
@@ -103,10 +106,12 @@ class GangAdmission:
             return None
 
     def outdated(self, known: JobEntry) -> bool:
-        """Whether the verdict on a job was for an earlier version of it, so that it has to be decided anew."""
-        with self._lock:
-            given = self._given.get(known.uid)
-            return given is not None and given[1] != known.version
+        """Whether the verdict on a job was for an earlier version of it, so that it has to be decided anew.
+
+        It takes no lock: every pass asks, and a decision about a thousand jobs takes a while.
+        """
+        given = self._given.get(known.uid)
+        return given is not None and given[1] != known.version
 
     def queue_usages(self) -> Mapping[str, QueueUsage]:
         """The usage of the queues as of the last decision."""

@@ -229,6 +229,8 @@ class PlanExecutor:
 
     def _create(self, ref: JobRef, stored: Object, body: Object, former_pods: _FormerPods) -> bool:
         resource = self._kind(kind_key(body))
+        if not self._wanted(ref, stored):
+            raise NotFound(f"{ref} is gone, or its deletion was requested")
         created = True
         if resource == PODS and (selector := selector_of_former_pods(stored, body)):
             former = former_pod(body, former_pods(selector))
@@ -248,6 +250,16 @@ class PlanExecutor:
             self._wrote(ref, resource_version_of(there))
         self._informers.wrote(resource, there)
         return created
+
+    def _wanted(self, ref: JobRef, stored: Object) -> bool:
+        """Whether the job still exists and is not being deleted, as far as is known.
+
+        What is created after that uses quota and nodes until the garbage collector finds it.
+        """
+        known = self._informers.job(ref)
+        if known is None or known["metadata"]["uid"] != stored["metadata"]["uid"]:
+            return False
+        return "deletionTimestamp" not in known["metadata"]
 
     def _former_pods(self, ref: JobRef) -> _FormerPods:
         """The pods that another operator has made already, under names that are not derived: listed once for a plan."""

@@ -190,11 +190,10 @@ class Workers:
             return Plan(known.status)
         seen = self._informers.pods_with_gone(ref.namespace, known.uid)
         verdict = self._admission.verdict(known)
-        plan = self._plan(known, verdict, seen=seen, last_error=None if again else "")
         # Where a gang is admitted, only that is written now if other jobs wait for their verdicts: not for its pods.
-        admitted = known.status.admission is None and plan.status.admission is not None
-        left = admitted and self._queue.waits(Lane.FIRST)
-        self._apply(ref, known, _only_actions(plan, WriteStatus, EmitEvent) if left else plan)
+        left = isinstance(verdict, Admit) and known.waits and self._queue.waits(Lane.FIRST)
+        plan = self._plan(known, verdict, seen=seen, last_error=None if again else "", status_only=left)
+        self._apply(ref, known, plan)
         self._informers.deleted_pods.forget(names.owned_by_key(ref.namespace, known.uid), seen.gone)
         self._job_index.remember(ref, known, plan.status)
         self._record(known, plan.status)
@@ -220,6 +219,7 @@ class Workers:
         last_error: str | None = None,
         rejected: Reason | None = None,
         invalid: bool = False,
+        status_only: bool = False,
     ) -> Plan:
         """The plan for the job now; raises what keeps the job from being read.
 
@@ -248,7 +248,7 @@ class Workers:
             objects=self._informers.objects(known.ref.namespace, known.uid)
             | self._informers.commands(known.ref, known.uid),
             verdict=verdict,
-            addresses=self._addresses(known, verdict, len(pods)),
+            addresses={} if status_only else self._addresses(known, verdict, len(pods)),
             deleting="deletionTimestamp" in stored["metadata"],
             last_status=known.remembered,
             last_written=now if (written := self._last_written(known)) is None else written,
@@ -257,6 +257,7 @@ class Workers:
             last_error=last_error,
             rejected=rejected,
             invalid=invalid,
+            status_only=status_only,
             accepted=reading.accepted,
             refused=reading.refused,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,27 @@ def test_a_change_that_comes_while_changes_are_read_is_not_forgotten() -> None:
     assert admission.decide(disturbed) == []
     assert admission.wanted
     assert len(admission.decide(job_index.changes)) == 1
+
+
+def test_a_worker_does_not_wait_for_the_decision_about_others() -> None:
+    world, job_index = World(), JobIndex()
+    world.submit(tfjob())
+    informers = world.controller.informers
+    informers.refresh()
+    admission = GangAdmission(context(world), informers)
+    [known] = [job_index.read(ref, stored) for ref, stored in informers.jobs()]
+    admission.decide(job_index.changes)
+    found: list[object] = []
+
+    def while_it_decides() -> JobChanges:
+        with ThreadPoolExecutor(1) as worker:
+            found.append(worker.submit(admission.outdated, known).result(60))
+            found.append(worker.submit(admission.verdict, known).result(60))
+        return job_index.changes()
+
+    admission.decide(while_it_decides)
+    assert found == [False, admission.verdict(known)]
+    assert isinstance(found[1], Admit)
 
 
 def test_a_place_for_a_version_that_is_gone_is_decided_anew() -> None:

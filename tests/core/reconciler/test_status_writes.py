@@ -10,7 +10,7 @@ import pytest
 from tests.core.builders import replicas, v1_job
 from tests.core.world import WAIT, World
 from tf_dist.core.model.assignment import Admit
-from tf_dist.core.model.context import EmitEvent, Observed, WriteStatus
+from tf_dist.core.model.context import Create, EmitEvent, Observed, WriteStatus
 from tf_dist.core.model.job import ReplicaId, SuccessRule
 from tf_dist.core.model.reasons import Reason
 from tf_dist.core.model.status import Phase
@@ -32,6 +32,15 @@ def gathering(workers: int = 8) -> World:
     world.settle()
     assert world.writes == 1
     return world
+
+
+def test_only_the_status_is_written_while_other_jobs_wait_for_theirs() -> None:
+    job = v1_job(replicas("Worker", 2), success=(SuccessRule(type="worker"),))
+    verdict = Admit(placement={"worker": {"a": 2}}, sizes={"worker": 2})
+    first = reconcile(job, Observed(now=100.0, verdict=verdict, status_only=True))
+    assert {type(action) for action in first.actions} == {WriteStatus}
+    after = reconcile(job, Observed(now=100.0), first.status)
+    assert sum(isinstance(action, Create) and action.body["kind"] == "Pod" for action in after.actions) == 2
 
 
 def test_pods_that_start_one_by_one_cost_two_writes() -> None:

@@ -26,7 +26,7 @@ class ReadPacer:
     """
 
     def __init__(
-        self, *, interval: float = 0.5, burst: int = 20, monotonic: Callable[[], float] = time.monotonic
+        self, *, interval: float = 0.1, burst: int = 20, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._wake_ups = TokenBucket(interval=interval, burst=burst)
         self._monotonic = monotonic

@@ -232,7 +232,7 @@ class WorkQueue(Generic[K]):
         if version not in found.written:
             found.lane = min(found.lane, lane)
 
-    def _add(self, key: K, since: float, lane: Lane) -> None:
+    def _add(self, key: K, since: float, lane: Lane, *, wake: bool = True) -> None:
         self._later.pop(key, None)
         before = self._where.get(key)
         if before is not None:
@@ -243,7 +243,8 @@ class WorkQueue(Generic[K]):
             self.adds += 1
         self._where[key] = lane
         self._lanes[lane].add(self._group(key), key, since)
-        self._changed.notify()
+        if wake:
+            self._changed.notify()
 
     def _add_later(self, key: K, when: float) -> None:
         if key in self._where or (key in self._later and self._later[key][0] <= when):
@@ -254,7 +255,8 @@ class WorkQueue(Generic[K]):
         if len(self._heap) > _SLACK + 2 * len(self._later):
             self._heap = [entry for entry in self._heap if self._later.get(entry[2]) == entry[:2]]
             heapq.heapify(self._heap)
-        self._changed.notify()
+        if self._heap[0][1] == self._serial:  # workers wait for the earliest
+            self._changed.notify()
 
     # Taking
 
@@ -315,15 +317,19 @@ class WorkQueue(Generic[K]):
         return None
 
     def done(self, key: K) -> None:
-        """The worker is done with ``key``, which waits again if something happened that it has not written itself."""
+        """The worker is done with ``key``, which waits again if something happened that it has not written itself.
+
+        The worker then calls ``get``, so another one is woken only for keys that waited before.
+        """
         with self._changed:
             found, group = self._passes.pop(key), self._group(key)
             self._busy[group] -= 1
             if not self._busy[group]:
                 del self._busy[group]
+            if self._where:  # the group may have had all the workers that it may have
+                self._changed.notify()
             if found.noticed - found.written:
-                self._add(key, self._monotonic(), found.lane)
-            self._changed.notify()  # the group may have had all the workers that it may have
+                self._add(key, self._monotonic(), found.lane, wake=False)
 
     # Failures
 

@@ -267,6 +267,7 @@ class Observed:
     - ``last_error``: why the passes before this one failed, several in a row ("": they did not; None: not known yet);
       ``rejected``: as which reason the gang gives its admission back, because trying again soon is of no use;
       ``invalid``: the API server finds an object of the job invalid, so that no later try will do better.
+    - ``status_only``: nothing but the status and events is written in this pass: other jobs wait for theirs.
     - ``accepted``: the spec that the job was parsed from (None: that of its status); ``refused``: the present one, if
       that is another.
     """
@@ -289,6 +290,7 @@ class Observed:
     last_error: str | None = None
     rejected: Reason | None = None
     invalid: bool = False
+    status_only: bool = False
     accepted: AcceptedSpec | None = None
     refused: RefusedSpec | None = None
 

@@ -77,6 +77,8 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
         actions.append(WriteStatus(build_status(s)))
     # Before what may fail: what the status says already no later pass says again.
     actions += job_events(s)
+    if observed.status_only:
+        return Plan(s.status, tuple(actions))
     if written and stored.created is None:
         actions += document_notes(s)
     # What the job's original controller writes into the spec. The API server would refuse a patch of an invalid spec.
