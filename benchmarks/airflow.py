@@ -27,6 +27,7 @@ _PATIENCE: Final = 900.0
 _ROUNDS: Final = 20
 _RUNS: Final = 3
 _PROVIDER = "the Kubernetes provider's"
+_JOBS = "its own for Jobs"
 _POD_OPERATOR = "importing KubernetesPodOperator"
 _COLLECTION = "a full garbage collection of the triggerer without jobs"
 _BARE = "call_soon_threadsafe(event.set)"
@@ -41,7 +42,7 @@ def _triggerer(kind: str) -> dict[str, Any]:
     from benchmarks.airflow_site import site
 
     with tempfile.TemporaryDirectory() as folder, site(Path(folder)) as (cluster, file):
-        make = cluster.job if kind == "ours" else cluster.pod
+        make = {"ours": cluster.job, "theirs": cluster.pod, "jobs": cluster.batch_job}[kind]
         for number in range(JOBS):
             make(f"{kind}-{number}")
         command = [sys.executable, "-m", "benchmarks.airflow_triggerer", kind, str(file), str(JOBS), str(SECONDS)]
@@ -63,7 +64,8 @@ def _triggerer(kind: str) -> dict[str, Any]:
 def _measure(kind: str, cluster: Any, process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdin is not None
     assert process.stdout is not None
-    until(lambda: cluster.running() == JOBS, _PATIENCE)
+    if kind != "jobs":
+        until(lambda: cluster.running() == JOBS, _PATIENCE)
     # Ours have come to rest then. The provider's make a client each, and ask again and again when they have it.
     until(_quiet(cluster) if kind == "ours" else lambda: cluster.asked["get"] >= 2 * JOBS, _PATIENCE)
     watches = {name: count for name, count in cluster.asked.items() if name.startswith("watch")}
@@ -76,7 +78,7 @@ def _measure(kind: str, cluster: Any, process: subprocess.Popen[str]) -> dict[st
     figures["watches"] = len(watches)
     _answer(process.stdout)
     begun = time.perf_counter()
-    cluster.end_pods()
+    (cluster.end_batch_jobs if kind == "jobs" else cluster.end_pods)()
     figures["end"] = _answer(process.stdout)
     figures["end"]["seconds"] = time.perf_counter() - begun
     return figures
@@ -102,10 +104,10 @@ def _answer(lines: IO[str]) -> dict[str, Any]:
     raise RuntimeError("the triggerer has ended")
 
 
-def _theirs() -> tuple[dict[str, Any] | None, str]:
+def _theirs(kind: str) -> tuple[dict[str, Any] | None, str]:
     """The provider's figures, or why there are none."""
     try:
-        return _triggerer("theirs"), ""
+        return _triggerer(kind), ""
     except TimeoutError:
         return None, f"the provider's {JOBS} triggers did not all ask twice within {_PATIENCE / 60:.0f} minutes."
 
@@ -140,17 +142,19 @@ def _theirs() -> tuple[dict[str, Any] | None, str]:
     lacks=_no_airflow,
 )
 def triggerer() -> dict[str, Measured]:
-    """Three runs of 1,000 of our triggers, as the longest of all pauses varies most, then one of 1,000 of the
-    Kubernetes provider's for a pod."""
+    """Three runs of 1,000 of our triggers, as the longest of all pauses varies most, then one of 1,000 of each of the
+    Kubernetes provider's: for pods, which SparkKubernetesOperator uses, too, and for Jobs."""
     runs = [_triggerer("ours") for _ in range(_RUNS)]
     assert all(mine["end"]["ended"] == JOBS for mine in runs), [mine["end"] for mine in runs]
     mine = runs[-1]
-    other, lost = _theirs()
+    found = {_PROVIDER: _theirs("theirs"), _JOBS: _theirs("jobs")}
+    others = {name: figures for name, (figures, _) in found.items() if figures}
+    lost = " ".join(why for _, why in found.values() if why)
     told = f"all {JOBS} in {mine['end']['seconds']:.1f} s."
 
     def beside(value: Callable[[dict[str, Any]], float], note: str = "") -> Measured:
-        found = [value(mine) for mine in runs]
-        return Measured(found, {_PROVIDER: value(other)} if other else {}, f"{note} {lost}".strip())
+        peers = {name: value(figures) for name, figures in others.items()}
+        return Measured([value(mine) for mine in runs], peers, f"{note} {lost}".strip())
 
     stall = beside(lambda of: max(of["stall"], of["end"]["stall"]), f"idle {mine['stall']:.3f} s.")
     collection = max(mine["collection"] for mine in runs)

@@ -12,10 +12,34 @@ from typing import Any, Self
 from benchmarks.jobs import tfjob
 from tf_dist.cluster.api import ALL_LINES, NODES, PODS, TFJOBS, LogOptions, Object, Resource
 from tf_dist.cluster.apiserver.server import ApiServer, make_kubeconfig
+from tf_dist.cluster.apiserver.storage.api_resources import CRDS
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.local.embedded import write_private_json
 
 _LINES = tuple(f"step={step} loss={1 / (step + 1):.4f}\n".encode() for step in range(10))
+_BATCH_JOBS = Resource("batch", "v1", "Job", "jobs")
+_ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_SCHEMA = {"type": "object", "properties": {"spec": _ANYTHING, "status": _ANYTHING}}
+_BATCH_DEFINITION: Object = {
+    "metadata": {"name": "jobs.batch"},
+    "spec": {
+        "group": "batch",
+        "names": {"kind": "Job", "plural": "jobs"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "properties": {"spec": _ANYTHING, "status": _ANYTHING}}
+                },
+            }
+        ],
+    },
+}
+"""The embedded cluster has no Jobs of Kubernetes' own."""
 
 
 class Log:
@@ -92,6 +116,11 @@ class Counting(MemoryCluster):
         container = {"name": "base", "image": "none", "command": ["true"]}
         self.create(PODS, "default", {"metadata": {"name": name}, "spec": {"containers": [container]}})
 
+    def batch_job(self, name: str) -> None:
+        """Create a Job of Kubernetes' own, which nothing here acts on."""
+        template = {"spec": {"containers": [{"name": "base", "image": "none"}], "restartPolicy": "Never"}}
+        self.create(_BATCH_JOBS, "default", {"metadata": {"name": name}, "spec": {"template": template}})
+
     def run_pods(self) -> None:
         """Have every pod that is there, or comes, run; returns when the cluster is closed."""
         with self.watch(PODS, "default") as stream:
@@ -110,6 +139,12 @@ class Counting(MemoryCluster):
         for pod in MemoryCluster.list(self, PODS, "default").items:
             self._write(pod, "Succeeded", {"terminated": {"exitCode": 0, "reason": "Completed"}})
 
+    def end_batch_jobs(self) -> None:
+        """Have every Job complete, one after the other."""
+        body = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+        for job in MemoryCluster.list(self, _BATCH_JOBS, "default").items:
+            self.patch(_BATCH_JOBS, "default", job["metadata"]["name"], body, subresource="status")
+
     def _write(self, pod: Object, phase: str, state: Object) -> None:
         name = pod["spec"]["containers"][0]["name"]
         container = {"name": name, "ready": True, "restartCount": 0, "state": state, "image": "", "imageID": ""}
@@ -122,6 +157,7 @@ class Counting(MemoryCluster):
 def site(folder: Path) -> Iterator[tuple[Counting, Path]]:
     """A cluster with room for everything, and its kubeconfig."""
     with Counting() as cluster:
+        cluster.create(CRDS, None, _BATCH_DEFINITION)
         room = {"cpu": "4000", "memory": "4000Gi", "pods": "4000"}
         cluster.create(NODES, None, {"metadata": {"name": "node"}})
         status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}

@@ -1,7 +1,7 @@
 """A thousand triggers on one event loop, as a triggerer runs them: a process of ``benchmarks.airflow``.
 
-Arguments: ``ours`` or ``theirs``, a kubeconfig, how many, seconds to look on. Commands come as lines on standard input,
-figures go as JSON lines to standard output.
+Arguments: ``ours``, ``theirs`` or ``jobs``, a kubeconfig, how many, seconds to look on. Commands come as lines on
+standard input, figures go as JSON lines to standard output.
 """
 
 from __future__ import annotations
@@ -58,21 +58,47 @@ def ours(kubeconfig: str, number: int) -> Any:
 
 def theirs(kubeconfig: str, number: int) -> Any:
     """The Kubernetes provider's, for a pod."""
-    import yaml
     from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
 
-    config = yaml.safe_load(Path(kubeconfig).read_text())
-    # The token is in the URL, too, and this client takes one or the other.
-    cluster = config["clusters"][0]["cluster"]
-    cluster["server"] = re.sub(r"//.*@", "//", cluster["server"])
     return KubernetesPodTrigger(
         pod_name=f"theirs-{number}",
         pod_namespace="default",
         trigger_start_time=datetime.now(UTC),
         base_container_name="base",
-        config_dict=config,
+        config_dict=_for_their_client(kubeconfig),
         in_cluster=False,
     )
+
+
+def jobs(kubeconfig: str, number: int) -> Any:
+    """The Kubernetes provider's, for a Job."""
+    import yaml
+
+    file = Path(kubeconfig).with_name("their-kubeconfig")
+    if not file.exists():
+        file.write_text(yaml.safe_dump(_for_their_client(kubeconfig)))
+        os.environ["KUBECONFIG"] = str(file)  # the only file that this trigger reads
+    from airflow.providers.cncf.kubernetes.triggers.job import KubernetesJobTrigger
+
+    return KubernetesJobTrigger(
+        job_name=f"jobs-{number}",
+        job_namespace="default",
+        pod_names=[],
+        pod_namespace="default",
+        base_container_name="base",
+        in_cluster=False,
+        get_logs=False,
+    )
+
+
+def _for_their_client(kubeconfig: str) -> dict[str, Any]:
+    import yaml
+
+    config: dict[str, Any] = yaml.safe_load(Path(kubeconfig).read_text())
+    # The token is in the URL, too, and this client takes one or the other.
+    cluster = config["clusters"][0]["cluster"]
+    cluster["server"] = re.sub(r"//.*@", "//", cluster["server"])
+    return config
 
 
 def listen(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
@@ -85,7 +111,7 @@ def listen(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
 async def main() -> None:
     """Run them, and say what that takes."""
     kind, kubeconfig, count, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-    make = ours if kind == "ours" else theirs
+    make = {"ours": ours, "theirs": theirs, "jobs": jobs}[kind]
     figures = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # logs are written there, and not read
 

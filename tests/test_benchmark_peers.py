@@ -1,4 +1,4 @@
-"""The benchmark beside Kueue: how it counts, and the table it makes."""
+"""The benchmark beside Kueue and Volcano: how it counts, and the table it makes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import table
+from benchmarks.peers import binding, table
 from benchmarks.peers.scenarios import ROWS
 from benchmarks.peers.servers import DECIDER, JOB_CONTROLLER, Servers
-from benchmarks.peers.systems import Kueue, TfDist
+from benchmarks.peers.systems import Kueue, TfDist, Volcano
 from tf_dist.cluster.api import Object
 
 
@@ -41,15 +41,23 @@ def test_reads_admission_of_kueue_from_its_workload(conditions: Any, name: str) 
     assert Kueue().admitted(workload) == name
 
 
+@pytest.mark.parametrize(("phase", "name"), [("Pending", ""), ("Inqueue", "job-00001"), ("Running", "job-00001")])
+def test_reads_admission_of_volcano_from_its_pod_group(phase: str, name: str) -> None:
+    group: Object = {"metadata": {"ownerReferences": [{"name": "job-00001"}]}, "status": {"phase": phase}}
+    assert Volcano().admitted(group) == name
+
+
 def test_gangs_of_all_systems_ask_for_the_same() -> None:
     job = Kueue(topology=True).job(7, 8)
     assert (job["spec"]["parallelism"], job["spec"]["suspend"]) == (8, True)
     assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-topology"}
     replicas = TfDist().job(7, 8)["spec"]["tfReplicaSpecs"].values()
     assert sum(one["replicas"] for one in replicas) == 8
-    templates = [job["spec"]["template"], *(one["template"] for one in replicas)]
+    task = Volcano().job(7, 8)["spec"]["tasks"][0]
+    assert (task["replicas"], task["minAvailable"]) == (8, 8)
+    templates = [job["spec"]["template"], task["template"], *(one["template"] for one in replicas)]
     requests = [one["spec"]["containers"][0]["resources"]["requests"] for one in templates]
-    assert requests == [{"cpu": "1"}] * 3
+    assert requests == [{"cpu": "1"}] * 4
 
 
 CONDITIONS = {"turns": 3, "date": "2026-01-01 00:00 UTC", "commit": "abc", "versions": "Kubernetes v1.35.4"}
@@ -60,13 +68,19 @@ def test_table_shows_median_and_spread_of_turns() -> None:
     turns = [("tf-dist", {"backlog": 100.0}), ("tf-dist", {"backlog": 90.0}), ("tf-dist", {"backlog": 120.0})]
     found = {**CONDITIONS, "rows": table.samples_of([*turns, ("Kueue", {"turns": 31.25})])}
     section = table.section(found)
-    assert "| `backlog`, gangs/s | 100 (90 to 120) |  |  |  |" in section
-    assert "| `turns`, gangs/s |  | 31.2 |  |  |" in section
+    assert "| `backlog`, gangs/s | 100 (90 to 120) |  |  |  |  |" in section
+    assert "| `turns`, gangs/s |  | 31.2 |  |  |  |" in section
     assert "median of 3 turns" in section
     assert "Kueue failed: TimeoutError: not so." in section
-    assert "Volcano is left out" in section
+    assert "The training-operator is left out" in section
     assert "| `backlog` | higher | 300 gangs of 8 wait" in table.details(found)
     assert (table.section({}), table.details({})) == ("", "")
+
+
+def test_table_of_binding_has_a_column_for_each_scheduler() -> None:
+    bound = [("kube-scheduler", {"bind.ended": 36.0}), ("Volcano", {"bind.ended": 50.0})]
+    found = {**CONDITIONS, "rows": [], "binding": table.samples_of(bound, binding.ROWS)}
+    assert "| `bind.ended`, gangs |  |  | 36 |  |  |  |  | 50 |" in table.section(found)
 
 
 def test_stored_figures_are_of_the_rows_there_are() -> None:

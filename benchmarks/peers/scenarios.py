@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -160,16 +159,16 @@ def measure(system: System, plane: Plane, cluster: Cluster, sizes: Sizes) -> Fig
     kubeconfig, found = plane.kubeconfig(DECIDER), Figures()
     with Load(cluster, system) as load:
         load.clear()
-        with system.running(kubeconfig, plane.folder) as process:
+        with system.running(kubeconfig, plane.folder) as processes:
             until(lambda: system.has_started(plane.folder), _LIMIT)
-            of = partial(_Spent, process, plane)
+            of = partial(_Spent, processes, plane)
             _warm_up(load, sizes)
             found |= _burst(load, sizes, of)
             found |= _backlog(load, sizes, of)
             if system.makes_pods:
                 found |= _turns(load, sizes, of)
             found |= _single(load, sizes)
-            found["memory"] = _peak_mib(process.pid)
+            found["memory"] = sum(map(_peak_mib, processes))
         found |= _cold(load, sizes, plane, kubeconfig)
     return found
 
@@ -177,12 +176,16 @@ def measure(system: System, plane: Plane, cluster: Cluster, sizes: Sizes) -> Fig
 class _Spent:
     """What a controller uses from now on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], plane: Plane) -> None:
-        self._pid, self._plane = process.pid, plane
+    def __init__(self, processes: list[int], plane: Plane) -> None:
+        self._processes, self._plane = processes, plane
         self._before = self._now()
 
     def _now(self) -> tuple[float, float, float]:
-        return cpu_seconds(self._pid), self._plane.job_controller_cpu(), self._plane.requests(DECIDER, JOB_CONTROLLER)
+        return (
+            sum(map(cpu_seconds, self._processes)),
+            self._plane.job_controller_cpu(),
+            self._plane.requests(DECIDER, JOB_CONTROLLER),
+        )
 
     def a_gang(self, gangs: int) -> tuple[float, float, float]:
         """Milliseconds of its processor time, of the controller manager's, and requests of both; for each gang."""
@@ -262,11 +265,11 @@ def _single(load: Load, sizes: Sizes) -> Figures:
 def _cold(load: Load, sizes: Sizes, plane: Plane, kubeconfig: Path) -> Figures:
     load.create(sizes.gangs, sizes.pods)
     system, begun = load.system, time.monotonic()
-    with system.running(kubeconfig, plane.folder) as process:
+    with system.running(kubeconfig, plane.folder) as processes:
         until(lambda: system.has_started(plane.folder), _LIMIT, every=0.01)
         started = time.monotonic()
         moments = load.wait_admitted()
-        cpu = cpu_seconds(process.pid) / sizes.gangs * 1e3
+        cpu = sum(map(cpu_seconds, processes)) / sizes.gangs * 1e3
         load.clear()
     first = moments[0] - begun
     after = {"cold.first_started": max(0.0, moments[0] - started), "cold.all": moments[-1] - begun}

@@ -78,8 +78,9 @@ def process(command: Sequence[str | Path], log: Path, **environment: str) -> Ite
 class Servers:
     """A control plane whose files are in ``folder``. Pods stay unbound: there is no scheduler."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         self.folder = folder
+        self._options = options  # of the API server
         self._tokens = {user: secrets.token_hex(16) for user in _USERS}
         self._url = f"https://127.0.0.1:{free_port()}"
         self._stack = ExitStack()
@@ -115,7 +116,7 @@ class Servers:
                   f"--token-auth-file={folder / 'tokens.csv'}", f"--service-account-key-file={key}",
                   f"--service-account-signing-key-file={key}", "--service-account-issuer=https://kubernetes.default.svc",
                   "--disable-admission-plugins=TaintNodesByCondition", f"--audit-policy-file={folder / 'audit.json'}",
-                  f"--audit-log-path={folder / 'audit.log'}")  # fmt: skip
+                  f"--audit-log-path={folder / 'audit.log'}", *self._options)  # fmt: skip
         until(self._ready, 120)
         self._manager = self._run(
             "kube-controller-manager", found / "kube-controller-manager",

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.measure import Row
+from benchmarks.peers.binding import BINDERS, GANGS, LIMIT, NODE_CPUS, NODES
 from benchmarks.peers.scenarios import ROWS
 from benchmarks.peers.systems import LEFT_OUT, SYSTEMS
 
 RESULTS: Final = Path(__file__).parents[1] / "results-peers.json"
 Stored = dict[str, Any]
-_TITLE: Final = "## Beside Kueue, on one API server\n"
+_TITLE: Final = "## Beside Kueue and Volcano, on one API server\n"
 _MEASURED: Final = """
 {spread} Measured on {date} at commit {commit}, in
 turn, each on a fresh control plane with {nodes:,} fake nodes: {versions}; {cpus} CPUs for everything, load {load:g} and
 probe {probe} before. One client creates all jobs and watches them. tf-dist and Kueue have a queue with a quota of CPUs.
 tf-dist creates pods itself and finds nodes for them. Kueue releases Jobs, whose pods the Job controller creates; with
 topology, Kueue finds nodes, too. Kueue runs without webhooks, without leader election, and without its limit of 50
-requests a second, which all favours it. No scheduler runs. The writer follows the same objects with tf-dist's client
-and writes an admission for each job, but no pods.
+requests a second, which all favours it. Volcano runs its controllers and its scheduler, with the settings of its chart
+and without webhooks; its gangs are admitted once they are in the queue, and its scheduler also binds their pods, which
+nothing does for the others. The writer follows the same objects with tf-dist's client and writes an admission for each
+job, but no pods.
 
-{left_out} `make bench-peers` measures on your machine; Go builds Kueue from its module.
+{left_out} `make bench-peers` measures on your machine; Go builds the peers from their modules.
+"""
+_BINDING: Final = "## Gangs that compete for nodes\n"
+_BOUND: Final = f"""
+{GANGS} gangs come at once to {NODES} nodes with {NODE_CPUS} CPUs, where a third of them have space together. A gang
+that has all its nodes ends after a while, and the next should start. The figures are those of {LIMIT:.0f} s.
+Kubernetes' own gang scheduling is that of the version above, an alpha feature; coscheduling is a plugin of
+kube-scheduler. tf-dist and Kueue are with kube-scheduler, which in the second column does not see the nodes that
+tf-dist has chosen.
 """
 
 
@@ -37,30 +49,36 @@ def dumped(found: Stored) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-def samples_of(measured: Iterable[tuple[str, Mapping[str, float]]]) -> list[Stored]:
+def samples_of(measured: Iterable[tuple[str, Mapping[str, float]]], of: Sequence[Row] = ROWS) -> list[Stored]:
     """Each row with what was found for each system, one figure a turn."""
-    rows: dict[str, dict[str, list[float]]] = {row.name: {} for row in ROWS}
+    rows: dict[str, dict[str, list[float]]] = {row.name: {} for row in of}
     for system, figures in measured:
         for name, value in figures.items():
             rows[name].setdefault(system, []).append(float(f"{value:.4g}"))
-    return [{**row.definition(), "systems": rows[row.name]} for row in ROWS]
+    return [{**row.definition(), "systems": rows[row.name]} for row in of]
 
 
 def section(found: Stored) -> str:
     """The part of the page; "" before the first measurement."""
     if not found:
         return ""
-    names = [system.name for system in SYSTEMS]
-    lines = [_TITLE, f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
-    for row in found["rows"]:
-        cells = [_cell(row["systems"].get(name, ())) for name in names]
-        lines.append(f"| `{row['name']}`, {row['unit']} | {' | '.join(cells)} |")
     failed = [f"{name} failed: {reason}." for name, reason in found["failed"].items()]
     left_out = [f"{name[0].upper()}{name[1:]} is left out: {reason}." for name, reason in LEFT_OUT.items()]
     several = f"Cells are the median of {found['turns']} turns, with the least and the most in parentheses."
     spread = several if found["turns"] > 1 else "Each was measured once."
     text = _MEASURED.format(**{**found, "spread": spread, "left_out": " ".join(failed + left_out)})
-    return "\n".join(lines) + "\n" + text
+    parts = [_TITLE, *_cells([system.name for system in SYSTEMS], found["rows"]), text]
+    if found.get("binding"):
+        parts += [_BINDING, *_cells([binder.name for binder in BINDERS], found["binding"]), _BOUND]
+    return "\n".join(parts)
+
+
+def _cells(names: Sequence[str], rows: Iterable[Stored]) -> list[str]:
+    lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
+    for row in rows:
+        cells = [_cell(row["systems"].get(name, ())) for name in names]
+        lines.append(f"| `{row['name']}`, {row['unit']} | {' | '.join(cells)} |")
+    return lines
 
 
 def details(found: Stored) -> str:
@@ -68,7 +86,8 @@ def details(found: Stored) -> str:
     if not found:
         return ""
     lines = [_TITLE, "| | better | what is measured |", "|---|---|---|"]
-    lines += [f"| `{row['name']}` | {row['better']} | {row['measures']} |" for row in found["rows"]]
+    rows = [*found["rows"], *found.get("binding", ())]
+    lines += [f"| `{row['name']}` | {row['better']} | {row['measures']} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
