@@ -44,8 +44,7 @@ class System(ABC):
     name: str
     job_kind: Resource  # what a user creates
     shown_in: Resource  # the kind whose status shows an admission
-    started: str  # in the log of each process, once it works
-    processes = 1
+    started: tuple[str, ...]  # for each of its processes, what is in its log once it works
     makes_pods = True
 
     def build(self) -> None:
@@ -80,15 +79,17 @@ class System(ABC):
             commands = self.commands(kubeconfig, folder)
             yield [
                 stack.enter_context(process(command, log, KUBECONFIG=str(kubeconfig))).pid
-                for command, log in zip(commands, logs, strict=False)
+                for command, log in zip(commands, logs, strict=True)
             ]
 
     def _logs(self, folder: Path) -> list[Path]:
-        return [folder / f"{self.name}-{number}.log" for number in range(self.processes)]
+        return [folder / f"{self.name}-{number}.log" for number in range(len(self.started))]
 
     def has_started(self, folder: Path) -> bool:
         """Whether its processes work."""
-        return all(self.started in log.read_text(errors="replace") for log in self._logs(folder))
+        return all(
+            text in log.read_text(errors="replace") for text, log in zip(self.started, self._logs(folder), strict=True)
+        )
 
 
 class TfDist(System):
@@ -96,7 +97,7 @@ class TfDist(System):
 
     name = "tf-dist"
     job_kind = shown_in = TFJOBS
-    started = "won leader election"
+    started = ("won leader election",)
 
     def install(self, cluster: Cluster) -> None:
         """See ``System``."""
@@ -133,7 +134,7 @@ class Writer(TfDist):
     """Writes an admission for every job it sees while the queue has a quota, with the client of tf-dist."""
 
     name = "a writer that decides nothing"
-    started = "started"
+    started = ("started",)
     makes_pods = False
 
     def commands(self, kubeconfig: Path, folder: Path) -> Sequence[Sequence[str | Path]]:
@@ -148,7 +149,7 @@ class Kueue(System):
     """
 
     job_kind, shown_in = JOBS, WORKLOADS
-    started = '"msg":"Starting workers"'
+    started = ('"msg":"Starting workers"',)
 
     def __init__(self, *, topology: bool = False) -> None:
         self.name = "Kueue with topology" if topology else "Kueue"
@@ -231,8 +232,7 @@ class Volcano(System):
 
     name = "Volcano"
     job_kind, shown_in = VOLCANO_JOBS, POD_GROUPS
-    started = "Caches are synced"
-    processes = 2
+    started = ("start to run", "JobController is running")
 
     def build(self) -> None:
         """See ``System``."""
@@ -292,6 +292,7 @@ class Volcano(System):
         scheduler = [f"--scheduler-conf={folder / 'volcano' / 'scheduler.conf'}"]
         scheduler += [f"--listen-address=127.0.0.1:{free_port()}", f"--healthz-address=127.0.0.1:{free_port()}"]
         controllers = [f"--healthz-address=127.0.0.1:{free_port()}"]
+        controllers += ["--kube-api-qps=5000", "--kube-api-burst=5000"]  # as they come: 50 and 100
         return [
             [program(VOLCANO, "vc-scheduler"), *common, *scheduler],
             [program(VOLCANO, "vc-controller-manager"), *common, *controllers],
