@@ -223,7 +223,7 @@ class Copy:
             finally:
                 self._write(path, before)
             # A test that fails without the change, too, has noticed nothing.
-            if failed and (failed == _LATE or not self._first_failure([failed])):
+            if failed and (failed in _NO_TEST or self._first_failure([failed]) != failed):
                 return NOTICED, failed
         return SURVIVED, ""
 
@@ -244,17 +244,17 @@ class Copy:
         try:
             output, _ = process.communicate(timeout=_LONGEST)
         except subprocess.TimeoutExpired:
-            return _LATE
+            return _NO_TEST[0]
         finally:
             _kill(process.pid)
             process.wait()
-        if process.returncode in (0, 4, 5):  # passed; nothing of that name; none collected
+        if process.returncode in (0, 5):  # passed; none collected
             return ""
         found = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", output, re.MULTILINE)
-        return found[1] if found else _LATE
+        return found[1] if found else _NO_TEST[1]
 
 
-_LATE = "(no end)"
+_NO_TEST = ("(no end)", "(no test began)")
 _RUNNING = set[int]()  # process groups
 
 
