@@ -237,10 +237,10 @@ class World:
         pod["spec"]["nodeName"] = node or pinned_to(pod) or "n1"
         pod["status"].pop("conditions", None)
 
-    def hold_back(self, pod: dict[str, Any]) -> None:
+    def hold_back(self, pod: dict[str, Any], message: str = "0/3 nodes are available") -> None:
         if pod["status"]["phase"] == "Pending":
             pod["spec"].pop("nodeName", None)
-            condition = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+            condition = {"type": "PodScheduled", "status": "False", "message": message}
             pod["status"]["conditions"] = [condition]
 
     def delete(self, pod: dict[str, Any], uid: str = "") -> None:

@@ -420,7 +420,7 @@ def pinned(world: World) -> dict[str, str]:
     return {name: pinned_to(one) for name, one in world.pods.items()}
 
 
-def returned(job: Job) -> World:
+def returned(job: Job, message: str = "0/3 nodes are available") -> World:
     """A world in which a worker came back to a complete gang, and its node takes it no more."""
     world = World(job)
     world.verdict = Admit(sizes={"ps": 1, "worker": 2}, placement={"ps": {"n1": 1}, "worker": {"n1": 1, "n2": 1}})
@@ -433,7 +433,7 @@ def returned(job: Job) -> World:
     world.settle()
     again = world.pod("worker-1")
     assert pinned(world)["mnist-worker-1"] == "n2"
-    world.hold_back(again)
+    world.hold_back(again, message)
     world.settle()
     return world
 
@@ -453,6 +453,20 @@ def test_a_pod_that_cannot_come_back_to_its_node_may_go_to_any() -> None:
     assert pinned(world) == {"mnist-ps-0": "n1", "mnist-worker-0": "n1", "mnist-worker-1": ""}
     assert world.admission.placement == {"ps": {"n1": 1}, "worker": {"n1": 1}}
     assert (world.memory.phase, dict(world.memory.disruptions)) == (Phase.RUNNING, {"Deleted": 1})
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "1 node(s) didn't match PersistentVolume's node affinity",
+        "1 node(s) had volume node affinity conflict",
+        "1 node(s) had no available volume zone",
+    ],
+)
+def test_unpins_a_pod_at_once_whose_volume_is_on_another_node(reason: str) -> None:
+    world = returned(v1_job(), f"0/3 nodes are available: {reason}, 2 node(s) didn't match Pod's node affinity.")
+    assert pinned(world)["mnist-worker-1"] == ""
+    assert world.memory.refused_nodes.keys() == {"n2"}
 
 
 def test_unpins_a_replica_once_and_no_others() -> None:

@@ -85,6 +85,12 @@ UNPIN_AFTER: Final = 30.0
 # Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
 NODE_EXCLUDED_FOR: Final = 600.0
 _MOST_REFUSED: Final = 32
+# What kube-scheduler reports of a node to which a bound volume of the pod does not belong; the second in older releases.
+_VOLUME_IS_ELSEWHERE: Final = (
+    "didn't match PersistentVolume's node affinity",
+    "had volume node affinity conflict",
+    "had no available volume zone",
+)
 
 
 def unpin_pods(s: ReconcileContext) -> Status | None:
@@ -92,7 +98,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
     admission = s.status.admission
     if admission is None or not _may_unpin(s.job, admission):
         return None
-    stuck = {replica: pod for replica, pod in s.facts.current.items() if _since(pod) <= s.now - UNPIN_AFTER}
+    stuck = {replica: pod for replica, pod in s.facts.current.items() if _unpin_at(pod) <= s.now}
     lost = assign_nodes(s.job, admission.placement, s.facts, stuck)
     if not lost:
         return None
@@ -158,7 +164,7 @@ def unpin_due_at(s: ReconcileContext) -> float | None:
     admission = s.status.admission
     if admission is None or not _may_unpin(s.job, admission):
         return None
-    due = min(map(_since, s.facts.current.values()), default=float("inf")) + UNPIN_AFTER
+    due = min(map(_unpin_at, s.facts.current.values()), default=float("inf"))
     return None if due == float("inf") else round_time(due)
 
 
@@ -185,6 +191,12 @@ def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: flo
 def _since(pod: PodView) -> float:
     """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
     return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else float("inf")
+
+
+def _unpin_at(pod: PodView) -> float:
+    """When the pod may go to any node: at once where its volume is on another node, which does not change."""
+    elsewhere = any(words in pod.unschedulable for words in _VOLUME_IS_ELSEWHERE)
+    return _since(pod) + (0.0 if elsewhere else UNPIN_AFTER)
 
 
 def _without(placement: Placement, lost: dict[ReplicaId, str]) -> Placement:
