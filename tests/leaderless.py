@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from tf_dist.cluster.api import JOB_KINDS, LEASES, TFJOBS, Cluster
+from tf_dist.cluster.api import JOB_KINDS, LEASES, TFJOBS, Cluster, Resource
 from tf_dist.controller.controller import Controller
 from tf_dist.controller.leases.leadership import LeaseLeadership
 from tf_dist.controller.leases.lease import LEASE_DURATION, LeaseRef, leader_lease, new_lease, system_namespace
@@ -36,9 +36,14 @@ def controller(cluster: Cluster, namespace: str | None = None) -> Iterator[Lease
 
 
 def held_lease(
-    cluster: Cluster, now: float, *, namespace: str | None = None, duration: float = LEASE_DURATION
+    cluster: Cluster,
+    now: float,
+    *,
+    kind: Resource = TFJOBS,
+    namespace: str | None = None,
+    duration: float = LEASE_DURATION,
 ) -> LeaseRef:
     """A Lease that another process holds and renewed at ``now``, of the cluster or of a namespace."""
-    ref = leader_lease(TFJOBS, namespace)
+    ref = leader_lease(kind, namespace)
     cluster.create(LEASES, ref.namespace, new_lease(ref, "another", duration, now))
     return ref

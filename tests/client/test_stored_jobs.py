@@ -22,7 +22,17 @@ from tf_dist.client.stored_jobs import (
     pods_of,
     start_events,
 )
-from tf_dist.cluster.api import CONFIG_MAPS, EVENTS, NAMESPACES, NETWORK_POLICIES, PODS, TFJOBS
+from tf_dist.cluster.api import (
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    PODS,
+    TFJOBS,
+    TFJOBS_V1ALPHA1,
+    VOLCANO_JOBS,
+    Resource,
+)
 from tf_dist.cluster.apiserver.storage.memory_cluster import MemoryCluster
 from tf_dist.core.model import names
 from tf_dist.core.model.reasons import Category
@@ -64,6 +74,14 @@ def test_who_leads_is_said_once_a_namespace(cluster: MemoryCluster, namespace: s
     scope = "namespace default (Lease default/" if namespace else "the cluster (Lease tf-dist-system/"
     assert [str(one) for one in leaders_of(cluster, jobs)] == [f"another leads {scope}tf-dist-controller)"]
     assert leader_problems(cluster, jobs) == ()
+
+
+@pytest.mark.parametrize("resource", [TFJOBS, TFJOBS_V1ALPHA1, VOLCANO_JOBS])
+def test_a_job_that_was_just_submitted_has_a_leader_in_every_format(cluster: MemoryCluster, resource: Resource) -> None:
+    kind = VOLCANO_JOBS if resource is VOLCANO_JOBS else TFJOBS
+    held_lease(cluster, now(), kind=kind)
+    job = StoredJob(resource, {**tfjob("a"), "apiVersion": resource.api_version, "kind": resource.kind})
+    assert [one.holder for one in leaders_of(cluster, [job])] == ["another"]
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Failed", "Aborted"])

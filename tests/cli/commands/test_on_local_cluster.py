@@ -242,6 +242,25 @@ def test_nothing_is_submitted_if_anything_is_wrong(local: Program) -> None:
     assert local("get", good["metadata"]["name"]).returncode == 2
 
 
+def test_submits_a_job_of_every_format(local: Program) -> None:
+    v1 = local.job("true", name=name())
+    pod = v1["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    template = {"spec": {**pod, "restartPolicy": "Never"}}
+    alpha = {"tfReplicaType": "MASTER", "replicas": 1, "template": template}
+    others = [
+        ("kubeflow.org/v1alpha1", "TFJob", {"replicaSpecs": [alpha]}),
+        ("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "worker", "replicas": 1, "template": template}]}),
+    ]
+    documents = [
+        {"apiVersion": version, "kind": kind, "metadata": {"name": name()}, "spec": spec}
+        for version, kind, spec in others
+    ]
+    found = local("submit", local.write("jobs.yaml", v1, *documents), "--wait", "--timeout", "180s")
+    assert (found.returncode, found.stdout.count(" Succeeded"), found.stderr.count("error")) == (0, 3, 0), found
+    jobs = [v1["metadata"]["name"], *(one["metadata"]["name"] for one in documents)]
+    assert local("delete", *jobs, "--wait").returncode == 0
+
+
 def test_one_name_of_two_kinds(local: Program) -> None:
     tfjob = local.job("true", name=name())
     job = tfjob["metadata"]["name"]

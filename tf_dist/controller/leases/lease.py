@@ -24,7 +24,7 @@ LEASE_REQUEST_TIMEOUT: Final = 5.0
 _MAX_DURATION: Final = 86_400
 
 CONTROLLER_NAME: Final = "tf-dist-controller"
-_LEASE_NAMES: Final = {TFJOBS: CONTROLLER_NAME, VOLCANO_JOBS: f"{CONTROLLER_NAME}-volcano"}
+_LEASE_NAMES: Final = {TFJOBS.kind: CONTROLLER_NAME, VOLCANO_JOBS.kind: f"{CONTROLLER_NAME}-volcano"}
 LEASE_LABELS: Final[Mapping[str, str]] = {names.LEADER: "controller"}
 """Labels of every Lease by which a controller leads."""
 
@@ -62,7 +62,7 @@ class LeaseRef(NamedTuple):
 
 def leader_lease(kind: Resource, namespace: str | None, system: str = names.SYSTEM_NAMESPACE) -> LeaseRef:
     """The Lease whose holder leads the jobs of ``kind`` in a namespace (None: in the cluster)."""
-    return LeaseRef(namespace or system, _LEASE_NAMES[kind])
+    return LeaseRef(namespace or system, _LEASE_NAMES[kind.kind])
 
 
 @dataclass(frozen=True, slots=True)
