@@ -64,3 +64,27 @@ def test_admission_is_not_asked_again_for_job_it_has_nothing_to_decide_about(cha
     known = index.read(JobRef(TFJOBS, "default", "mnist"), stored)
     assert known.claim() is None
     assert known.admission_inputs == ()
+
+
+@pytest.mark.parametrize(
+    ("edit", "same"),
+    [
+        ({"metadata": {"labels": {"edit": "1"}}}, True),
+        ({"metadata": {"annotations": {"example.com/edit": "1"}}}, True),
+        ({"metadata": {"labels": {names.QUEUE: "research"}}}, False),
+        ({"metadata": {"annotations": {names.TOPOLOGY: "rack"}}}, False),
+        ({"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}}, False),
+    ],
+)
+def test_admission_is_asked_again_after_edits_of_what_it_reads(edit: Object, same: bool) -> None:
+    """A client may edit the labels of a job that waits all the time."""
+    index, world, ref = JobIndex(), World(), JobRef(TFJOBS, "default", "mnist")
+    document = tfjob()
+    document["metadata"]["annotations"] = {names.FALLBACK: '[{"workers": 1}]'}
+    before = index.read(ref, world.submit(document))
+    assert before.job is not None
+    assert before.job.fallbacks
+    after = index.read(ref, world.memory.patch(TFJOBS, "default", "mnist", edit))
+    assert after.job is not None
+    assert after.job is not before.job
+    assert (after.admission_inputs == before.admission_inputs) is same

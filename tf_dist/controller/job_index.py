@@ -12,6 +12,7 @@ from tf_dist.controller.observability.metrics_interface import JobMetricsKey
 from tf_dist.controller.settings import ControllerSettings, JobRef
 from tf_dist.core.gang.types import AdmissionRequest
 from tf_dist.core.integrations.dispatch import integration_of
+from tf_dist.core.model import names
 from tf_dist.core.model.assignment import current_job
 from tf_dist.core.model.gang_scheduler import GangScheduler
 from tf_dist.core.model.job import Dialect, Job, compact_job
@@ -38,6 +39,8 @@ class JobEntry:
     problem: Exception | None = None
     remembered: Status | None = None
     gang: str = ""
+    admission_version: object = None
+    """Stays the same object while nothing of the job changes that admission reads."""
 
     @property
     def job(self) -> Job | None:
@@ -102,7 +105,7 @@ class JobEntry:
         status = self.status
         live = status.phase in LIVE
         done = status.succeeded, *(counts.failed for counts in status.counts.values())
-        parts = self.uid, id(self.job), live, status.admission, done, status.not_before
+        parts = self.uid, self.admission_version, live, status.admission, done, status.not_before
         refused, unconfirmed = tuple(status.refused_nodes), bool(status.unconfirmed)
         attempts = status.attempts, status.phase is Phase.PENDING
         ways = (status.fallback, status.fallback_from, status.since) if self.job and self.job.fallbacks else ()
@@ -237,7 +240,9 @@ def _read_entry(
             else None
         )
         reading = _with_accepted(_parsed_spec(stored, status, before, seen), status.accepted_spec)
-        return JobEntry(ref, stored, reading, status, remembered=kept, gang=gang)
+        same = before is not None and _same_for_admission(before.job, reading.job)
+        version = before.admission_version if before is not None and same else object()
+        return JobEntry(ref, stored, reading, status, remembered=kept, gang=gang, admission_version=version)
     except Exception as error:
         return JobEntry(ref, stored, StoredSpec(job=None), status, error, gang=gang)
 
@@ -246,6 +251,18 @@ def _with_accepted(reading: StoredSpec, accepted: AcceptedSpec | None) -> Stored
     """The same with the object that the status has, where that says the same."""
     mine = reading.accepted
     return replace(reading, accepted=accepted) if mine is not None and mine == accepted else reading
+
+
+def _same_for_admission(before: Job | None, after: Job | None) -> bool:
+    if before is None or after is None:
+        return False
+    return before is after or _read_by_admission(before) == _read_by_admission(after)
+
+
+def _read_by_admission(job: Job) -> Job:
+    """The job without what anyone may edit all the time and admission does not read: labels, others' annotations."""
+    kept = {key: value for key, value in job.annotations.items() if key.startswith(names.ANNOTATION_PREFIX)}
+    return replace(job, labels={}, annotations=kept, fallbacks=tuple(map(_read_by_admission, job.fallbacks)))
 
 
 def _is_same_object(before: JobEntry, stored: Object) -> bool:

@@ -237,6 +237,23 @@ def test_what_only_has_to_exist_still_says_whose_it_is() -> None:
     assert set(kept) == {"metadata"}
 
 
+@pytest.mark.parametrize(
+    ("name", "owner", "kept"),
+    [("mnist-svc", "job", True), ("code", "job", False), ("mnist-svc", "other", False), ("mnist-svc", "", False)],
+)
+def test_only_the_host_files_of_a_job_keep_their_data(name: str, owner: str, kept: bool) -> None:
+    """Any user may label ConfigMaps of a megabyte as a job's."""
+    owners = [{"kind": "Job", "name": "mnist", "uid": owner, "controller": True}] if owner else []
+    labels = {names.JOB_UID: "job", "other": "x" * 63}
+    annotations = {"example.com/large": "y" * 10_000}
+    metadata = {"name": name, "uid": "u", "labels": labels, "ownerReferences": owners, "annotations": annotations}
+    whole = {"metadata": metadata, "data": {"worker.host": "z" * 10_000}, "binaryData": {"b": "eA=="}}
+    found = transforms.config_map(whole)
+    assert found.get("data") == (whole["data"] if kept else None)
+    assert names.owner_key(found) == names.owner_key(whole)
+    assert len(json.dumps({**found, "data": {}})) < 500
+
+
 def test_what_objects_have_in_common_is_in_memory_once() -> None:
     def made(number: int) -> dict[str, Any]:
         owner = {"kind": "TFJob", "name": "mnist", "uid": "job", "controller": True}

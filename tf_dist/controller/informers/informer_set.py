@@ -237,7 +237,9 @@ class InformerSet:
             for kind in self._settings.job_kinds
         }
         for kind in self._settings.owned_kinds:
-            keep = transforms.owned if kind in (CONFIG_MAPS, POD_DISRUPTION_BUDGETS) else transforms.existing
+            keep = {CONFIG_MAPS: transforms.config_map, POD_DISRUPTION_BUDGETS: transforms.budget}.get(
+                kind, transforms.existing
+            )
             kinds[kind] = self._informer(
                 kind, self._owned_changed, keep, namespace, labels=names.JOB_UID, index=by_owner
             )

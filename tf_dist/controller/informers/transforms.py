@@ -17,6 +17,7 @@ from tf_dist.core.model import names
 from tf_dist.core.model.fieldpath import mapping, mappings, shared, text, texts
 from tf_dist.core.model.pods import OTHER_DISRUPTION, REQUIRED_AFFINITY, StoredPod, required_node
 from tf_dist.core.model.status import StoredDocument
+from tf_dist.core.podbuilder import volcano_plugins
 from tf_dist.core.podbuilder.replica_pod import require_node
 
 _IDENTITY: Final = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
@@ -121,9 +122,18 @@ def node(stored: Object) -> Object:
     }
 
 
-def owned(stored: Object) -> Object:
-    """An object of a job without its managed fields."""
-    return {**stored, "metadata": _metadata(stored, "annotations")}
+def budget(stored: Object) -> Object:
+    """A disruption budget of a job: how many pods it protects."""
+    return {**existing(stored), "spec": _part(mapping(stored.get("spec")), ("minAvailable",))}
+
+
+def config_map(stored: Object) -> Object:
+    """A ConfigMap of a job with its data if it has the host files. Others have the job's label only."""
+    metadata = stored["metadata"]
+    owner = next((one for one in mappings(metadata.get("ownerReferences")) if one.get("controller")), {})
+    if not names.owner_key(stored) or metadata["name"] != volcano_plugins.config_map_name(text(owner.get("name"))):
+        return existing(stored)
+    return {**existing(stored), **_part(stored, ("data",))}
 
 
 def existing(stored: Object) -> Object:

@@ -19,9 +19,9 @@ _MOUNT_PATH: Final = "/etc/volcano"
 _INDEX_VARIABLES: Final = ("VK_TASK_INDEX", "VC_TASK_INDEX")
 
 
-def config_map_name(job: Job) -> str:
-    """The name of the ConfigMap with the host files."""
-    return f"{job.key.name}-svc"
+def config_map_name(job: str) -> str:
+    """The name of the ConfigMap with the host files of the job of this name."""
+    return f"{job}-svc"
 
 
 def _variable(spec: ReplicaSpec) -> str:
@@ -49,14 +49,14 @@ def plugin_objects(job: Job) -> dict[tuple[str, str], Callable[[], Body]]:
     """How the ConfigMap and the NetworkPolicy of the svc plugin are made, by kind and name."""
     makers: dict[tuple[str, str], Callable[[], Body]] = {}
     if job.plugins.svc:
-        makers["ConfigMap", config_map_name(job)] = partial(_config_map, job)
+        makers["ConfigMap", config_map_name(job.key.name)] = partial(_config_map, job)
     if job.plugins.svc and job.plugins.network_policy:
         makers["NetworkPolicy", job.key.name] = partial(_network_policy, job)
     return makers
 
 
 def _config_map(job: Job) -> Body:
-    metadata = names.object_metadata(job, config_map_name(job), names.job_labels(job))
+    metadata = names.object_metadata(job, config_map_name(job.key.name), names.job_labels(job))
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": host_file_data(job)}
 
 
@@ -76,7 +76,7 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
         index = [{"name": name, "value": str(replica.index)} for name in _INDEX_VARIABLES]
         _each_container(body, "env", index, init=True)
     if job.plugins.svc:
-        volume = config_map_name(job)
+        volume = config_map_name(job.key.name)
         body["volumes"] = [*(body.get("volumes") or []), {"name": volume, "configMap": {"name": volume}}]
         _each_container(body, "volumeMounts", [{"name": volume, "mountPath": _MOUNT_PATH}], init=True)
         if job.plugins.hosts_env:
@@ -89,7 +89,7 @@ def apply_plugins(job: Job, replica: ReplicaId, body: Body) -> None:
 
 def _host_variables(job: Job) -> list[Body]:
     keys = (key for spec in job.replica_specs for key in (f"VC_{_variable(spec)}_HOSTS", f"VC_{_variable(spec)}_NUM"))
-    source = config_map_name(job)
+    source = config_map_name(job.key.name)
     return [{"name": key, "valueFrom": {"configMapKeyRef": {"name": source, "key": key}}} for key in keys]
 
 

@@ -85,7 +85,7 @@ UNPIN_AFTER: Final = 30.0
 # Seconds, from then or from when the job may try again, for which admission leaves the node out for the job.
 NODE_EXCLUDED_FOR: Final = 600.0
 _MOST_REFUSED: Final = 32
-# What kube-scheduler reports of a node to which a bound volume of the pod does not belong; the second in older releases.
+# What kube-scheduler reports of a node to which a bound volume of the pod does not belong; the second in older ones.
 _VOLUME_IS_ELSEWHERE: Final = (
     "didn't match PersistentVolume's node affinity",
     "had volume node affinity conflict",

@@ -169,7 +169,7 @@ def _companions(s: ReconcileContext) -> Iterator[Action]:
     for key, make in services.job_objects(s.job).items():
         if key not in s.observed.objects:
             yield Create(make())
-    name = volcano_plugins.config_map_name(s.job)
+    name = volcano_plugins.config_map_name(s.job.key.name)
     if s.job.plugins.svc and (there := s.observed.objects.get(("ConfigMap", name))) is not None:
         data = volcano_plugins.host_file_data(s.job)
         if there.get("data") != data:
