@@ -10,6 +10,7 @@ from tests.controller.harness import World, container, disturbed, replica, tfjob
 from tf_dist.cluster.api import (
     LIMIT_RANGES,
     NAMESPACES,
+    NODES,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_QUOTAS,
@@ -181,6 +182,23 @@ def test_the_overhead_of_a_runtime_class_needs_room() -> None:
     world.submit(workers("mnist", 2, runtimeClassName="sandbox"))
     world.settle()
     assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
+
+
+def test_the_nodes_of_a_runtime_class_are_those_its_jobs_are_admitted_to() -> None:
+    world = World(cpu="4")
+    taint = {"key": "sandbox", "effect": "NoSchedule"}
+    scheduling = {"nodeSelector": {"runtime": "gvisor"}, "tolerations": [{"key": "sandbox", "operator": "Exists"}]}
+    sandbox = {"metadata": {"name": "sandbox"}, "handler": "s", "scheduling": scheduling}
+    world.memory.create(RUNTIME_CLASSES, None, sandbox)
+    world.submit(workers("mnist", 2, runtimeClassName="sandbox"))
+    world.settle()
+    assert (world.pods(), world.status()["reason"]) == ({}, "NeverFits")
+    amounts = {"cpu": "4", "memory": "64Gi", "pods": "110"}
+    metadata = {"name": "n2", "labels": {"runtime": "gvisor"}}
+    world.memory.create(NODES, None, {"metadata": metadata, "spec": {"taints": [taint]}})
+    world.memory.patch(NODES, None, "n2", {"status": {"allocatable": amounts}}, subresource="status")
+    world.settle()
+    assert world.status()["admission"]["placement"] == {"worker": {"n2": 2}}
 
 
 # What a LimitRange fills in

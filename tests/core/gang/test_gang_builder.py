@@ -19,6 +19,7 @@ from tf_dist.core.gang.types import (
     AssignedPods,
     Gang,
     PriorityClass,
+    RuntimeClass,
     TopologyRequest,
 )
 from tf_dist.core.model.assignment import Admit
@@ -101,17 +102,25 @@ def test_a_pod_as_a_whole_may_ask_for_memory_and_huge_pages_and_for_no_devices()
 
 
 def test_a_runtime_class_adds_its_overhead_where_the_template_says_none() -> None:
-    overheads = {"sandbox": {"cpu": "500m"}}
+    classes = {"sandbox": RuntimeClass(overhead={"cpu": "500m"})}
 
     def asked(**spec: Any) -> Decimal:
         pod = template(containers=[container(cpu="1")], **spec)
-        [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), overheads)
+        [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), classes)
         return worker.requests["cpu"]
 
     assert asked() == 1
     assert asked(runtimeClassName="sandbox") == Decimal("1.5")
     assert asked(runtimeClassName="another") == 1
     assert asked(runtimeClassName="sandbox", overhead={"cpu": "2"}) == 3
+
+
+def test_a_runtime_class_limits_its_pods_to_nodes_that_have_the_runtime() -> None:
+    toleration = {"key": "sandbox", "operator": "Exists"}
+    classes = {"sandbox": RuntimeClass(node_selector={"runtime": "gvisor"}, tolerations=(toleration,))}
+    pod = template(containers=[container(cpu="1")], runtimeClassName="sandbox", nodeSelector={"pool": "a"})
+    [worker] = pod_sets(v1_job(replicas("Worker", 2, template=pod)), classes)
+    assert worker.constraints == {"nodeSelector": {"pool": "a", "runtime": "gvisor"}, "tolerations": [toleration]}
 
 
 @pytest.mark.parametrize(

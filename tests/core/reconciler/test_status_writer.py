@@ -7,12 +7,23 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import FAILED, START, replicas, v1_job, v1alpha1_job, volcano_job, written_status
+from tests.core.builders import (
+    FAILED,
+    START,
+    observed,
+    replicas,
+    v1_job,
+    v1alpha1_job,
+    volcano_job,
+    written,
+    written_status,
+)
 from tests.core.world import WAIT, World
 from tf_dist.core.model.assignment import Admit
 from tf_dist.core.model.job import Action, Job, Rule
 from tf_dist.core.model.status import Admission, Counts, Phase, Status, display_phase, outcome_kind, outcome_reason
 from tf_dist.core.model.status_codec import dump_status
+from tf_dist.core.reconciler.reconcile import reconcile
 from tf_dist.core.reconciler.status_writer import build_conditions, ready_text
 from tools.definitions.crds import tfjobs, volcano_jobs
 
@@ -94,6 +105,14 @@ def test_keeps_foreign_conditions() -> None:
         "Created",
         "Succeeded",
     ]
+
+
+@pytest.mark.parametrize("make", [v1_job, v1alpha1_job, volcano_job])
+@pytest.mark.parametrize("junk", [5, "x", {}, {"type": "x"}, [None, 5, "x", []], [{}, {"type": ["x"], "status": {}}]])
+def test_a_status_that_another_controller_left_stops_no_job(make: Any, junk: Any) -> None:
+    fields = ("conditions", "replicaStatuses", "phase", "state", "startTime", "runningDuration", "taskStatusCount")
+    plan = reconcile(make(), observed(make(), status=dict.fromkeys(fields, junk)))
+    assert written(plan)["tfDist"]["reason"] == "Admitted"
 
 
 def test_whether_the_gang_has_its_place_comes_first_and_says_why_not() -> None:

@@ -219,9 +219,10 @@ def _status(job: StoredJob, leader: str, progress: Progress | None) -> None:
 
 
 def _conditions(job: StoredJob) -> None:
+    from tf_dist.core.model.fieldpath import mappings
     from tf_dist.core.model.status_codec import stored_status
 
-    conditions = stored_status(job.stored).get("conditions") or []
+    conditions = mappings(stored_status(job.stored).get("conditions"))
     rows = [
         (
             str(item.get("type") or item.get("status")),

@@ -122,7 +122,7 @@ def _requested(
     """The fields of a gang that its document decides, with the nodes that were refused to its pods."""
     apart, predictable = exclusives.exclusives(gang_exclusions(job))
     defaults = config.container_defaults.get(job.key.namespace)
-    members = pod_sets(job, config.overheads, config.priorities, defaults)
+    members = pod_sets(job, config.runtime_classes, config.priorities, defaults)
     if refused or any(apart):
         more = {REFUSED_NODES: sorted(refused)} if refused else {}
         members = tuple(

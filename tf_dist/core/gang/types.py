@@ -375,7 +375,19 @@ class PriorityClass:
     """Whether its jobs may preempt others."""
 
 
-Overheads = Mapping[str, Mapping[str, Any]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeClass:
+    """What the API server adds to pods of a RuntimeClass."""
+
+    overhead: Mapping[str, Any] = field(default_factory=dict)
+    """What the pod requests in addition to its containers."""
+    node_selector: Mapping[str, Any] = field(default_factory=dict)
+    """Labels of the nodes that have the runtime."""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    """Tolerations of the taints of these nodes."""
+
+
+RuntimeClasses = Mapping[str, RuntimeClass]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,8 +400,8 @@ class AdmissionConfig:
     """Priority classes by name; "": the class of jobs that name none."""
     default_class: str = ""
     """The name of that class."""
-    overheads: Overheads = field(default_factory=dict)
-    """The pod overhead of runtime classes, by name."""
+    runtime_classes: RuntimeClasses = field(default_factory=dict)
+    """By name, those that add something to their pods."""
     container_defaults: Mapping[str, ContainerDefaults] = field(default_factory=dict)
     """Of the LimitRanges, by namespace."""
 
@@ -411,7 +423,7 @@ class AdmissionConfig:
         queues = self.queues and {
             queue.name: (queue.default_priority, queue.priority_classes, queue.default) for queue in self.queues
         }
-        return queues, self.priorities, self.default_class, self.overheads, self.container_defaults
+        return queues, self.priorities, self.default_class, self.runtime_classes, self.container_defaults
 
 
 NO_ADMISSION_CONFIG: Final = AdmissionConfig()

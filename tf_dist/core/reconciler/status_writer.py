@@ -220,7 +220,7 @@ def _v1(job: Job, status: Status, stored: Document, now: float) -> RawStatus:
     before = mapping(stored.get("replicaStatuses")) if over else {}
     return _without_none(
         {
-            "conditions": build_conditions(job, status, stored.get("conditions") or (), now),
+            "conditions": build_conditions(job, status, mappings(stored.get("conditions")), now),
             "replicaStatuses": {
                 spec.name: _v1_replicas(job, spec, status, mapping(before.get(spec.name))) for spec in job.replica_specs
             },
@@ -272,7 +272,7 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
     reason = "" if well else status.display_message
     return {
         # The original has none; with them, `kubectl wait` works for jobs of each version.
-        "conditions": build_conditions(job, status, stored.get("conditions") or (), now),
+        "conditions": build_conditions(job, status, mappings(stored.get("conditions")), now),
         "phase": phase,
         "state": state,
         "reason": reason,
@@ -327,7 +327,7 @@ def _volcano(job: Job, status: Status, stored: Document, now: float) -> RawStatu
             "retryCount": max(status.retries, status.charged_restarts),
             "runningDuration": _duration(status),
             "controlledResources": {**plugins, **{f"volume-pvc-{name}": name for name in claims}} or None,
-            "conditions": _volcano_conditions(status, stored.get("conditions") or (), since),
+            "conditions": _volcano_conditions(status, mappings(stored.get("conditions")), since),
         }
     )
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from tf_dist.core.dialects.queue_resource import read_queue
 from tf_dist.core.dialects.volcano_queue import served_queues
 from tf_dist.core.gang.resources.resource_quota import ResourceQuotas, read_resource_quota
-from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, ResourceQuota
-from tf_dist.core.model.fieldpath import mapping, mappings, number
+from tf_dist.core.gang.types import AdmissionConfig, ContainerDefaults, PriorityClass, ResourceQuota, RuntimeClass
+from tf_dist.core.model.fieldpath import mapping, mappings, number, texts
 from tf_dist.core.model.job import Document
 from tf_dist.errors import InvalidQueue
 
@@ -41,15 +41,22 @@ def admission_config(
     default = min(defaults, key=lambda name: values[name].value, default="")
     if default:
         values[""] = values[default]
-    overheads = {
-        str(one["metadata"]["name"]): mapping(mapping(one.get("overhead")).get("podFixed")) for one in runtime_classes
-    }
+    runtimes = {str(one["metadata"]["name"]): _runtime_class(one) for one in runtime_classes}
     return AdmissionConfig(
         queues=tuple(listed) if stored or foreign else None,
         priorities=values,
         default_class=default,
-        overheads={name: fixed for name, fixed in overheads.items() if fixed},
+        runtime_classes={name: one for name, one in runtimes.items() if one != RuntimeClass()},
         container_defaults=container_defaults(limit_ranges),
+    )
+
+
+def _runtime_class(document: Document) -> RuntimeClass:
+    scheduling = mapping(document.get("scheduling"))
+    return RuntimeClass(
+        overhead=mapping(mapping(document.get("overhead")).get("podFixed")),
+        node_selector=texts(scheduling.get("nodeSelector")),
+        tolerations=tuple(mappings(scheduling.get("tolerations"))),
     )
 
 

@@ -18,10 +18,10 @@ from tf_dist.core.model.job import Dialect, Document, Job, ReplicaSpec
 from tf_dist.core.model.quantity import parse_quantity
 
 if TYPE_CHECKING:
-    from tf_dist.core.gang.types import ContainerDefaults, Overheads
+    from tf_dist.core.gang.types import ContainerDefaults, RuntimeClasses
 
 _NONE: Final = Decimal(0)
-_NO_OVERHEADS: Final[Overheads] = MappingProxyType({})
+_NO_RUNTIMES: Final[RuntimeClasses] = MappingProxyType({})
 _NO_CLASSES: Final[Mapping[str, PriorityClass]] = MappingProxyType({})
 
 
@@ -99,20 +99,20 @@ def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
 
 def pod_sets(
     job: Job,
-    overheads: Overheads = _NO_OVERHEADS,
+    runtime_classes: RuntimeClasses = _NO_RUNTIMES,
     classes: Mapping[str, PriorityClass] = _NO_CLASSES,
     defaults: ContainerDefaults | None = None,
 ) -> tuple[PodSet, ...]:
     """The pods a job wants, by type, and with how many it may do.
 
-    ``overheads``: of runtime classes, by name; ``classes``: the priority classes, see ``AdmissionConfig``;
+    ``runtime_classes``: by name; ``classes``: the priority classes, see ``AdmissionConfig``;
     ``defaults``: of the LimitRanges of its namespace.
     """
     priorities = pod_priorities(job, classes)
     start = start_counts(job, priorities)
     found = []
     for spec, (least, most) in admitted_specs(job):
-        body = pod_spec(spec, overheads, defaults)
+        body = pod_spec(spec, runtime_classes, defaults)
         found.append(
             PodSet(
                 type=spec.type,
@@ -155,13 +155,22 @@ def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
     return [(spec, sizes[spec.type]) for spec in job.replica_specs if sizes[spec.type][1] > 0]
 
 
-def pod_spec(spec: ReplicaSpec, overheads: Overheads, defaults: ContainerDefaults | None = None) -> Document:
-    """The pod spec of a template with what the API server adds: the overhead of its runtime class, and the defaults of
+def pod_spec(spec: ReplicaSpec, runtime_classes: RuntimeClasses, defaults: ContainerDefaults | None = None) -> Document:
+    """The pod spec of a template with what the API server adds: from its runtime class, and the defaults of
     LimitRanges.
     """
     body = spec.pod_spec if defaults is None else with_container_defaults(spec.pod_spec, defaults)
-    overhead = overheads.get(str(body.get("runtimeClassName") or ""))
-    return {**body, "overhead": overhead} if overhead and not body.get("overhead") else body
+    runtime = runtime_classes.get(str(body.get("runtimeClassName") or ""))
+    if runtime is None:
+        return body
+    more: dict[str, Any] = {}
+    if runtime.overhead and not body.get("overhead"):
+        more["overhead"] = runtime.overhead
+    if runtime.node_selector:
+        more["nodeSelector"] = {**mapping(body.get("nodeSelector")), **runtime.node_selector}
+    if runtime.tolerations:
+        more["tolerations"] = [*mappings(body.get("tolerations")), *runtime.tolerations]
+    return {**body, **more}
 
 
 def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> Document:

@@ -52,7 +52,7 @@ def gang_quota_usage(job: Job, rules: AdmissionConfig) -> GangQuotaUsage:
     each = services if job.services is ServiceStyle.PER_REPLICA else {}
     once = services if job.services is ServiceStyle.PER_JOB else {}
     defaults = rules.container_defaults.get(job.key.namespace)
-    pods = (pod_quota_usage(pod_spec(spec, rules.overheads, defaults)) for spec, _ in admitted_specs(job))
+    pods = (pod_quota_usage(pod_spec(spec, rules.runtime_classes, defaults)) for spec, _ in admitted_specs(job))
     members = tuple(
         replace(
             pod,
