@@ -138,6 +138,16 @@ def test_a_job_that_never_started_has_no_log_and_says_what_to_ask(client: Client
     client.delete(stored)
 
 
+def test_a_job_whose_pods_were_deleted_says_where_its_log_is(client: Client) -> None:
+    stored = client.submit(job("echo trained", run_policy={"cleanPodPolicy": "All"}))
+    client.wait(stored, timeout=SECONDS)
+    until(lambda: not client.pods(stored), SECONDS)
+    with pytest.raises(Unavailable, match="its pods were deleted with their logs") as caught:
+        list(client.logs(stored.name))
+    assert "cleanPodPolicy: None" in caught.value.hint
+    client.delete(stored)
+
+
 def test_what_is_asked_wrongly_says_where_and_what(client: Client) -> None:
     stored = client.submit(job("true", namespace="default"))
     with pytest.raises(InvalidJob) as caught:

@@ -65,6 +65,11 @@ _Jobs = list[StoredJob]  # in the class, list is a method
 _Pods = list[Object]
 
 
+_KEEP_LOGS: Final = (
+    "keep the pods (TFJob: cleanPodPolicy: None), or follow the job while it runs: tf-dist logs --follow"
+)
+
+
 def _silent(_: str) -> None:
     """Nothing is said."""
 
@@ -286,10 +291,9 @@ class Client:
     ) -> _Lines:
         lines: queue.SimpleQueue[LogLines | LogEnded] = queue.SimpleQueue()
         following = LogFollower(job.job, log_opener(self.cluster, options), lines)
+        pods = pods_of(self.cluster, job)
         silent = [
-            pod["metadata"]["name"]
-            for pod in pods_of(self.cluster, job)
-            if str(replica_of(pod)) in chosen and not following.notice(pod)
+            pod["metadata"]["name"] for pod in pods if str(replica_of(pod)) in chosen and not following.notice(pod)
         ]
         found: _Lines = []
         for _ in range(following.count):
@@ -299,6 +303,8 @@ class Client:
                 note(item.problem)
         for name in silent:
             note(f"{name} has not started yet")
+        if job.status.finished and not pods:
+            raise Unavailable(f"{job.shown} has ended, and its pods were deleted with their logs", hint=_KEEP_LOGS)
         if not following.count:
             raise Unavailable(f"no container of {job.shown} has a log", hint=f"tf-dist explain {job.shown} says why")
         return sorted(found, key=lambda line: line.text.partition(" ")[0])
