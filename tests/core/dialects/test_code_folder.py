@@ -37,6 +37,24 @@ def test_replicas_run_in_the_folder_itself_on_this_machine(document: dict[str, A
     assert CODE not in found["metadata"].get("annotations", {})
 
 
+@pytest.mark.parametrize(
+    ("wanted", "inside"),
+    [
+        ("sub", "/sub"),
+        ("./a/b/", "/a/b"),
+        (".", ""),
+        ("../../etc", "/etc"),
+        ("/opt", ""),
+        (f"{MOUNTED_AT}/sub", "/sub"),
+    ],
+)
+def test_a_relative_working_folder_is_one_of_the_code(wanted: str, inside: str) -> None:
+    job = TFJob("a", image="x", command=["true"], container={"workingDir": wanted}).to_dict()
+    (here,), (there,) = pod_specs(with_code_here(job, "/home/me/src")), pod_specs(with_code_archive(job, b"1", "n")[0])
+    assert here["containers"][0]["workingDir"] == f"/home/me/src{inside}"
+    assert there["containers"][0]["workingDir"] == f"{MOUNTED_AT}{inside}"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=KINDS)
 def test_replicas_unpack_the_archive_on_a_cluster(document: dict[str, Any]) -> None:
     archive = bytes(range(256)) * 8_000

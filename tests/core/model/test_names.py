@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,3 +110,19 @@ def test_a_short_hash_is_made_of_name_characters_and_always_the_same(parts: list
 
 def test_a_short_hash_tells_where_one_part_ends() -> None:
     assert names.short_hash("ab", "c") != names.short_hash("a", "bc")
+
+
+@pytest.mark.parametrize(
+    ("labels", "owners", "belongs"),
+    [
+        ({names.JOB_UID: "u"}, [{"uid": "u", "controller": True}], True),
+        ({names.JOB_UID: "u"}, [{"uid": "x"}, {"uid": "u", "controller": True}], True),
+        ({names.JOB_UID: "u"}, [], False),  # any user may write the label
+        ({names.JOB_UID: "u"}, [{"uid": "u"}], False),
+        ({names.JOB_UID: "u"}, [{"uid": "x", "controller": True}], False),
+        ({}, [{"uid": "u", "controller": True}], False),
+    ],
+)
+def test_an_object_belongs_to_the_job_that_is_its_controller(labels: Any, owners: Any, belongs: bool) -> None:
+    stored = {"metadata": {"namespace": "team", "labels": labels, "ownerReferences": owners}}
+    assert names.owner_key(stored) == (names.owned_by_key("team", "u") if belongs else "")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -127,8 +128,8 @@ def with_code_annotation(document: Document, folder: str) -> dict[str, Any]:
 def with_code_here(document: Document, folder: str) -> dict[str, Any]:
     """The job for this machine, where the folder itself is the working directory."""
     changes = (
-        Override((*template, "spec", "containers", index, "workingDir"), folder)
-        for template, index, _, _ in training_containers(document)
+        Override((*template, "spec", "containers", index, "workingDir"), _working_folder(container, folder))
+        for template, index, container, _ in training_containers(document)
     )
     return _without_annotation(apply_overrides(document, [*changes]))
 
@@ -148,6 +149,15 @@ def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnC
         _without_annotation(apply_overrides(document, changes)),
         tuple(_config_map(name, digest, part) for name, part in zip(names, parts, strict=True)),
     )
+
+
+def _working_folder(container: Mapping[str, Any], folder: str) -> str:
+    """Where the container runs: in the folder, or in the folder's part that a relative ``workingDir`` names."""
+    wanted = text(container.get("workingDir"))
+    if wanted.startswith(f"{MOUNTED_AT}/"):  # of a job that was submitted before
+        wanted = wanted.removeprefix(f"{MOUNTED_AT}/")
+    inside = "" if wanted.startswith("/") else posixpath.normpath(f"/{wanted}").strip("/")
+    return f"{folder}/{inside}" if inside else folder
 
 
 def code_parts(document: Document) -> list[str]:
@@ -188,7 +198,7 @@ def _changes(
     """Of one pod template: the init container, its volumes, and the container that trains."""
     spec = (*template, "spec")
     here = (*spec, "containers", index)
-    yield Override((*here, "workingDir"), MOUNTED_AT)
+    yield Override((*here, "workingDir"), _working_folder(container, MOUNTED_AT))
     yield Override((*here, "volumeMounts"), [*_others(container, "volumeMounts", _CODE), _mount(_CODE, MOUNTED_AT)])
     # The shell sorts what `*` stands for: digits of one width keep the order.
     sources = [
