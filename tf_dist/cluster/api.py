@@ -35,7 +35,7 @@ class Resource:
 
     @property
     def label(self) -> str:
-        """Name in metrics, log lines and threads: the plural, with the group where there are two of the plural."""
+        """The name in metrics, log lines and threads: the plural, with its group if two groups have the same plural."""
         return f"{self.plural}.{self.group}" if self.group == "scheduling.volcano.sh" else self.plural
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
@@ -74,14 +74,14 @@ TERMINAL_PHASES = ("Succeeded", "Failed")  # of a pod; a tuple, since a stored p
 
 
 def has_ended(pod: Object) -> bool:
-    """Whether a pod has ended for good."""
+    """Whether a pod has ended and will not run again."""
     return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
 def new_event(
     resource: Resource, about: Object, *, type: str, reason: str, message: str, source: Object, now: str
 ) -> Object:
-    """A core/v1 Event about an object of that kind, still to be named. ``now``: as objects carry it."""
+    """A core/v1 Event about an object of that kind, without a name. ``now``: an RFC 3339 time."""
     metadata = about["metadata"]
     return {
         "apiVersion": "v1",
@@ -115,9 +115,9 @@ class PatchType(StrEnum):
 class LogOptions:
     """Which lines of a container's log, and how: Kubernetes' PodLogOptions.
 
-    ``container`` "": the only one. ``tail``: so many last lines. ``since_seconds``: no older ones;
-    ``since_time``, instead: none older than this RFC 3339 time. ``follow``: until the container ends. ``previous``: of
-    the instance before the last restart.
+    ``container`` "": the only container. ``tail``: the number of last lines. ``since_seconds`` or ``since_time`` (RFC
+    3339): the oldest line. ``follow``: read until the container ends. ``previous``: the log of the instance before the
+    last restart.
     """
 
     container: str = ""
@@ -133,7 +133,9 @@ ALL_LINES = LogOptions()
 
 
 class ObjectList(NamedTuple):
-    """What a list returned: the objects, the version to watch from, and the token of the next page ("" at the end)."""
+    """The result of a list: the objects, the version to watch from, and the token of the next page ("" after
+    the last).
+    """
 
     items: list[Object]
     resource_version: str
@@ -141,7 +143,7 @@ class ObjectList(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """One change: ADDED, MODIFIED, DELETED or BOOKMARK, and the object as it is after it."""
+    """One change: ADDED, MODIFIED, DELETED or BOOKMARK, and the object after the change."""
 
     type: str
     object: Object
@@ -152,7 +154,7 @@ class Stream(Iterator[T_co], ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End it; from any thread, and more than once."""
+        """End the iterator. Any thread may call this, repeatedly."""
 
     def __enter__(self) -> Self:
         return self
@@ -209,7 +211,7 @@ class Cluster(Protocol):
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Ask for deletion; ``uid`` fences it (Conflict if another object has the name by now); NotFound."""
+        """Request deletion. ``uid`` fences it: Conflict if another object now has the name. NotFound."""
 
     def watch(
         self,
@@ -221,19 +223,19 @@ class Cluster(Protocol):
         since: str = "",
         timeout: float = 290,
     ) -> Stream[WatchEvent]:
-        """Changes after version ``since`` ("": what is there, then changes), bookmarks included.
+        """Changes after version ``since`` ("": first the existing objects, then changes), including bookmarks.
 
         Ends without an error after ``timeout`` seconds; Gone when ``since`` is too old.
         """
 
     def logs(self, namespace: str, pod: str, options: LogOptions = ALL_LINES) -> Stream[bytes]:
-        """The lines of a container's log, each with its line end; those that are there at once may be one item."""
+        """The lines of a container's log with their line ends. Lines that are available together may be one item."""
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """Where these DNS endpoints (``host:port``) of the job ``owner`` are really reached, where that differs.
+        """The real addresses of these DNS endpoints (``host:port``) of the job ``owner``, if they differ.
 
-        Empty wherever cluster DNS works. Without it (the embedded cluster's shared network) every endpoint gets
-        127.0.0.1 and a port of its own, the same one on every call until ``owner`` is gone.
+        Empty where cluster DNS works. Without DNS (the embedded cluster's shared network), each endpoint gets 127.0.0.1
+        and its own port, which stays the same until ``owner`` is deleted.
         """
 
 

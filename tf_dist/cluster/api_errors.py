@@ -42,7 +42,7 @@ class BadRequest(Rejected):
 
 
 class LengthRequired(BadRequest):
-    """The request has a body and does not say how long it is (411)."""
+    """The request has a body without a declared length (411)."""
 
     code = 411
 
@@ -58,7 +58,7 @@ class AdmissionDenied(Forbidden):
 
 
 class QuotaExceeded(Forbidden):
-    """The namespace's quota has no room for the object now (403); it may have later."""
+    """The object exceeds the namespace's quota now (403); it may fit later."""
 
 
 class NotServed(NotFound):
@@ -70,11 +70,11 @@ class AmbiguousCreate(AlreadyExists):
 
 
 class StreamSilent(Unavailable):
-    """Nothing has arrived for as long as the client waits: the peer has nothing to say, or the connection is dead."""
+    """Nothing arrived within the client's timeout: the peer is silent, or the connection is dead."""
 
 
 class MethodNotAllowed(Rejected):
-    """The resource does not know this verb (405)."""
+    """The resource does not support this verb (405)."""
 
     code = 405
 
@@ -86,7 +86,7 @@ class RequestEntityTooLarge(Rejected):
 
 
 class UnsupportedMediaType(Rejected):
-    """The body is of a type that the resource does not take (415)."""
+    """The resource does not accept this type of body (415)."""
 
     code = 415
 
@@ -101,10 +101,10 @@ class Invalid(Rejected):
 
 
 def is_invalid_object(error: Rejected) -> bool:
-    """Whether the API server finds the object itself wrong, so that no later try will do better.
+    """Whether the object itself is invalid, so that retries cannot succeed.
 
-    Its validation names fields; a body that is not an object of its kind cannot be decoded (400). Admission policies
-    and webhooks may answer with the same codes, and their rules change.
+    The API server's validation names fields; a body that is not an object of its kind cannot be decoded (400).
+    Admission policies and webhooks may answer with the same codes, and their rules change.
     """
     if any(rule in str(error) for rule in _RULES_OF_THE_CLUSTER):
         return False
@@ -127,7 +127,7 @@ def invalid_message(subject: str, problems: tuple[Problem, ...]) -> str:
 _AUTHORIZER: Final = re.compile(r'User "(?P<user>[^"]*)" cannot ')
 _ACCOUNT: Final = "system:serviceaccount:"
 _ANONYMOUS: Final = "system:anonymous"
-_ALL: Final = "tf-dist install makes roles with all that tf-dist needs"
+_ALL: Final = "tf-dist install prints roles with every right that tf-dist needs"
 
 
 def is_admission_denial(message: str) -> bool:
@@ -224,7 +224,7 @@ def _cause(problem: Problem) -> Object:
 
 
 def error_from_status(code: int, status: Any, *, asked: RequestInfo, retry_after: str = "") -> ClusterError:
-    """The error of a response, from its HTTP code and, if that is a Status, its body."""
+    """The error of a response, from its HTTP code and its body, if that is a Status."""
     body: Mapping[str, Any] = status if isinstance(status, Mapping) else {}
     message = str(body.get("message") or f"the server answered {code}")
     if code in (401, 403):
@@ -246,16 +246,18 @@ def error_from_status(code: int, status: Any, *, asked: RequestInfo, retry_after
 
 def _forbidden(code: int, message: str, asked: RequestInfo) -> errors.Forbidden:
     if code == 401 and asked.subresource == "log" and message != "Unauthorized":
-        hint = "the node asks the API server who it is: its --kubelet-client-certificate must be one that nodes trust"
-        return errors.Forbidden(f"{asked}: the node keeps the log back: {message}", hint=hint)
+        hint = (
+            "the node did not authenticate the API server: nodes must trust the API server's "
+            "--kubelet-client-certificate"
+        )
+        return errors.Forbidden(f"{asked}: the node refuses to return the log: {message}", hint=hint)
     if code == 401:
         return Unauthorized(
-            f"{asked}: {message}", hint="the server does not know us: log in again, or mend the kubeconfig's user"
+            f"{asked}: {message}",
+            hint="the server rejects the credentials: log in again, or correct the kubeconfig's user",
         )
     if "exceeded quota" in message:
-        hint = (
-            f"kubectl describe resourcequota -n {asked.namespace} shows what is used, and by how much it is too little"
-        )
+        hint = f"kubectl describe resourcequota -n {asked.namespace} shows the use and the limit"
         return QuotaExceeded(f"{asked}: {message}", hint=hint)
     kind = AdmissionDenied if is_admission_denial(message) else errors.Forbidden
     return kind(f"{asked}: {message}", hint=rbac_hint(asked, message))
@@ -271,7 +273,7 @@ def _not_found(message: str, asked: RequestInfo) -> errors.NotFound:
 
 def _rejected(code: int, message: str, body: Mapping[str, Any]) -> errors.Rejected:
     if body.get("kind") != "Status":
-        foreign = errors.Rejected(message, hint="a proxy may have answered in the place of the API server")
+        foreign = errors.Rejected(message, hint="a proxy may have answered instead of the API server")
         foreign.code = code
         return foreign
     if kind := _REJECTED.get(code):

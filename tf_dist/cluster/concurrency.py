@@ -1,4 +1,4 @@
-"""Threads, locks, events and clock: the machine's own, or virtual ones in tests."""
+"""Threads, locks, events and the clock: real ones, or virtual ones in tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 class ThreadRuntime:
     """``threading`` and ``time``. A subclass may run the same code on virtual time, one thread after the other.
 
-    Code that waits, starts a thread, or may hold a lock during a request takes these from here.
+    Code that waits, starts threads, or holds a lock during a request must use this class.
     """
 
     def monotonic(self) -> float:
-        """Seconds that only go forward, in which waits are counted."""
+        """Seconds of the monotonic clock, for waits."""
         return time.monotonic()
 
     def uniform(self, low: float, high: float) -> float:
@@ -28,11 +28,11 @@ class ThreadRuntime:
         return random.uniform(low, high)
 
     def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
-        """A thread that does not keep the process alive, still to be started."""
+        """A thread that is not started, and does not keep the process alive."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def pool(self, workers: int, name: str) -> Executor:
-        """So many threads for tasks."""
+        """A pool with this number of threads."""
         return ThreadPoolExecutor(workers, thread_name_prefix=name)
 
     def event(self) -> threading.Event:
@@ -52,7 +52,7 @@ SYSTEM_RUNTIME: Final = ThreadRuntime()
 
 
 class Service(ABC):
-    """Something that is started and stopped; in a ``with``, for as long as its block lasts."""
+    """An object that is started and stopped; a ``with`` block does both."""
 
     @abstractmethod
     def start(self) -> object:
@@ -60,7 +60,7 @@ class Service(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End, and wait for it."""
+        """Stop, and wait for the end."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -71,11 +71,11 @@ class Service(ABC):
 
 
 class SlowStart:
-    """Does pieces of work side by side: one, then two, then four, and so on, at most ``most`` at a time.
+    """Runs tasks in parallel: one, then two, then four, and so on, at most ``most`` at a time.
 
-    That is how Kubernetes' controllers create pods: what the server refuses it refuses once, and not a thousand times.
-    The caller's thread and those of ``pool`` take one after the other until none is left, in the caller's context
-    (the job that log lines are about, how requests are retried).
+    Kubernetes' controllers create pods in the same way, so that the server refuses one bad pod instead of a thousand.
+    The caller's thread and those of ``pool`` take tasks until none is left, in the caller's context (the job of log
+    lines, the retry policy of requests).
     """
 
     def __init__(self, runtime: ThreadRuntime, pool: Executor, most: int) -> None:
@@ -84,7 +84,9 @@ class SlowStart:
         self._most = most
 
     def run(self, tasks: Sequence[Callable[[], object]]) -> None:
-        """Do all of it. An error is raised when all that was begun is over, and nothing more is begun."""
+        """Run all tasks. After an error, no further task starts, and the error is raised when the running tasks have
+        ended.
+        """
         begun, size = 0, 1
         while begun < len(tasks):
             self._batch(tasks[begun : begun + size])

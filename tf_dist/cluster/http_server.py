@@ -1,9 +1,9 @@
 """The threaded HTTP server under the API server and the controller's health endpoints.
 
-A connection *waits* while its server waits for the client: for a handshake, for the head of a request, for the next
-one. Waiting has a deadline, and when there are too many connections, the longest waiting one is closed for a new one:
-first those that have not been *trusted* yet, then idle ones. One that is being served is never closed. A *stream* that
-is written to a connection ends when its client goes, however quiet it is.
+A connection *waits* while the server waits for the client: for a handshake, the head of a request, or the next request.
+Waiting has a deadline. When there are too many connections, a new one replaces the connection that has waited longest:
+first those that are not *trusted* yet, then idle ones. A connection that is being served is never closed. A *stream*
+that is written to a connection ends when its client disconnects, even if the stream is silent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections there may be at a time, and how many seconds each may take before it is trusted."""
+    """The maximum number of connections, and the seconds within which each must become trusted."""
 
     connections: int = 128
     seconds: float = 10.0
@@ -43,9 +43,9 @@ class _Connection:
 
 
 class ConnectionTrackingServer(HTTPServer):
-    """A thread for each connection; both are known from their first moment to their last, the thread's being the later.
+    """A server with a thread for each connection.
 
-    ``start`` it, ``stop`` it.
+    Both are tracked until they end; the thread ends last.
     """
 
     allow_reuse_address = True
@@ -83,7 +83,7 @@ class ConnectionTrackingServer(HTTPServer):
         self.server_close()
 
     def server_bind(self) -> None:
-        """Bind, and do not look our own name up: that may take half a minute without a name server."""
+        """Bind without resolving the host name, which may take half a minute without a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -91,7 +91,7 @@ class ConnectionTrackingServer(HTTPServer):
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """The number of connections now."""
         with self._lock:
             return len(self._open)
 
@@ -102,7 +102,7 @@ class ConnectionTrackingServer(HTTPServer):
         self._note(sock, None, trusted=True)
 
     def waiting(self, sock: socket.socket, seconds: float) -> None:
-        """Mark the connection as trusted and waiting for its client for at most so many seconds."""
+        """Mark the connection as trusted and waiting for its client for at most this number of seconds."""
         self._note(sock, time.monotonic() + seconds, trusted=True)
 
     def _note(self, sock: socket.socket, deadline: float | None, *, trusted: bool) -> None:
@@ -141,7 +141,7 @@ class ConnectionTrackingServer(HTTPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection, or close it when too many are being served."""
+        """Start a thread for a connection, or close it when too many connections are being served."""
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address), name=self.thread_name, daemon=True
         )
@@ -173,7 +173,7 @@ class ConnectionTrackingServer(HTTPServer):
         return True
 
     def _break(self, sock: socket.socket) -> None:
-        """Shut the connection down; its thread then ends by itself."""
+        """Shut the connection down, which ends its thread."""
         del self._open[sock]
         abort_connection(sock)
 
@@ -217,7 +217,7 @@ class ConnectionTrackingServer(HTTPServer):
                 self._serving.discard(thread)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that cannot be served is closed, and nothing goes to stderr."""
+        """Close a connection that cannot be served, without writing to stderr."""
 
     def end_connections(self) -> None:
         """Shut every connection down and wait for its thread."""
@@ -230,7 +230,9 @@ class ConnectionTrackingServer(HTTPServer):
 
 
 def abort_connection(sock: socket.socket) -> None:
-    """Shut a connection down while another thread uses it: without TLS's close_notify, which would disturb it."""
+    """Shut a connection down while another thread uses it: without TLS's close_notify, which would disturb
+    that thread.
+    """
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 

@@ -1,6 +1,6 @@
 """Additional printer columns of our custom resources: what ``kubectl get`` shows of them.
 
-They stand in the definitions that ``tf-dist install`` writes; the embedded API server prints by them, too.
+``tf-dist install`` writes them into the definitions; the embedded API server also uses them.
 """
 
 from __future__ import annotations

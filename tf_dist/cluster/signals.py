@@ -1,8 +1,8 @@
 """Signals of a process: the first asks to stop, the second to stop at once, the third ends the process.
 
-A Python signal handler runs when the main thread comes to it, and a signal that arrives just before that thread begins
-to wait for a lock does not end the wait. So handlers do nothing here: the interpreter writes each signal's number into
-a socket as it arrives, and a thread that reads the socket calls the listeners.
+A Python signal handler runs in the main thread, and a signal that arrives just before that thread waits for a lock does
+not end the wait. So handlers do nothing here. The interpreter writes each signal's number into a socket, and a thread
+that reads the socket calls the listeners.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _EXIT_ON_SIGNAL: Final = 3
 
 
 class Signals:
-    """While it is entered, every listener is called with each signal, also with those that came before it listened.
+    """While it is entered, every listener is called with each signal, including earlier ones.
 
-    ``exit_after``: with which signal the process ends as it is (0: with none).
+    ``exit_after``: the number of the signal that ends the process at once (0: none).
     """
 
     def __init__(self, *, exit_after: int = _EXIT_ON_SIGNAL) -> None:
@@ -49,7 +49,7 @@ class Signals:
         self._writing.close()
 
     def listen(self, listener: Callable[[int], None]) -> None:
-        """Call ``listener`` with every signal, those that have come already included."""
+        """Call ``listener`` with every signal, including earlier ones."""
         with self._lock:
             self._listeners.append(listener)
             for number in self._received:

@@ -12,7 +12,7 @@ from tf_dist.errors import NotFound
 _VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _STATUS_VERBS = ("get", "patch", "update")
 OPENAPI_V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""Without a schema of a kind (this document is empty), kubectl leaves the validation of objects to the server."""
+"""Because this document has no schemas, kubectl leaves the validation of objects to the server."""
 
 
 def discovery_document(parts: list[str], kinds: Iterable[Kind], url: str) -> Object:

@@ -33,7 +33,7 @@ from tf_dist.errors import ClusterError, NotFound, Problem
 _log = logging.getLogger(__name__)
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 ADDRESSES_PATH: Final = "/tf-dist/addresses"
-"""Its kubeconfig names this path where there is no DNS, so that no other server is asked for it."""
+"""The kubeconfig names this path on a cluster without DNS. Clients request it from no other server."""
 _NO_RESOURCE: Final = "the server could not find the requested resource"
 _NO_METHOD: Final = "the server does not allow this method on the requested resource"
 # As in an API server: a watch without a timeout ends after a while, so that clients spread over restarts.
@@ -128,7 +128,7 @@ class _Call:
 
     @property
     def write(self) -> dict[str, Any]:
-        """What is written, and whether it is kept, as arguments of the cluster's verbs."""
+        """The object to write, and whether this is a dry run, as arguments of the cluster's verbs."""
         return {"subresource": self.route.subresource, "dry_run": self.request.dry_run}
 
     @property
@@ -211,8 +211,7 @@ def _patch(call: _Call) -> Response:
     media = call.request.content_type.partition(";")[0].strip().lower()
     if media == APPLY_PATCH:
         raise UnsupportedMediaType(
-            "the embedded cluster has no server-side apply, since it keeps no field owners: "
-            "use kubectl apply without --server-side"
+            "the embedded cluster does not support server-side apply: use kubectl apply without --server-side"
         )
     if media not in list(PatchType):
         raise UnsupportedMediaType(

@@ -80,7 +80,7 @@ class PortAllocator:
         if len(found) < count:
             raise ClusterError(
                 f"no free port left between {self._ports.start} and {self._ports.stop - 1}",
-                hint="delete finished jobs, or stop what listens there",
+                hint="delete finished jobs, or stop the programs that listen on these ports",
             )
         return found
 

@@ -50,7 +50,7 @@ def decode_protobuf(body: bytes) -> Object:
         envelope = _message("Envelope", body[len(_MAGIC) :])
         kind: str = envelope["type"]["kind"]
         if kind not in _MESSAGES:
-            raise UnsupportedMediaType(f"the embedded cluster takes {kind} as JSON only: use kubectl apply -f")
+            raise UnsupportedMediaType(f"the embedded cluster accepts {kind} as JSON only: use kubectl apply -f")
         return {**envelope["type"], **_message(kind, envelope.get("raw", b""))}
     except (KeyError, IndexError, TypeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the protobuf body is cut off or damaged: {error!r}") from error

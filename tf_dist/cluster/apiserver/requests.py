@@ -47,7 +47,7 @@ class Request:
 
     @property
     def dry_run(self) -> bool:
-        """Whether nothing shall be kept; BadRequest."""
+        """Whether this is a dry run; BadRequest."""
         value = self.query.get("dryRun", "")
         if value not in ("", "All"):
             raise BadRequest(f"invalid dryRun {value!r}: only All is supported")

@@ -1,6 +1,6 @@
 """The embedded cluster's kube-scheduler: filters and scores nodes for each pending pod and binds it.
 
-Changes of pods and nodes trigger a cycle, which lists everything: an event is a signal, the list is the truth.
+Changes of pods and nodes trigger a cycle. A cycle decides on a fresh list, and uses events only as a signal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ZERO = Decimal(0)
 
 
 class ScheduleResult(NamedTuple):
-    """Where a pod goes; with no ``node``, ``message`` says why, in the scheduler's words."""
+    """The node of a pod. Without a ``node``, ``message`` has the reason, in kube-scheduler's words."""
 
     node: str = ""
     message: str = ""
@@ -78,7 +78,7 @@ def schedule_pod(
     free: Mapping[str, Amounts],
     neighbours: AssignedPods | None = None,
 ) -> ScheduleResult:
-    """The best node that fits: what the pod prefers first, then the emptiest, then the first by name."""
+    """The best node that fits: by the pod's preferences, then by free capacity, then by name."""
     if not nodes:
         return ScheduleResult(message="no nodes available to schedule pods")
     refused = neighbours.refuse(pod) if neighbours else {}
@@ -181,7 +181,7 @@ def _filter_reasons(pod: Object, wanted: Amounts, node: Object, free: Amounts) -
         if taint := predicates.untolerated_taint(spec, value_at(node, "spec", "taints") or ()):
             return [f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"]
     except predicates.InvalidConstraints:
-        return ["node(s) could not be compared with a node selector, affinity or toleration that makes no sense"]
+        return ["node(s) could not be compared with a malformed node selector, affinity or toleration"]
     short = sorted(resource for resource, amount in wanted.items() if amount > free.get(resource, _ZERO))
     return ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in short]
 
@@ -266,7 +266,7 @@ class Scheduler:
         return sum(placed)
 
     def _guarded(self, obj: Object, read: Callable[[Object], Any]) -> bool:
-        """What ``read`` says about a pod or node; False for one that cannot be read, which keeps no other waiting."""
+        """The result of ``read`` for a pod or node. False if it is malformed, so that it does not block others."""
         try:
             return bool(read(obj))
         except ClusterError:
@@ -286,7 +286,7 @@ class Scheduler:
     def _place(self, pod: Object, nodes: list[Object], free: dict[str, Amounts], neighbours: AssignedPods) -> bool:
         metadata = pod["metadata"]
         choice = schedule_pod(pod, self._wanted(pod), nodes, free, neighbours)
-        with suppress(NotFound, Conflict, Rejected):  # it went, or was bound, or is another one by now
+        with suppress(NotFound, Conflict, Rejected):  # it went, or was bound, or was replaced by another one
             if choice.node:
                 self._cluster.bind(metadata["namespace"], metadata["name"], choice.node)
                 assume_resources(free[choice.node], self._wanted(pod))
@@ -324,7 +324,7 @@ class Scheduler:
 
 
 def _read_all(node: Object) -> bool:
-    """True, unless reading what the scheduler reads of a node raises."""
+    """True, unless the fields of the node that the scheduler uses are malformed."""
     _is_ready(node)
     parse_resources(value_at(node, "status", "allocatable"))
     predicates.untolerated_taint({}, value_at(node, "spec", "taints") or ())

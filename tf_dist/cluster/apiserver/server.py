@@ -35,9 +35,9 @@ EMBEDDED_USER: Final = "tf-dist"
 
 
 class ApiServer(Service):
-    """Serves a MemoryCluster on loopback. ``port`` 0 takes a free one; a token is made up if none is given.
+    """Serves a MemoryCluster on loopback. ``port`` 0 selects a free port; without a token, a random one is made.
 
-    ``limits``: of connections; None leaves half of this process's descriptors to others.
+    ``limits`` of connections; None: half of this process's file descriptors.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ApiServer(Service):
         return self.app.url
 
     def stop(self) -> None:
-        """End every watch and connection, and wait for their threads. Stopping what does not run is no error."""
+        """End every watch and connection, and wait for their threads. Stopping a stopped server has no effect."""
         if self._listener is None or self._stopped:
             return
         self._stopped = True
@@ -184,8 +184,9 @@ class ConnectionHandler(BaseHTTPRequestHandler):
         return body
 
     def _refuse(self, error: ClusterError) -> None:
-        """Respond without having read the body. A client that is still sending may finish: else it would see a broken
-        connection instead of the response."""
+        """Respond without reading the body. A client that is still sending may finish; otherwise it would see a broken
+        connection instead of the response.
+        """
         self.close_connection = True
         with suppress(OSError):
             self._send(error_response(error, ResourcePath("", "")))

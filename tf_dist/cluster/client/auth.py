@@ -1,6 +1,6 @@
 """Credentials and TLS of a kubeconfig's user: tokens, exec plugins, client certificates, and their refresh.
 
-Plugins and providers are the ``kubernetes`` package's to run, and only where one is named is it imported.
+The package ``kubernetes`` runs plugins and providers. It is imported only if a kubeconfig names one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tf_dist.errors import ClusterError
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Credentials. ``seconds``: how long they are valid (None: until they are refused).
+    """Credentials. ``seconds``: the duration of their validity (None: until they are refused).
 
     ``certificate``: chain and key of a client, in PEM.
     """
@@ -40,7 +40,7 @@ class Credential:
 class RefreshingCredentials:
     """Credentials of ``RestCluster`` from a ``source``, renewed when they expired or were refused. Thread-safe.
 
-    ``use`` is given each new client certificate, for the handshakes to come.
+    ``use`` receives each new client certificate, for later handshakes.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class RefreshingCredentials:
         return grant.headers
 
     def renew(self, rejected: Mapping[str, str]) -> bool:
-        """Ask the source again, unless another thread has done so since ``rejected`` was returned.
+        """Read the source again, unless another thread has done so since ``rejected`` was returned.
 
-        False when there is nothing newer, so that a retry is useless.
+        False if there are no newer credentials, so that a retry is useless.
         """
         with self._lock:
             before = self._held[0] if self._held else None
@@ -118,7 +118,7 @@ def client_certificate(user: Mapping[str, Any]) -> bytes:
     chain, key = data_or_file(user, "client-certificate"), data_or_file(user, "client-key")
     if bool(chain) != bool(key):
         missing = "client-key" if chain else "client-certificate"
-        raise ClusterError(f"the kubeconfig's user has no {missing}", hint="a certificate and its key go together")
+        raise ClusterError(f"the kubeconfig's user has no {missing}", hint="give both a certificate and its key")
     return chain + b"\n" + key if chain else b""
 
 
@@ -209,10 +209,12 @@ def _first_source(chosen: ResolvedContext) -> CredentialSource:
 
 
 def bearer_header(token: str, what: str) -> dict[str, str]:
-    """The header of a token; ``what`` names it when it can be none."""
+    """The header of a token. Errors call the token ``what``."""
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
-        raise Unauthorized(f"{what} is {'empty' if not token else 'no token: it has characters that none may have'}")
+        raise Unauthorized(
+            f"{what} is {'empty' if not token else 'not a token: it has characters that tokens cannot have'}"
+        )
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -239,7 +241,9 @@ def _impersonation_headers(user: Mapping[str, Any]) -> dict[str, str]:
     groups = user.get("as-groups") or []
     if len(groups) > 1 or user.get("as-user-extra"):
         # Left out silently, requests would be made with other rights than kubectl's.
-        raise ClusterError("the kubeconfig's user has several as-groups or as-user-extra: tf-dist cannot act so")
+        raise ClusterError(
+            "the kubeconfig's user has several as-groups or as-user-extra, which tf-dist does not support"
+        )
     wanted = {"Impersonate-User": user.get("as"), "Impersonate-Uid": user.get("as-uid")}
     wanted["Impersonate-Group"] = groups[0] if groups else None
     return {name: str(value) for name, value in wanted.items() if value}
@@ -247,12 +251,14 @@ def _impersonation_headers(user: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _official_client(what: str) -> Iterator[None]:
-    """Around imports of the official client, an extra: it is larger than all the rest together."""
+    """Wraps imports of the official client. It is an extra, because it is larger than all other dependencies
+    together.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         hint = "pip install kubernetes; in a container, give it a token or the pod's service account"
-        raise Unauthorized(f"{what} is run by the package kubernetes, which is not installed", hint=hint) from error
+        raise Unauthorized(f"{what} needs the package kubernetes, which is not installed", hint=hint) from error
 
 
 def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Credential:
@@ -265,12 +271,14 @@ def _exec_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Crede
         runner = ExecProvider(ConfigNode("exec", dict(plugin)), "", ConfigNode("cluster", _exec_cluster_info(cluster)))
         status = runner.run()
     except OSError as error:
-        hint = str(plugin.get("installHint") or "install it, or mend the user's exec section in the kubeconfig").strip()
+        hint = str(
+            plugin.get("installHint") or "install it, or correct the user's exec section in the kubeconfig"
+        ).strip()
         raise Unauthorized(f"cannot run the login plugin {command}: {error.strerror or error}", hint=hint) from error
     except Exception as error:
         # Any error that a malformed answer causes in the package; on a terminal the plugin has said why by itself.
         why = "" if isinstance(error, AttributeError) else f": {str(error).removeprefix('exec: ')}"
-        hint = "log in again as your provider says, then repeat this"
+        hint = "log in again as your provider describes, then repeat the command"
         raise Unauthorized(f"the login plugin {command} failed{why}", hint=hint) from error
     return _exec_credential(status, f"the login plugin {command}")
 
@@ -318,7 +326,7 @@ def _auth_provider(provider: Mapping[str, Any], chosen: ResolvedContext) -> Cred
         raise Unauthorized(f"the auth-provider {name} failed: {type(error).__name__}: {error}") from error
     value = str(found.get("value") or "")
     if not value:
-        hint = "log in again; the way of today is an exec plugin (kubelogin, gke-gcloud-auth-plugin)"
+        hint = "log in again, or replace it by an exec plugin (kubelogin, gke-gcloud-auth-plugin)"
         raise Unauthorized(f"the auth-provider {name} gave no token", hint=hint)
     return Credential(
         bearer_header(value.partition(" ")[2] or value, f"what the auth-provider {name} gave"), seconds=_TOKEN_REFRESH

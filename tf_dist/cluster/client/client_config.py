@@ -34,7 +34,7 @@ NO_CLUSTER_HINT: Final = (
 
 
 _WATCH_SECONDS: Final = 30.0
-"""Length of a watch of a process that follows few jobs: a proxy that forgets the connection is noticed by then."""
+"""The duration of a watch of a process that follows few jobs, so that a dropped connection is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class KubeContext:
 
 
 def _addresses_path(cluster: Mapping[str, Any]) -> str:
-    """Where an embedded cluster without DNS says what endpoints are really reached at; "" for every other cluster."""
+    """The path of real endpoint addresses on an embedded cluster without DNS; "" for every other cluster."""
     for one in cluster.get("extensions") or ():
         match one:
             case {"name": name, "extension": {"addresses": str(path)}} if name == EMBEDDED_EXTENSION:
@@ -87,9 +87,9 @@ def _addresses_path(cluster: Mapping[str, Any]) -> str:
 
 
 def load_config(kubeconfig: str | None = None, context: str | None = None) -> KubeContext:
-    """The cluster that these name, else $KUBECONFIG, else the one we run in, else ~/.kube/config.
+    """The cluster of the arguments, else of $KUBECONFIG, else of this pod, else of ~/.kube/config.
 
-    Unavailable when there is none; ClusterError, with what is known, when it cannot be what was named.
+    Unavailable when there is none; ClusterError with the known names when the named one does not exist.
     """
     if not kubeconfig and not context and not os.environ.get("KUBECONFIG") and (inside := in_cluster_config()):
         return inside
@@ -98,12 +98,12 @@ def load_config(kubeconfig: str | None = None, context: str | None = None) -> Ku
         what = f"there is no context {context}: no kubeconfig was found"
         raise ClusterError(what, hint="name its file: --kubeconfig FILE, $KUBECONFIG")
     if not files:
-        raise Unavailable("no cluster is at hand", hint=NO_CLUSTER_HINT)
+        raise Unavailable("no cluster is configured", hint=NO_CLUSTER_HINT)
     return _from_kubeconfig(kubeconfig_file.resolve_context(files, context))
 
 
 def in_cluster_config(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT) -> KubeContext | None:
-    """The cluster that this process is a pod of, as its service account; None if it is in no pod with one."""
+    """The cluster of the pod in which this process runs, with its service account; None outside of such a pod."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (folder / "token").is_file():
         return None
@@ -155,7 +155,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _matches_no_proxy(host: str, port: int | None, rules: str) -> bool:
-    """Whether ``no_proxy`` names the host: as itself, as part of a domain, by its address or network, or by ``*``."""
+    """Whether ``no_proxy`` names the host: by its name, its domain, its address or network, or by ``*``."""
     for rule in filter(None, (part.strip().lower() for part in rules.split(","))):
         if rule == "*":
             return True

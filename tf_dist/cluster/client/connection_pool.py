@@ -33,7 +33,7 @@ RESPONSE_TIMEOUT: Final = 120.0  # seconds: a server that sends a byte now and t
 class OpenConnections:
     """The connections of a client, so that any thread can abort the requests of others.
 
-    ``response_timeout``: seconds within which a whole response must end that is not a stream.
+    ``response_timeout``: the seconds within which a whole response must end, unless it is a stream.
     """
 
     def __init__(self, response_timeout: float = RESPONSE_TIMEOUT) -> None:
@@ -48,7 +48,7 @@ class OpenConnections:
             self._known.add(connection)
 
     def cancel(self) -> None:
-        """Abort them all, and those to come: every request that waits for a response fails at once."""
+        """Abort all connections, and refuse new ones. Every request that waits for a response fails at once."""
         with self._lock:
             self.cancelled = True
             known = list(self._known)
@@ -105,7 +105,7 @@ class _WholeResponse(_Response):
 
 
 class _DeadlineReader(io.RawIOBase):
-    """A socket's reader that raises TimeoutError after so many seconds."""
+    """A socket's reader that raises TimeoutError after this number of seconds."""
 
     def __init__(self, raw: io.RawIOBase, seconds: float) -> None:
         self._raw, self._seconds, self._deadline = raw, seconds, time.monotonic() + seconds
@@ -133,7 +133,7 @@ else:
 class _CancellableConnection(_Base):
     """A connection that ``OpenConnections`` can abort.
 
-    ``asked_at``: since when a response is waited for; of requests with ``preload_content`` until its body is read.
+    ``asked_at``: the time of the request whose response is awaited; with ``preload_content``, until its body is read.
     """
 
     asked_at = math.inf
@@ -167,12 +167,12 @@ class _CancellableConnection(_Base):
             self.asked_at = math.inf
         encoding = response.headers.get("Content-Encoding", "identity").lower()
         if encoding not in ("", "identity", *response.CONTENT_DECODERS):  # urllib3 would return it as it is
-            raise http.client.HTTPException(f"a body packed as {encoding!r}")
+            raise http.client.HTTPException(f"a body in the encoding {encoding!r}")
         return response
 
 
 def pace(response: urllib3.BaseHTTPResponse, pacer: ReadPacer) -> None:
-    """Read the rest of a streamed response at this pace; one that is over has no connection any more."""
+    """Read the rest of a streamed response at this pace. A response that has ended has no connection."""
     reader: PacedReader | None = getattr(response.connection, "reader", None)
     if reader is not None:
         reader.pace(pacer)

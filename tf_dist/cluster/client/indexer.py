@@ -27,7 +27,7 @@ def object_key(stored: Object) -> ObjectKey:
 
 
 def resource_version_of(stored: Object) -> int:
-    """An object's resourceVersion as a number; 0 where it is none.
+    """An object's resourceVersion as a number; 0 if it is not a number.
 
     Versions of one kind are ordered on every server that keeps its objects in etcd; Kubernetes promises it from 1.35.
     """
@@ -35,7 +35,7 @@ def resource_version_of(stored: Object) -> int:
 
 
 def parse_resource_version(version: object) -> int:
-    """A resourceVersion as a number; 0 where it is none."""
+    """A resourceVersion as a number; 0 if it is not a number."""
     text = str(version or "")
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else 0
 
@@ -43,15 +43,14 @@ def parse_resource_version(version: object) -> int:
 class Indexer:
     """Thread-safe. ``index`` names the group of an object ("": none). An older version never replaces a newer.
 
-    Reading takes no lock: a writer may hold it while it waits for its turn to run itself, behind all other threads, and
-    an event loop reads here. What a reader gets of a group is what it was at one moment; an object that is only changed
-    is never missing from it.
+    Reading takes no lock, because an event loop reads here and a writer may hold the lock while it waits for other
+    threads. A reader gets a group as it was at one moment; a changed object is never missing from it. ``followed`` is
+    the version up to which every change is applied.
 
-    ``followed`` is the version up to which every change has been taken in: an answer that is no newer says nothing new,
-    and what it shows may be gone by now. ``answered`` is the newest version that the answer to a write had.
-    ``leaves`` is called, under the lock, with each object that is about to be dropped, or replaced by another of its
-    name. It can still be read here then: who reads the objects first, and what ``leaves`` has kept after that, misses
-    none.
+    A response that is not newer has no news, and its object may already be deleted. ``answered`` is the newest version
+    in the response to a write. ``leaves`` is called, under the lock, with each object that is about to be removed or
+    replaced by another of its name, while it can still be read here. A reader that first reads the objects, and then
+    what ``leaves`` has recorded, misses none.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Indexer:
         return [] if members is None else list(members.values())
 
     def put(self, stored: Object) -> Change | None:
-        """Keep an object; None when this version, or a newer one, is known."""
+        """Store an object; None when this version, or a newer one, is stored already."""
         key = object_key(stored)
         with self._lock:
             old = self._objects.get(key)
@@ -100,7 +99,9 @@ class Indexer:
             return self.put(stored)
 
     def remove(self, stored: Object) -> Change | None:
-        """Forget an object that was deleted at its version; None when it is unknown, or another came after it."""
+        """Remove an object that was deleted at its version; None when it is not stored, or was replaced by a
+        newer one.
+        """
         with self._lock:
             old = self._objects.get(object_key(stored))
             if old is None or resource_version_of(old) > resource_version_of(stored) > 0:
@@ -129,12 +130,12 @@ class Indexer:
     def replace(
         self, listed: Iterable[Object], version: int, *, set_back: bool = False, doubted: bool = False
     ) -> list[Change]:
-        """Take over a list of everything, made at ``version``: what it lacks is gone, unless newer.
+        """Apply a complete list, made at ``version``: objects that it lacks are removed, unless they are newer.
 
-        ``set_back``: the server has lost its latest changes (a backup was restored), and what is newer never was.
-        Nor was that which the list shows in an older version than we have, though the list is newer than ours: the
-        server has written so much since it was restored that its versions have overtaken ours. ``doubted``: it is known
-        that it was restored, so that an object of the very version that we have may be another than ours.
+        ``set_back``: the server has lost its latest changes (a backup was restored), so newer objects never existed.
+        The same holds for objects that a newer list shows in an older version than ours: since it was restored, the
+        server has written so much that its versions have overtaken ours. ``doubted``: the server is known to be
+        restored, so an object with the version that we have may differ from ours.
         """
         with self._lock:
             present = {object_key(stored): stored for stored in listed}
@@ -184,7 +185,7 @@ class Indexer:
 
 
 def _newer(one: Object, other: Object) -> bool:
-    """Another version, unless both can be compared and it is the older."""
+    """Whether the version is different and not older, if both can be compared."""
     before, after = resource_version_of(other), resource_version_of(one)
     if before and after:
         return after > before

@@ -1,8 +1,7 @@
 """Informers: list a resource, watch it from there, resume, list again after 410; a cache and change handlers.
 
-Only what is newer than the cache is applied: a repeated or delayed event, or a list from a server that lags behind,
-changes nothing. No failure ends the thread. Rules and faults:
-style-and-libraries reference, section 3.1.
+Only newer versions are applied to the cache: repeated or delayed events, and lists from a lagging server, change
+nothing. No failure ends the thread. Rules and faults: style-and-libraries reference, section 3.1.
 """
 
 from __future__ import annotations
@@ -41,12 +40,16 @@ def jittered_backoff(
     longest: float = _MAX_BACKOFF,
     uniform: Callable[[float, float], float] = SYSTEM_RUNTIME.uniform,
 ) -> float:
-    """Seconds to wait after so many failures in a row: doubling from ``first`` on, up to a half less by chance."""
+    """Seconds to wait after this number of consecutive failures: doubling from ``first``, minus up to half at
+    random.
+    """
     return min(longest, first * 2.0 ** min(failures, 16)) * uniform(0.5, 1.0)
 
 
 def _goes_back(change: Change) -> bool:
-    """Whether an object is older than it was seen: the server was set back, and has overtaken us since."""
+    """Whether an object is older than the stored one: the server was set back, and its versions have since overtaken
+    ours.
+    """
     old, new = change
     return old is not None and new is not None and 0 < resource_version_of(new) < resource_version_of(old)
 
@@ -54,15 +57,15 @@ def _goes_back(change: Change) -> bool:
 class Informer:
     """Follows ``resource`` in a thread.
 
-    ``keep`` makes what is cached of an object (it must keep ``metadata``); ``index`` see ``Indexer``; ``changed`` is
-    called with every change, from the informer's thread or from the one that calls ``put``; ``leaves`` see ``Indexer``;
-    ``restarted`` with the kind and the cause when a watch did not end as agreed (``problem`` says more); ``relisted``
-    after every list; ``set_back`` after one that shows that the server was set back (a backup was restored): watches of
-    other kinds may have been overtaken by it, and then do not notice; ``pause`` gives the seconds to wait after so many
-    failures.
-    ``optional``: without the right to see the kind there is nothing to be seen, as if it were not served.
+    ``keep`` reduces an object to what is cached (it must keep ``metadata``). For ``index`` and ``leaves`` see
+    ``Indexer``. ``changed`` is called with every change, from the informer's thread or the caller of ``put``;
+    ``restarted`` with the kind and the cause when a watch ended early (``problem`` has details); ``relisted`` after
+    every list. ``set_back`` is called after a list that shows that the server was set back (a backup was restored),
+    because watches of other kinds may not notice it.
 
-    A kind that is not served, or may not be seen, is asked for again and again: its definition, or the right, may come.
+    ``pause`` returns the seconds to wait after a number of failures. ``optional``: without the right to read the kind,
+    it counts as not served. A kind that is not served or not readable is requested again and again, because its
+    definition or the right may be added later.
     """
 
     def __init__(
@@ -125,18 +128,18 @@ class Informer:
         return self._version
 
     def synced(self) -> bool:
-        """Whether the cache holds everything up to the last list. An absent kind has nothing.
+        """Whether the cache has everything up to the last list. True for a kind that is not served.
 
-        Not while the server refuses it: the cache may then be stale.
+        False while the server refuses to list it, because the cache may be stale.
         """
         return self._listed.is_set()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for that."""
+        """Wait up to ``timeout`` seconds until the cache is synced."""
         return self._listed.wait(timeout)
 
     def died(self) -> bool:
-        """Whether its thread has ended without ``end``."""
+        """Whether the thread has ended unexpectedly."""
         return self._begun and not self.alive() and not self._stopped.is_set()
 
     def alive(self) -> bool:
@@ -167,7 +170,7 @@ class Informer:
         self._tell(self.cache.mark_deleting((namespace or "", name), uid, moment))
 
     def refresh(self) -> None:
-        """List now, in this thread; ClusterError when that fails. Not for one that was started."""
+        """List now, in the caller's thread; ClusterError when that fails. Only before the informer is started."""
         try:
             self._list()
         except NotFound:
@@ -180,7 +183,7 @@ class Informer:
     def relist(self, *, doubted: bool = False) -> None:
         """List again; ``synced`` is false until that is done.
 
-        ``doubted``: the server was set back, and may have given versions that we know to something else since.
+        ``doubted``: the server was set back, and may have reused versions that the cache has.
         """
         with self._lock:
             self._wanted = True
@@ -243,9 +246,9 @@ class Informer:
                 self._again("defect", Unavailable(str(error)))
 
     def _again(self, cause: str, problem: ClusterError | None, at_least: int = 0, *, news: bool = True) -> None:
-        """Count and log a failure, and wait as long as the server or the backoff asks for.
+        """Count and log a failure, and wait for the time of the server or the back-off.
 
-        ``news``: whether it is reported; that a kind is still not served was reported before.
+        ``news``: whether to report it; a kind that is still not served is reported once.
         """
         if self._stopped.is_set():
             return
@@ -290,10 +293,10 @@ class Informer:
             self._set_back()
 
     def _newest(self, *, doubted: bool) -> tuple[list[Object], str, bool]:
-        """The list of everything, its version, and whether the server was set back, as the list is older than what was
-        seen, and others were before; until then Unavailable.
+        """The complete list, its version, and whether the server was set back:
 
-        What was seen includes the answers to our writes: no list that begins later is older, however the watch lags.
+        if repeated lists are older than versions seen before. Until that is certain, raises Unavailable. Responses to
+        our writes count as seen, because no later list can be older than them.
         """
         seen = max(parse_resource_version(self._version), self.cache.answered)
         listed, version = self._pages(doubted=doubted, **self._scope)
@@ -302,14 +305,14 @@ class Informer:
             if self._older_lists == 0:
                 self._failures = 0  # it answers: how long it was away says nothing of how soon it has caught up
             self._older_lists += 1
-            raise Unavailable(f"list {self.resource.label}: the answer is older than what was seen before")
+            raise Unavailable(f"list {self.resource.label}: the answer is older than an earlier answer")
         self._older_lists = 0
         return listed, version, older
 
     def _pages(self, *, doubted: bool = False, **scope: str | None) -> tuple[list[Object], str]:
         """The list of everything, page by page, restarted when the pages expire (410).
 
-        Only what is kept of a page outlives it: the raw objects of a large cluster are several GiB.
+        The raw objects of a page are dropped at once, because those of a large cluster take several GiB.
         """
         for _ in range(_MAX_RESTARTS):
             try:
@@ -357,8 +360,8 @@ class Informer:
         self._again("Forbidden", error)
 
     def _absent(self, hidden: Forbidden | None = None) -> bool:
-        """Empty the cache: the kind is not served, or ``hidden`` because an optional one is forbidden. Whether that
-        has just become so.
+        """Empty the cache, because the kind is not served, or ``hidden`` because an optional kind is forbidden. Returns
+        whether this is new.
         """
         news = (self.absent, self.hidden is None) != (hidden is None, hidden is None)
         if news:

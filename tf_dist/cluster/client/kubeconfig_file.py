@@ -46,14 +46,14 @@ def kubeconfig_files(kubeconfig: str | None, environ: Mapping[str, str] = os.env
     found = tuple(path.absolute() for path in named or [Path.home() / ".kube" / "config"] if path.is_file())
     if named and not found:
         raise ClusterError(
-            f"$KUBECONFIG names no file that is there: {environ['KUBECONFIG']}",
+            f"no file in $KUBECONFIG exists: {environ['KUBECONFIG']}",
             hint="unset it, or set it to a kubeconfig",
         )
     return found
 
 
 def resolve_context(paths: Sequence[Path], context: str | None = None) -> ResolvedContext:
-    """The context of that name, else the current one; ClusterError when the files do not say what is needed."""
+    """The context of that name, or the current one; ClusterError when the files lack something."""
     current, merged = "", {section: dict[str, dict[str, Any]]() for section, _ in _SECTIONS}
     for path in paths:
         document = _read(path)
@@ -65,7 +65,7 @@ def resolve_context(paths: Sequence[Path], context: str | None = None) -> Resolv
     name = context or current
     if not name:
         hint = f"name one with --context: {known}" if contexts else "it has no contexts: check that it is a kubeconfig"
-        raise ClusterError(f"{where}: no context is current", hint=hint)
+        raise ClusterError(f"{where}: current-context is not set", hint=hint)
     if name not in contexts:
         near = nearest_word(name, contexts)
         hint = f"{f'did you mean {near}? There' if near else 'there'} are: {known}"
@@ -73,15 +73,15 @@ def resolve_context(paths: Sequence[Path], context: str | None = None) -> Resolv
     found = contexts[name]
     cluster, user = str(found.get("cluster") or ""), str(found.get("user") or "")
     if cluster not in clusters:
-        raise ClusterError(f"{where}: context {name} is of cluster {cluster!r}, which is not there")
+        raise ClusterError(f"{where}: context {name} is of cluster {cluster!r}, which is not defined")
     if user and user not in users:
-        raise ClusterError(f"{where}: context {name} is of user {user!r}, who is not there")
+        raise ClusterError(f"{where}: context {name} is of user {user!r}, which is not defined")
     namespace = str(found.get("namespace") or "")
     return ResolvedContext(name, namespace, clusters[cluster], users.get(user, {}), tuple(paths))
 
 
 def _entries(path: Path, document: Mapping[str, Any], section: str, kind: str) -> dict[str, dict[str, Any]]:
-    """The entries of a section by name, the first of a name; with their files where they are."""
+    """The first entry of each name in a section, with file names made absolute."""
     found: dict[str, dict[str, Any]] = {}
     for entry in document.get(section) or ():
         if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
@@ -119,7 +119,7 @@ def _invalid_kubeconfig(path: Path, why: str) -> ClusterError:
 
 
 def _with_absolute_paths(folder: Path, kind: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with its files where they are."""
+    """The body with file names made absolute."""
     found = dict(body)
     for name in _FILES.get(kind, ()):
         if found.get(name):

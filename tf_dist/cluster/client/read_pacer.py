@@ -1,7 +1,7 @@
 """Read pacing: streams in which something arrives all the time are read some at a time.
 
-A processor that has been idle, and a thread that takes turns with others, take two to four times as long for an event
-as for one in a row of them. With 100 changes of pods a second that is most of what following them costs.
+A single event costs two to four times as much as an event in a batch, because the processor was idle and threads
+switch. At 100 pod changes a second, this is most of the cost of following them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tf_dist.cluster.client.workqueue import TokenBucket
 
 
 class ReadPacer:
-    """How long to leave a stream alone in which nothing has arrived: not at all, unless its reader wakes up often.
+    """The pause before the next read of a stream that has no data: none, unless its reader wakes up often.
 
-    ``burst`` wake-ups are free, and one more every ``interval`` seconds, which is the longest that something that has
-    arrived waits. ``rest`` in the thread that reads; ``end`` from any.
+    ``burst`` wake-ups are free, and one more every ``interval`` seconds, which is the longest delay of an event. Call
+    ``rest`` in the reading thread, ``end`` from any.
     """
 
     def __init__(
@@ -33,18 +33,18 @@ class ReadPacer:
         self._ended = threading.Event()
 
     def pause(self) -> float:
-        """Seconds, before a wake-up that counts as one."""
+        """The seconds to pause; counts a wake-up."""
         now = self._monotonic()
         pause = max(0.0, self._wake_ups.due() - now)
         self._wake_ups.take(now)
         return pause
 
     def rest(self) -> None:
-        """Wait as long, or until the end."""
+        """Wait for the pause, or until ``end``."""
         self._ended.wait(self.pause())
 
     def end(self) -> None:
-        """Nothing more is to be read: end the wait."""
+        """End the wait, because nothing more will be read."""
         self._ended.set()
 
 
@@ -53,9 +53,10 @@ _BLOCK: Final = 256 * 1024
 
 
 class PacedReader(io.RawIOBase):
-    """Reads what a socket's reader does, from ``open`` on; with a pacer it rests wherever nothing has arrived.
+    """Reads like a socket's reader, from ``open`` on.
 
-    Then all that has arrived is taken from the socket at once, and not in the small parts in which it is asked for.
+    With a pacer, it pauses when there is no data, and then takes everything from the socket at once instead of in the
+    small parts that callers request.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class PacedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Called when all that was returned before is used up."""
+        """Called when all returned data is consumed."""
         if self._pacer is None:
             return self._raw.readinto(buffer)
         if not self._unread:
@@ -103,7 +104,7 @@ class PacedReader(io.RawIOBase):
             return True  # it was closed, as the read will say
 
     def close(self) -> None:
-        """Close the socket's reader, and let go of what was not read: a connection outlives its streams."""
+        """Close the socket's reader and drop unread data, because a connection outlives its streams."""
         self._raw.close()
         self._block, self._unread = bytearray(), memoryview(b"")
         super().close()

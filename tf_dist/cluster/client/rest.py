@@ -1,8 +1,8 @@
 """RestCluster: any Kubernetes API server as a Cluster, raw JSON over one pool of connections.
 
-Every call has a timeout. Requests without a response, and those that failed by the server's fault, are retried (see
-``retries``); so a write may have happened although it failed: the object's version, uid or name shows it. Opening a
-stream is not retried: its readers have backoffs of their own.
+Every call has a timeout. Requests without a response, or with an error of the server, are retried (see ``retries``). A
+failed write may therefore have taken effect; the object's version, uid or name shows it. Opening a stream is not
+retried, because its readers have their own back-off.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from tf_dist.cluster.client.transport import (
 from tf_dist.errors import Unavailable
 
 LOG_SILENCE: Final = 30.0
-"""Seconds after which a followed log without a line is opened anew: a proxy may have forgotten its connection."""
+"""Seconds after which a followed log without a line is opened again, because a proxy may have dropped the connection.
+"""
 # Kinds of which a large cluster has so many that something changes all the time. Jobs and Leases are read at once.
 _NUMEROUS: Final = (PODS, SERVICES, NODES)
 _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
@@ -57,16 +58,15 @@ _VERSION: Final = Resource("", "v1", "Version", "version", namespaced=False)
 class RestCluster:
     """The nine verbs over HTTP(S). Thread-safe.
 
-    ``credentials`` go with every request (``token``: a fixed one); ``ssl_context``: trust in the server (None: the
-    system's); ``server_name`` is what the server's certificate says if it is not the URL's host; ``proxy`` a URL;
-    ``connections`` how many are kept open. ``retries``: how often a request is repeated (0: never), with ``sleep``
-    between. A watch that is silent for ``stall`` seconds ends: servers send a bookmark about once a minute. The server
-    ends it after ``watch_seconds``. A followed log that is silent for ``log_silence`` seconds raises StreamSilent.
-    ``timeout``: of every other read, in seconds; ``response_timeout``: of a whole response, however it drips,
-    unless it is a stream. ``called`` observes every request. ``addresses_path``: where ``addresses`` are asked for ("":
-    there are none). ``paced``: streams of changes of pods, services and nodes are read some at a time (``ReadPacer``).
-    That is for a process that follows a large cluster, and has nothing that must not be held up by many changes in a
-    row.
+    ``credentials`` are sent with every request (``token``: a fixed one). ``ssl_context``: trust in the server (None:
+    the system's). ``server_name``: the name in the server's certificate, if it differs from the URL's host. ``proxy``:
+    a URL. ``connections``: the number of connections that are kept open. ``retries``: the number of repetitions of a
+    request (0: none), with ``sleep`` between them. A watch that is silent for ``stall`` seconds ends, because servers
+    send a bookmark about once a minute. The server ends a watch after ``watch_seconds``. A followed log that is silent
+    for ``log_silence`` seconds raises StreamSilent. ``timeout``: of every other read, in seconds. ``response_timeout``:
+    of a whole response, unless it is a stream. ``called`` observes every request. ``addresses_path``: the path for
+    ``addresses`` ("": none). ``paced``: busy streams of pods, services and nodes are read in batches (``ReadPacer``).
+    This is for a process that follows a large cluster, and can tolerate short delays.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class RestCluster:
         self._caller.close()
 
     def hurry(self, seconds: float = 5.0) -> None:
-        """Shorten deadlines and stop retrying, because the process is about to stop."""
+        """Shorten deadlines and stop retrying, because the process will stop soon."""
         self._caller.hurry(seconds)
 
     def cancel(self) -> None:
-        """Abort every request that is under way and refuse new ones, because the process stops.
+        """Abort every running request and refuse new ones, because the process stops.
 
-        Streams that are being read end with their readers.
+        Open streams end with their readers.
         """
         self._caller.cancel()
 
@@ -207,7 +207,7 @@ class RestCluster:
         return LineStream(response, asked, together=True)
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """The addresses from an embedded cluster without DNS, whose kubeconfig says so; else none."""
+        """The addresses on an embedded cluster without DNS, as named in its kubeconfig; otherwise none."""
         if not self._addresses_path:
             return {}
         body = {"kind": "Addresses", "owner": owner, "endpoints": list(endpoints)}
@@ -267,7 +267,7 @@ class RestCluster:
         self._call("DELETE", path, RequestInfo("delete", resource, "", namespace or ""), body=options)
 
     def version(self) -> tuple[int, int]:
-        """The Kubernetes release of the server, as (1, 27); (0, 0) where it does not say."""
+        """The Kubernetes release of the server, as (1, 27); (0, 0) if it is unknown."""
         request = ApiRequest("GET", "/version", RequestInfo("get", _VERSION), None, "application/json")
         told = parse_body(self._caller.whole(request))
         found = told if isinstance(told, Mapping) else {}
@@ -302,7 +302,7 @@ def object_path(resource: Resource, namespace: str | None, name: str, subresourc
     """The path of one object; BadRequest without its name."""
     # Without its name the path of an object is its collection's: a delete would take everything.
     if not name or (resource.namespaced and not namespace):
-        raise BadRequest(f"{resource.plural} are asked for by name and, if they are in one, by namespace")
+        raise BadRequest(f"{resource.plural} need a name and, unless they are cluster-wide, a namespace")
     return resource.path(_path_segment(namespace) if namespace else None, _path_segment(name), subresource)
 
 

@@ -1,6 +1,6 @@
 """Retry policy of requests, and the fence (a leader's lease) that is checked before every attempt.
 
-A client retries for a minute and more, and the right to write (a Lease) may be lost meanwhile.
+A client may retry for more than a minute, and the right to write (a Lease) may be lost in that time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tf_dist.errors import AlreadyExists, ClusterError, Throttled
 T = TypeVar("T")
 
 RETRYABLE_CODES: Final = frozenset({0, 429, 500, 502, 503, 504})
-"""Codes (0: no answer) that another try may mend. Every other answer is the server's last word."""
+"""Codes (0: no response) after which a retry may succeed. Every other response is final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How a request is repeated: at most ``max_retries`` times, and not once ``max_elapsed`` seconds have gone by.
+    """When a request is repeated: at most ``max_retries`` times, and within ``max_elapsed`` seconds.
 
-    Pauses double from ``initial_delay`` to ``max_delay`` seconds. A server may ask for a longer one, but not for more
-    than ``max_retry_after`` seconds: then the error is raised, and the caller decides.
+    Pauses double from ``initial_delay`` to ``max_delay`` seconds. A server may request a longer pause. If it exceeds
+    ``max_retry_after`` seconds, the error is raised, and the caller decides.
     """
 
     max_retries: int = 3
@@ -37,9 +37,10 @@ class RetryPolicy:
     max_elapsed: float = 60.0
 
     def pause(self, code: int, error: ClusterError, *, tries: int, elapsed: float, jitter: float) -> float | None:
-        """Seconds before the next try after ``tries`` of them in ``elapsed`` seconds; None: give up.
+        """Seconds before the next try after ``tries`` tries in ``elapsed`` seconds; None: give up.
 
-        ``jitter`` in 0..1 spreads clients that failed together: up to a half less, or a quarter more of what was asked.
+        ``jitter`` in 0..1 spreads clients that failed together: it shortens a pause by up to a half, or prolongs a
+        requested pause by up to a quarter.
         """
         if code not in RETRYABLE_CODES or tries > self.max_retries or elapsed >= self.max_elapsed:
             return None
@@ -55,10 +56,10 @@ def call_with_retries(
     pause: Callable[[ClusterError, int], float | None],
     sleep: Callable[[float], bool],
 ) -> T:
-    """What ``attempt`` returns, after as many tries as it takes and is worth; else the error of the last one.
+    """The result of ``attempt``, retried while that makes sense; otherwise the error of the last try.
 
-    ``pause`` gives the seconds before the next try after an error and so many tries (None: give up); ``sleep`` waits,
-    and says whether to go on. A creation that meets an object which an earlier try may have made is
+    ``pause`` returns the seconds before the next try after an error and a number of tries (None: give up). ``sleep``
+    waits, and returns whether to continue. A creation that finds an object which an earlier try may have created raises
     ``AmbiguousCreate``.
     """
     doubtful = False
@@ -84,10 +85,10 @@ _RETRIED: Final[ContextVar[bool]] = ContextVar("retried", default=True)
 
 @contextmanager
 def fenced_by(permission: Callable[[], float], *, retried: bool = True) -> Iterator[None]:
-    """Send the requests of this block, and of this thread, only while ``permission`` lasts.
+    """Send the requests of this block, in this thread, only while ``permission`` lasts.
 
-    It gives the seconds that it surely still does, within which an attempt has to be over; once it has ended it raises
-    what the request is to fail with. ``retried``: False when the caller repeats them itself, and must not wait here.
+    It returns the seconds for which it certainly lasts, which limit each attempt. When it has ended, it raises the
+    error with which the request fails. ``retried``: False if the caller retries itself, and must not wait here.
     """
     fence, policy = _FENCE.set(permission), _RETRIED.set(retried)
     try:
@@ -98,6 +99,6 @@ def fenced_by(permission: Callable[[], float], *, retried: bool = True) -> Itera
 
 
 def fence_seconds_left() -> float:
-    """For how long an attempt that begins now may take (inf: it needs no permission)."""
+    """The time limit of an attempt that starts now (inf: it needs no permission)."""
     permission = _FENCE.get()
     return math.inf if permission is None else permission()

@@ -24,17 +24,18 @@ _AFTER_MANAGED_FIELDS = (b']},"spec":', b'],"name":')
 
 
 def decode_json(data: bytes) -> Any:
-    """What is written as JSON, without managed fields, wherever they stand; ValueError, RecursionError.
+    """The parsed JSON, without managed fields at any level; ValueError, RecursionError.
 
-    No caller looks at them, they are up to half of a pod, and decoding is most of what following the cluster costs.
+    No caller uses managed fields, they are up to half of a pod, and decoding is most of the cost of following a
+    cluster.
     """
     return json.loads(_without_managed_fields(data))
 
 
 def _without_managed_fields(data: bytes) -> bytes:
-    """The text without them, where they are easily found: as an API server writes, and with no bracket in them.
+    """The text without managed fields that are easy to find: in the form of an API server, without brackets.
 
-    A quotation mark within a string has a backslash before it: so what is looked for is never part of one.
+    A quotation mark inside a string has a backslash before it, so the pattern never matches inside a string.
     """
     kept, begun = [], 0
     at = data.find(_MANAGED_FIELDS)
@@ -57,7 +58,7 @@ def parse_body(data: bytes) -> Any:
 
 
 def error_reason(error: BaseException) -> str:
-    """The text of a library's error, without the addresses of its objects."""
+    """The text of a library's error, without memory addresses of objects."""
     cause = getattr(error, "reason", None) or error
     text = str(cause)
     return text.partition(">: ")[2] or text.rpartition("): ")[2] or text
@@ -66,8 +67,8 @@ def error_reason(error: BaseException) -> str:
 class LineStream(Stream[bytes]):
     """The lines of a streamed body. Iterate it in one thread; close it from any.
 
-    A read that times out ends it quietly if ``silence_ends``, else it raises StreamSilent; a broken one, Unavailable.
-    ``pacer``: what arrives is read at its pace. ``together``: whole lines that have arrived together are one item.
+    A read that times out ends the stream if ``silence_ends``, otherwise it raises StreamSilent. A broken connection
+    raises Unavailable. ``pacer``: paces the reads. ``together``: whole lines that have arrived together are one item.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class LineStream(Stream[bytes]):
         self._lines = self._read() if together else self._split()
 
     def _read(self) -> Iterator[bytes]:
-        """Whole lines as they arrive; at the end what has no line end."""
+        """Whole lines as they arrive; at the end, the rest without a line end."""
         begun: list[bytes] = []
         while chunk := self._chunk():
             end = chunk.rfind(b"\n") + 1
@@ -111,7 +112,7 @@ class LineStream(Stream[bytes]):
                 yield rest
 
     def _chunk(self) -> bytes:
-        """What has arrived, at least one byte; empty at the end."""
+        """The data that has arrived, at least one byte; empty at the end."""
         if not self._begin_reading():
             return b""
         try:
@@ -164,7 +165,7 @@ class LineStream(Stream[bytes]):
 
 
 class WatchEventStream(Stream[WatchEvent]):
-    """The events of a watch. An ERROR event is raised: Gone, most often."""
+    """The events of a watch. An ERROR event is raised, usually as Gone."""
 
     def __init__(self, lines: LineStream, asked: RequestInfo) -> None:
         self._lines = lines

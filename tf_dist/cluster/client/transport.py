@@ -48,7 +48,7 @@ class ApiRequest(NamedTuple):
 
 
 class TransportConfig(NamedTuple):
-    """How to reach a server. ``server_name``: what its certificate says, if not the URL's host; ``proxy``: a URL."""
+    """How to reach a server. ``server_name``: the name in its certificate, if not the URL's host; ``proxy``: a URL."""
 
     url: str
     tls: ssl.SSLContext | None = None
@@ -96,7 +96,7 @@ class Transport:
         self._pool.close()
 
     def hurry(self, seconds: float) -> None:
-        """Stop retrying, and abort requests whose response does not begin within so many seconds."""
+        """Stop retrying, and abort requests whose response does not start within this number of seconds."""
         if self._hurried:
             return
         self._hurried, self._retries = True, RetryPolicy(max_retries=0)
@@ -107,12 +107,12 @@ class Transport:
             self._connections.abort_slow(seconds)
 
     def cancel(self) -> None:
-        """Abort every request that is under way, and refuse new ones: each fails with Unavailable at once."""
+        """Abort every running request, and refuse new ones: each fails with Unavailable at once."""
         self._closed.set()
         self._connections.cancel()
 
     def whole(self, request: ApiRequest) -> bytes:
-        """The body of the response, retried as the policy says."""
+        """The body of the response, retried by the policy."""
         started = time.monotonic()
 
         def pause(error: ClusterError, tries: int) -> float | None:
@@ -176,7 +176,7 @@ class Transport:
             raise self._no_answer(request.asked, error) from error
         except ValueError:
             # Its own text would show the header, and with it the token.
-            raise Rejected(f"{request.asked}: the credentials hold characters that a header may not have") from None
+            raise Rejected(f"{request.asked}: the credentials contain characters that a header cannot have") from None
         finally:
             if self._called is not None:
                 self._called(request.asked.verb, request.asked.plural, code, time.monotonic() - started)
@@ -186,7 +186,7 @@ class Transport:
     def _no_answer(self, asked: RequestInfo, error: Exception) -> Unavailable:
         hint = ""
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            hint = "the kubeconfig's certificate-authority is not the one that this server's certificate is from"
+            hint = "the kubeconfig's certificate-authority did not sign the certificate of this server"
         failure = Unavailable(f"{asked}: no answer from {self._route.url}: {error_reason(error)}", hint=hint)
         failure.code = 0
         return failure

@@ -1,4 +1,4 @@
-"""The work queue, the schedule of looks at everything, and token buckets."""
+"""The work queue, the schedule of periodic checks, and token buckets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_WAIT: Final = 3600.0
 class TokenBucket:
     """Allows ``burst`` at once, then one every ``interval`` seconds. Not thread-safe.
 
-    All moments: seconds of one clock that only goes forward.
+    All times are seconds of one monotonic clock.
     """
 
     def __init__(self, *, interval: float, burst: int) -> None:
@@ -35,11 +35,11 @@ class TokenBucket:
         self._paid_until = -math.inf  # when all so far would be over, at one in an interval
 
     def due(self) -> float:
-        """From when on the next is allowed; -inf: at once."""
+        """The time at which the next is allowed; -inf: at once."""
         return self._paid_until - (self._burst - 1) * self._interval
 
     def take(self, now: float) -> None:
-        """Take a token, whether there is one or not."""
+        """Take a token, even if none is available."""
         self._paid_until = max(self._paid_until, now) + self._interval
 
 
@@ -48,9 +48,9 @@ _SLOTS: Final = 1000
 
 
 class ResyncSchedule(Generic[K]):
-    """The keys there are, each in the part of the period that its name falls into. Thread-safe.
+    """A set of keys, each due once in a period, at a time that depends on a hash of its name. Thread-safe.
 
-    ``period`` and all moments: seconds of a clock that only goes forward; ``now``: from when on it counts.
+    ``period`` and all times are seconds of a monotonic clock; ``now`` is the start.
     """
 
     def __init__(self, period: float, now: float) -> None:
@@ -66,24 +66,26 @@ class ResyncSchedule(Generic[K]):
         return self._parts[crc32(str(ref).encode()) % _SLOTS]
 
     def add(self, ref: K) -> None:
-        """A key is there."""
+        """Add a key."""
         with self._lock:
             self._of(ref).add(ref)
 
     def discard(self, ref: K) -> None:
-        """A key is gone."""
+        """Remove a key."""
         with self._lock:
             self._of(ref).discard(ref)
 
     def due(self, now: float) -> list[K]:
-        """The keys whose time has come since this was asked last; each once, however long ago that was."""
+        """The keys that became due since the last call; each once, however long ago that was."""
         with self._lock:
             end = self._part(now)
             first, self._next = max(self._next, end - _SLOTS), max(self._next, end)
             return [ref for part in range(first, end) for ref in self._parts[part % _SLOTS]]
 
     def pause(self, now: float, longest: float) -> float:
-        """Seconds until a key is due, ``longest`` at most; at least those of a part, so that few rounds see to all."""
+        """Seconds until a key is due, at most ``longest``; at least the length of a part, so that few rounds handle all
+        keys.
+        """
         with self._lock:
             last = min(self._part(now + longest), self._next + _SLOTS)
             for part in range(self._next, last):
@@ -99,7 +101,7 @@ _SLACK: Final = 64
 
 
 class Lane(IntEnum):
-    """In which order keys that wait are taken."""
+    """The order in which waiting keys are taken."""
 
     FIRST = 0  # a verdict of admission is to be written
     NORMAL = 1  # something has happened
@@ -108,7 +110,7 @@ class Lane(IntEnum):
 
 @dataclass(slots=True)
 class _Pass:
-    """One key that a worker is at."""
+    """One key that a worker is processing."""
 
     begun: float
     noticed: set[int] = field(default_factory=set)  # versions of objects that were seen meanwhile (0: other news)
@@ -117,7 +119,7 @@ class _Pass:
 
 
 class _FairLane(Generic[K]):
-    """Keys that wait, and since when: groups take turns, and within a group the key that came first is next."""
+    """Waiting keys with the start of their wait. Groups take turns; within a group, the oldest key is next."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, OrderedDict[K, float]] = OrderedDict()
@@ -136,7 +138,7 @@ class _FairLane(Generic[K]):
         return since
 
     def take(self, may: Callable[[Hashable], bool]) -> tuple[K, float] | None:
-        """The next key of the first group that may have one; the group is the last from then on."""
+        """The next key of the first group below its limit. The group then moves to the end."""
         for group in filter(may, self._groups):
             keys = self._groups.pop(group)
             found = keys.popitem(last=False)
@@ -150,16 +152,14 @@ class _FairLane(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
-    """A work queue as client-go's: each key waits once, and is worked on by one worker at a time. Thread-safe.
+    """A work queue like client-go's: each key waits once, and one worker at a time processes it. Thread-safe.
 
-    A key that is added while a worker is at it waits again when that is done. Beside that: lanes; keys that are due
-    later; a back-off of its own for each key that fails; and what a worker has written itself, which is not news to it,
-    whether the answer or the watch shows it first (with that each job has two passes less). Versions are
-    resourceVersions as numbers (``resource_version_of``). ``monotonic``: seconds that only go forward; no wall clock
-    has a part in it. ``runtime``: what ``get`` waits with.
-
-    No group of keys holds up the others, however many it has: groups take turns in each lane, and one has ``most``
-    workers at a time (None: all). ``group``: the group of a key.
+    A key that is added while a worker processes it waits again afterwards. In addition, there are lanes, delayed keys,
+    and a back-off for each failing key. A worker's own writes do not queue a key again, whether the response or the
+    watch shows them first; this saves two passes for each job. Versions are resourceVersions as numbers
+    (``resource_version_of``). ``monotonic``: seconds of a monotonic clock. ``runtime``: provides the condition that
+    ``get`` waits for. No group of keys delays the others, however large it is: groups take turns in each lane, and a
+    group has at most ``most`` workers at a time (None: all). ``group`` returns the group of a key.
     """
 
     def __init__(
@@ -190,13 +190,13 @@ class WorkQueue(Generic[K]):
         self.closed = False
 
     def __len__(self) -> int:
-        """How many keys wait, or are due later."""
+        """The number of keys that wait or are due later."""
         return len(self._where) + len(self._later)
 
     # Adding
 
     def add(self, key: K, after: float = 0.0, *, lane: Lane = Lane.NORMAL) -> None:
-        """Have a worker look at ``key``, in ``after`` seconds; of several times the earliest counts."""
+        """Queue ``key`` in ``after`` seconds. Of several times, the earliest counts."""
         with self._changed:
             if after > 0:
                 self._add_later(key, self._monotonic() + after)
@@ -206,7 +206,7 @@ class WorkQueue(Generic[K]):
                 self._add(key, self._monotonic(), lane)
 
     def notice(self, key: K, version: int) -> None:
-        """Something has happened to ``key``: an object has this version now."""
+        """An object of ``key`` has changed, and now has this version."""
         with self._changed:
             if key in self._passes:
                 self._note(key, version, Lane.NORMAL)
@@ -214,14 +214,14 @@ class WorkQueue(Generic[K]):
                 self._add(key, self._monotonic(), Lane.NORMAL)
 
     def noticed(self, key: K, version: int) -> bool:
-        """The same, for who adds the key itself where no worker is at it; whether one is."""
+        """Like ``changed``, for a caller that adds the key itself. Returns whether a worker is processing the key."""
         with self._changed:
             if key in self._passes:
                 self._note(key, version, Lane.NORMAL)
             return key in self._passes
 
     def wrote(self, key: K, version: int) -> None:
-        """The worker that is at ``key`` has written an object, which has this version now."""
+        """The worker of ``key`` has written an object, which now has this version."""
         with self._changed:
             if version and key in self._passes:
                 self._passes[key].written.add(version)
@@ -261,9 +261,9 @@ class WorkQueue(Generic[K]):
     # Taking
 
     def get(self, longest: float = math.inf) -> tuple[K, float] | None:
-        """The next key, and since when it has waited; None when there is none for ``longest`` seconds, or it is closed.
+        """The next key and the start of its wait; None after ``longest`` seconds without a key, or when closed.
 
-        The caller is at it until it calls ``done``.
+        The caller processes it until it calls ``done``.
         """
         with self._changed:
             end = self._runtime.monotonic() + longest
@@ -279,7 +279,7 @@ class WorkQueue(Generic[K]):
             return None
 
     def get_all(self, longest: float) -> list[K]:
-        """All keys that wait, for a loop that is its only worker; empty after ``longest`` seconds, or when closed."""
+        """All waiting keys, for a loop that is the only worker; empty after ``longest`` seconds, or when closed."""
         found = self.get(longest)
         if found is None:
             return []
@@ -292,7 +292,7 @@ class WorkQueue(Generic[K]):
         return keys
 
     def _take_in(self) -> None:
-        """Let those wait for a worker that are due by now."""
+        """Move the keys that are due to the waiting keys."""
         now = self._monotonic()
         while self._heap and self._heap[0][0] <= now:
             when, serial, key = heapq.heappop(self._heap)
@@ -317,7 +317,7 @@ class WorkQueue(Generic[K]):
         return None
 
     def done(self, key: K) -> None:
-        """The worker is done with ``key``, which waits again if something happened that it has not written itself.
+        """The worker has processed ``key``, which waits again if there were changes other than its own writes.
 
         The worker then calls ``get``, so another one is woken only for keys that waited before.
         """
@@ -334,7 +334,7 @@ class WorkQueue(Generic[K]):
     # Failures
 
     def retry(self, key: K, after: float | None = None) -> float:
-        """Ask for another look after a failure; returns the pause, which doubles with every failure in a row."""
+        """Queue the key again after a failure. Returns the pause, which doubles with every consecutive failure."""
         with self._changed:
             self.retries += 1
             failures = self._failures[key] = self._failures.get(key, 0) + 1
@@ -343,7 +343,7 @@ class WorkQueue(Generic[K]):
         return pause
 
     def failures(self, key: K) -> int:
-        """How often in a row ``key`` has failed."""
+        """The number of consecutive failures of ``key``."""
         with self._changed:
             return self._failures.get(key, 0)
 
@@ -359,18 +359,18 @@ class WorkQueue(Generic[K]):
         return bool(self._lanes[lane])
 
     def ready(self) -> int:
-        """How many keys wait for a worker now."""
+        """The number of keys that wait for a worker now."""
         with self._changed:
             now = self._monotonic()
             return len(self._where) + sum(when <= now for when, _ in self._later.values())
 
     def passes(self) -> dict[K, float]:
-        """The keys that workers are at, and since when."""
+        """The keys that workers are processing, and the start of their processing."""
         with self._changed:
             return {key: found.begun for key, found in self._passes.items()}
 
     def clear(self) -> None:
-        """Let nothing wait any more: others see to it now."""
+        """Remove all waiting keys, because another process handles them now."""
         with self._changed:
             for lane in self._lanes.values():
                 lane.clear()
@@ -380,7 +380,7 @@ class WorkQueue(Generic[K]):
             self._failures.clear()
 
     def close(self) -> None:
-        """End every ``get``, for good."""
+        """End every ``get`` permanently."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()

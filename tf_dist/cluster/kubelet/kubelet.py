@@ -28,7 +28,7 @@ from tf_dist.errors import ClusterError, NotFound, Rejected
 def open_container_log(
     pod: Object, workload: PodState, supervisor: RuntimeClient, options: LogOptions, now: float
 ) -> ContainerLogStream:
-    """The log of the current (or previous) instance of the container that is named; Rejected when there is none."""
+    """The log of the current (or previous) instance of the named container; Rejected when there is none."""
     name = options.container
     attempt = _latest_attempt(pod, workload, supervisor, name)
     if options.previous:
@@ -110,9 +110,9 @@ class Kubelet(Service):
     # Life
 
     def start(self) -> None:
-        """Take or find the state folder, start the supervisor, register the node, begin to work.
+        """Create or find the state folder, start the supervisor, register the node, and start the workers.
 
-        Unavailable when the mode asked for is not possible or the folder is in use; ClusterError from registering.
+        Unavailable when the requested mode is not possible or the folder is in use; ClusterError from registering.
         """
         try:
             self._start()
@@ -139,7 +139,9 @@ class Kubelet(Service):
         self._thread.start()
 
     def stop(self, *, kill: bool = True) -> None:
-        """End. ``kill`` ends every pod, too; without it a lasting (not ephemeral) node goes on for the next kubelet."""
+        """Stop. ``kill`` also ends every pod. Without it, the pods of a persistent (not ephemeral) node continue for
+        the next kubelet.
+        """
         self._queue.close()
         for thread in (self._pods, self._services, self._node_informer):
             thread.stop()
@@ -170,7 +172,7 @@ class Kubelet(Service):
         self._queue.add("")
 
     def _replace_supervisor(self) -> None:
-        """A new supervisor for the one that ended: its pods ended with it, and ``decide`` says what follows."""
+        """Start a new supervisor after one that ended together with its pods. ``decide`` then handles the pods."""
         self._supervisor_lost = False
         _log.warning("restarting runtime supervisor after its end")
         try:

@@ -1,1 +1,1 @@
-"""What the embedded API server keeps: the versioned store, admission of objects, patches, lists, watches, deletion."""
+"""The storage of the embedded API server: the versioned store, admission, patches, lists, watches, deletion."""

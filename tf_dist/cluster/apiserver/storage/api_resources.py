@@ -216,15 +216,17 @@ def kind_from_crd(spec: Mapping[str, Any]) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class RequestScope:
-    """A kind as ``resource`` names it. Objects are stored at the kind's preferred version and shown at this one."""
+    """A kind at the version of ``resource``. Objects are stored at the preferred version and returned at this
+    version.
+    """
 
     kind: Kind
     resource: Resource
 
     def key(self, namespace: str | None, name: str) -> Key:
-        """Where the store has an object; BadRequest when its name or namespace is missing."""
+        """The key of an object in the store; BadRequest when its name or namespace is missing."""
         if not name:
-            raise BadRequest(f"{self.kind.key} are asked for by name, and none was given")
+            raise BadRequest(f"{self.kind.key} need a name, and none was given")
         if not self.kind.resource.namespaced:
             return Key(self.kind.key, "", name)
         if not namespace:
@@ -232,7 +234,7 @@ class RequestScope:
         return Key(self.kind.key, namespace, name)
 
     def view(self, obj: Object) -> Object:
-        """A stored object at this version. As with a CRD without conversion: only its apiVersion is another."""
+        """A stored object at this version. As with a CRD without conversion, only the apiVersion changes."""
         version = self.resource.api_version
         return obj if obj["apiVersion"] == version else {**obj, "apiVersion": version}
 

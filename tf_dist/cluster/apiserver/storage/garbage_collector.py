@@ -1,13 +1,13 @@
 """Deletion: grace periods, finalizers, owner references and namespaces.
 
 The rules:
- 1. An object with finalizers, or a pod that a node agent may still run, is only marked; it goes when both are done.
- 2. When an owner is gone, what it owned goes too, unless another owner lives; then only the reference goes.
- 3. Foreground: the owner stays, marked, until all that blocks it is gone. Orphan: the references are cut first.
- 4. A namespace takes its content with it, and goes when the last of it is gone.
-What follows is worked off a queue before the verb that caused it returns, so deep trees need no deep stack. What the
-disk refuses stays on the queue and is tried again until it is done: the verb itself has happened, and no
-client would ask for the rest.
+ 1. An object with finalizers, or a pod that a node agent may still run, is only marked. It is removed when both are
+    done.
+ 2. When an owner is removed, its dependents are removed, unless they have another owner. Then only the reference is.
+ 3. Foreground: the owner stays marked until its blocking dependents are removed. Orphan: references are removed first.
+ 4. A namespace is removed after its content. Consequences are processed from a queue before the verb returns, so deep
+    trees need no deep stack. If a write to disk fails, the item stays in the queue and is retried, because the verb
+    itself has taken effect and no client would repeat it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class GarbageCollector:
         return marked
 
     def _settle(self, key: Key, marked: Object) -> Object | None:
-        """Remove the object if nothing blocks it any more, else keep it marked and start what it waits for."""
+        """Remove the object if nothing blocks it. Otherwise keep it marked, and start the deletions that it
+        waits for.
+        """
         old = self._store.get(key)
         if self.done(key, marked):
             self.gone(key)
@@ -217,7 +219,7 @@ class GarbageCollector:
                 self.process_queue()
 
     def close(self) -> None:
-        """Stop retrying: what is left is found at the next start."""
+        """Stop retrying. The next start finds the remaining deletions."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -258,7 +260,9 @@ class GarbageCollector:
             self._begin(key, obj, DeleteOptions(propagation=policy))
 
     def _owner_state(self, key: Key, owner: Object) -> str:
-        """Whether an owner is alive, leaving in the foreground, or absent; one of an unknown kind counts as alive."""
+        """Whether an owner exists, is being deleted in the foreground, or is absent. An owner of unknown kind counts as
+        existing.
+        """
         kind = self._context.registry.of(owner["apiVersion"], owner["kind"])
         if kind is None:
             return "alive"

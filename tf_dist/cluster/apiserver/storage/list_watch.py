@@ -60,10 +60,7 @@ class WatchStream(Stream[WatchEvent]):
         raise StopIteration
 
     def poll(self) -> WatchEvent | None:
-        """The next event without waiting; None: there is none yet. No bookmarks. Gone.
-
-        StopIteration once the stream has ended.
-        """
+        """The next event without waiting, or None. No bookmarks. Gone. StopIteration when the stream has ended."""
         while not self._closed:
             if self._ready:
                 return self._ready.popleft()
@@ -121,7 +118,7 @@ class WatchStream(Stream[WatchEvent]):
 
 
 def translate_change(change: Change, match: Predicate | None, view: Callable[[Object], Object]) -> WatchEvent | None:
-    """A change as a watch with a selector sees it: objects enter its selection and leave it."""
+    """A change as seen through a selector: objects enter and leave the selection."""
     before = change.previous is not None and (match is None or match(change.previous))
     now = change.type != "DELETED" and (match is None or match(change.object))
     if now:
@@ -187,7 +184,7 @@ def initial_events(
     view: Callable[[Object], Object],
     since: str,
 ) -> list[WatchEvent]:
-    """What a watch begins with: all there is ("" and "0"), or the changes after a version; Gone, BadRequest."""
+    """The first events of a watch: all objects ("" and "0"), or the changes after a version; Gone, BadRequest."""
     if since in ("", "0"):
         return [WatchEvent("ADDED", view(obj)) for obj in list_objects(store, kind, namespace, match).items]
     if not (since.isascii() and since.isdecimal()):

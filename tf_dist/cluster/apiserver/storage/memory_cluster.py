@@ -33,7 +33,7 @@ from tf_dist.core.model.timestamps import format_time
 from tf_dist.errors import AlreadyExists, Conflict, NotFound, Problem
 
 LogSource = Callable[[str, str, LogOptions], Stream[bytes]]
-"""``Cluster.logs``, of the kubelet once it runs."""
+"""``Cluster.logs``, served by the kubelet when it runs."""
 EndpointResolver = Callable[[Object, Sequence[str]], Mapping[str, str]]
 """``Cluster.addresses``, where DNS does not work."""
 _CRDS_KEY: Final = f"{CRDS.plural}.{CRDS.group}"
@@ -48,10 +48,9 @@ _GENERATED_MAX: Final = 63
 class MemoryCluster:
     """A cluster inside this process. Thread-safe; a dict that it returned must not be changed.
 
-    ``journal`` makes it durable; ``validators`` judge new and changed specs by (group, kind) and may fill in
-    defaults; ``history`` is how many changes per kind a watch can look back on; ``kinds``: what is served from the
-    start, and for good; ``any_priority_class``: pods may name a PriorityClass that is not there, as files do that were
-    written for another cluster.
+    ``journal`` makes it durable. ``validators``, by (group, kind), check new and changed specs and may fill in
+    defaults. ``history``: the number of changes of a kind that a watch can start from. ``kinds`` are always served.
+    ``any_priority_class``: pods may name a missing PriorityClass, as files do that were written for another cluster.
     """
 
     def __init__(
@@ -133,7 +132,9 @@ class MemoryCluster:
         timeout: float = 290,
         initial_end: bool = False,
     ) -> Stream[WatchEvent]:
-        """Changes after a version; "" and "0" start with what is there (``initial_end``: then a bookmark says so)."""
+        """Changes after a version. "" and "0" start with the existing objects (``initial_end``: followed by a
+        bookmark).
+        """
         match = object_predicate(labels, fields)
         with self._store.lock:
             asked = self.kinds.scope(resource)
@@ -168,7 +169,7 @@ class MemoryCluster:
         return self.log_source(namespace, pod, replace(options, container=container))
 
     def addresses(self, owner: Object, endpoints: Sequence[str]) -> Mapping[str, str]:
-        """Where endpoints are really reached; {} without an endpoint resolver."""
+        """The real addresses of endpoints; {} without an endpoint resolver."""
         return self.endpoint_resolver(owner, endpoints) if self.endpoint_resolver else {}
 
     def _existing(self, key: Key) -> Object:
@@ -237,7 +238,7 @@ class MemoryCluster:
                 return
 
     def _put(self, key: Key, obj: Object) -> Object:
-        """Store the object with all that follows from it at once."""
+        """Store the object, and process all consequences."""
         stored = self._store.put(key, obj)
         update_quota_status(self._context, key)
         if key.kind == _CRDS_KEY:
@@ -245,7 +246,7 @@ class MemoryCluster:
         return self._store.get(key) or stored
 
     def _forget_old_events(self, namespace: str) -> None:
-        """Delete events an hour after they were last seen, as Kubernetes does; checked when one is added."""
+        """Delete Events an hour after their last occurrence, as Kubernetes does. Runs when an Event is added."""
         limit = format_time(self.clock() - _EVENT_SECONDS)
         old: list[str] = []
         for name, event in self._store.by_age("events", namespace).items():
@@ -398,14 +399,14 @@ class MemoryCluster:
         grace_period: int | None = None,
         propagation: str = "Background",
     ) -> None:
-        """Ask for deletion; NotFound, Conflict if ``uid`` is not the object's."""
+        """Request deletion; NotFound, Conflict if ``uid`` is not the object's."""
         options = DeleteOptions(uid=uid, grace_period=grace_period, propagation=propagation)
         self.delete_with(resource, namespace, name, options)
 
     def delete_with(
         self, resource: Resource, namespace: str | None, name: str, options: DeleteOptions, *, dry_run: bool = False
     ) -> Object | None:
-        """Delete with every option the API has: what is left of the object, or None when it is gone."""
+        """Delete with all options of the API. Returns the marked object, or None when it is removed."""
         with self._store.lock:
             asked = self.kinds.scope(resource)
             key = asked.key(namespace, name)

@@ -1,6 +1,6 @@
 """From a request's body to an object that may be stored: types, defaults, the rules of each kind, and ResourceQuota.
 
-What the API server does between decoding and storage. Rules change the object in place; it is a private copy.
+This is what an API server does between decoding and storage. Rules change the object, a private copy, in place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tf_dist.core.openapi.kubernetes_types import NOT_THERE, UNKNOWN, TypeMistak
 from tf_dist.errors import Forbidden, InvalidJob, Problem
 
 Validator = Callable[[Object, Object | None], Object]
-"""Given what is to be stored, and what was (None: nothing); returns it with defaults, or raises InvalidJob."""
+"""Takes the new object and the stored one (None: no object). Returns the object with defaults, or raises InvalidJob."""
 DEFAULT_GRACE_SECONDS: Final = 30
 _MAX_ANNOTATIONS: Final = 256 * 1024  # bytes of all keys and values
 
@@ -40,7 +40,7 @@ _MAX_ANNOTATIONS: Final = 256 * 1024  # bytes of all keys and values
 class ServerContext:
     """The store, the kinds, and the sources of time, uids and random numbers.
 
-    ``any_priority_class``: a pod may name a PriorityClass that is not there, and has priority 0.
+    ``any_priority_class``: a pod may name a missing PriorityClass, and then has priority 0.
     """
 
     store: Store
@@ -74,7 +74,9 @@ _DESIRED: Final = ("spec", "data", "stringData", "value", "template")
 
 
 def decode_body(kind: Kind, api_version: str, body: Any, old: Object | None = None) -> Object:
-    """A private copy of a request's body, of the right types; BadRequest, Invalid. What is as in ``old`` is taken."""
+    """A private copy of a request's body with checked types; BadRequest, Invalid. Parts equal to ``old`` are not
+    checked.
+    """
     try:
         obj = deep_copy_json(body)
     except (TypeError, RecursionError) as error:
@@ -115,7 +117,7 @@ def _typed(kind: Kind, obj: Object, type_: str, old: Object | None) -> Object:
 
 
 def unmarshal_error(mistake: TypeMistake) -> str:
-    """What a server says about a value that is not of its type."""
+    """The message about a value of the wrong type."""
     names = {bool: "bool", int: "number", float: "number", str: "string", list: "array", type(None): "null"}
     found = names.get(type(mistake.value), "object")
     return f"json: cannot unmarshal {found} into field {format_field_path(mistake.loc)} of type {mistake.wanted}"
@@ -279,7 +281,7 @@ def set_pod_defaults(pod: Object) -> None:
 
 
 def _pod_spec_problems(pod: Object) -> Iterator[Problem]:
-    """Every rule that a pod breaks whose values are of their types, in the words of an API server."""
+    """All rules that a pod with correct types breaks, in the words of an API server."""
     out = FieldErrors(strict=False, advice=False)
     require_container(pod, (), out)
     check_rules(pod["spec"], "PodSpec", ("spec",), out)

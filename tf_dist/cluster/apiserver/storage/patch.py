@@ -43,7 +43,7 @@ _MAX_OPERATIONS = 10_000
 
 
 def apply_patch(obj: Object, patch: Any, kind: PatchType) -> Object:
-    """The object after the patch; BadRequest or Rejected when the patch makes no sense for it."""
+    """The object after the patch; BadRequest or Rejected when the patch does not apply to it."""
     if kind is PatchType.JSON:
         return _json_patched(obj, patch)
     if not isinstance(patch, Mapping):

@@ -33,11 +33,11 @@ _REFUSED_BY_THE_DISK = frozenset(
 
 
 class SqliteJournal:
-    """A file that one process at a time may hold. Open it and hand it to a MemoryCluster.
+    """A file that one process at a time may hold. Open it and pass it to a MemoryCluster.
 
-    A write is one transaction in the write-ahead log, and that log is on the disk when the write returns, as etcd has
-    it: it outlives a killed process and a power cut, as far as the disk keeps what it has confirmed. ClusterError when
-    the file is corrupt, foreign, or held by another process.
+    Each write is one transaction in the write-ahead log, which is on the disk when the write returns, as in etcd. It
+    survives a killed process and a power failure if the disk keeps what it confirmed. ClusterError when the file is
+    corrupt, foreign, or held by another process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -84,12 +84,12 @@ class SqliteJournal:
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return ClusterError(
                 f"the cluster's file {self.path} is in use by another process",
-                hint="stop that cluster first, or give this one a file of its own",
+                hint="stop that cluster first, or use another file",
             )
         if code in _REFUSED_BY_THE_DISK:
             return ClusterError(
                 f"cannot use the cluster's file {self.path}: {error}",
-                hint=f"make room on its disk and see that {self.path.parent} can be written; nothing is lost",
+                hint=f"free space on its disk, and check that {self.path.parent} can be written; no data is lost",
             )
         return ClusterError(
             f"{self.path} is not a file of an embedded cluster, or it is damaged: {error}",

@@ -1,7 +1,7 @@
 """The versioned store: plain JSON objects by key, indexes, history of changes, and watchers.
 
-It knows nothing of Kubernetes but ``metadata``: every write gets the next version, is journalled, then seen.
-Objects that it holds or returned must not be changed; a write puts a new object in the old one's place.
+Of Kubernetes it uses only ``metadata``. Every write gets the next version, is journalled, and then becomes visible.
+Stored and returned objects must not be changed; a write replaces the object.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def owner_references(obj: Object) -> list[Object]:
 
 
 class Key(NamedTuple):
-    """Where an object is: its kind's key, its namespace ("" for cluster-wide kinds), and its name."""
+    """The address of an object: the key of its kind, its namespace ("" for cluster-wide kinds), and its name."""
 
     kind: str
     namespace: str
@@ -97,7 +97,7 @@ class Journal(Protocol):
         """The newest version and every object, as they were written last."""
 
     def write(self, key: Key, version: int, obj: Object | None) -> None:
-        """Keep the object at this version; None: it is gone."""
+        """Store the object at this version; None: the object was removed."""
 
     def close(self) -> None:
         """Close the file."""
@@ -180,11 +180,11 @@ class Store:
         ]
 
     def by_uid(self, uid: str) -> Key | None:
-        """Where the object of that uid is, while it exists."""
+        """The key of the existing object with this uid."""
         return self._by_uid.get(uid)
 
     def dependents(self, uid: str) -> list[Key]:
-        """What names that uid as an owner."""
+        """The objects that name this uid as an owner."""
         return list(self._dependents.get(uid, ()))
 
     def owned(self) -> list[Key]:
@@ -192,7 +192,7 @@ class Store:
         return list(dict.fromkeys(key for keys in self._dependents.values() for key in keys))
 
     def changes_since(self, kind: str, version: int) -> list[Change]:
-        """The changes of a kind after a version, oldest first; Gone when they are no longer all known."""
+        """The changes of a kind after a version, oldest first; Gone when the history no longer has all of them."""
         oldest = self._compacted.get(kind, self._oldest)
         if version < oldest or version > self.version:
             raise Gone(f"too old resource version: {version} ({oldest})", hint="list again, then watch from there")
@@ -206,7 +206,7 @@ class Store:
     # Writing
 
     def put(self, key: Key, obj: Object) -> Object:
-        """Store the object with the next version in it; what is stored."""
+        """Store the object with the next version, and return it."""
         old = self.get(key)
         stored = with_metadata(obj, resourceVersion=str(self.version + 1))
         self._write(key, stored)
@@ -215,7 +215,7 @@ class Store:
         return stored
 
     def remove(self, key: Key) -> Object:
-        """Take the object out; its last state, with the version of its removal."""
+        """Remove the object. Returns its last state, with the version of its removal."""
         old = self._objects[key.kind][key.namespace][key.name]
         last = with_metadata(old, resourceVersion=str(self.version + 1))
         self._write(key, None)

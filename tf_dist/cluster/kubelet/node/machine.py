@@ -34,7 +34,7 @@ def gpu_indices() -> list[int]:
 
 
 def node_capacity(overrides: Mapping[str, str]) -> dict[str, str]:
-    """CPUs, memory, disk, pods and GPUs, each replaced by what ``overrides`` says."""
+    """CPUs, memory, disk, pods and GPUs, unless ``overrides`` replaces them."""
     disk = shutil.disk_usage(tempfile.gettempdir()).total
     found = {"cpu": str(_cpus()), "memory": f"{_memory() >> 10}Ki", "ephemeral-storage": str(disk), "pods": "110"}
     if devices := gpu_indices():
@@ -137,8 +137,9 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 @dataclass(frozen=True, slots=True)
 class NodeFeatures:
-    """What this node can do: the user it runs as, and whether it may become others (``switch``), take capabilities
-    away (``drop``) and separate file systems (``isolated``); the resources whose limits it enforces."""
+    """The features of this node: its user, whether it may become other users (``switch``), drop capabilities (``drop``)
+    and separate file systems (``isolated``), and the resources whose limits it enforces.
+    """
 
     uid: int = 1000
     gid: int = 1000

@@ -31,7 +31,7 @@ class NodeRuntime:
         self._folder: state_dir.StateDir | None = None
 
     def build(self) -> None:
-        """Take a folder and start a supervisor, or find the one that a lasting node already has."""
+        """Take a folder and start a supervisor, or find the running supervisor of a persistent node."""
         if self._settings.ephemeral:
             self._folder = state_dir.temporary_state_dir(self._settings.state_dir.absolute())
             self._path = self._folder.path
@@ -41,7 +41,9 @@ class NodeRuntime:
         self._describe_home()
 
     def rebuild(self) -> bool:
-        """After the supervisor's end: another one. True when the folder with all volumes and logs is gone, too."""
+        """Start another supervisor after the end of one. True when the folder with all volumes and logs is
+        lost, too.
+        """
         self._supervisor.disconnect()
         if self._folder is not None and self._path.exists():
             self._launch(self._folder)
@@ -53,7 +55,7 @@ class NodeRuntime:
         return not kept
 
     def leave(self, *, kill: bool) -> None:
-        """End the supervisor with all pods, or (lasting nodes only) leave both to the next kubelet."""
+        """End the supervisor with all pods, or (persistent nodes only) leave both to the next kubelet."""
         if kill or self._settings.ephemeral:
             self._supervisor.shutdown()
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class NetworkMode(StrEnum):
-    """What separates pods from one another. ``auto`` tries isolated once for real and falls back to shared."""
+    """How pods are separated. ``auto`` tests isolated mode once, and falls back to shared mode."""
 
     AUTO = "auto"
     ISOLATED = "isolated"
@@ -21,9 +21,9 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkDescription:
-    """The mode in force, why it is this one, and what it cannot do (one sentence each).
+    """The active mode, the reason for it, and its limits, each as a sentence.
 
-    ``no_way_out``: what would let pods reach something outside the machine; "" if they do.
+    ``no_way_out``: how to let pods reach other networks; "" if they can.
     """
 
     mode: NetworkMode
@@ -34,9 +34,9 @@ class NetworkDescription:
 
 @dataclass(frozen=True, slots=True)
 class RestartBackoff:
-    """Waiting before a restart, as the kubelet does: at once, then ``base`` seconds doubling to ``cap``.
+    """The pause before a restart, as in the kubelet: none, then ``base`` seconds, doubling up to ``cap``.
 
-    An instance that ran for ``reset`` seconds starts the series anew.
+    After an instance that ran for ``reset`` seconds, the series starts again.
     """
 
     base: float = 10.0
@@ -51,32 +51,36 @@ class RestartBackoff:
 
 
 def default_state_dir() -> Path:
-    """Where nodes keep what lives as long as they do: one folder per user, on a local disk."""
+    """The parent of all state folders: one folder per user, on a local disk."""
     return Path(tempfile.gettempdir()) / f"tf-dist-{geteuid()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Everything a kubelet needs to know beside its cluster."""
+    """All settings of a kubelet except its cluster."""
 
     name: str = "local"
     """The node's name: a DNS subdomain."""
     state_dir: Path = field(default_factory=default_state_dir)
-    """Sockets, logs and volumes of running pods. ``ephemeral`` nodes each make a folder of their own inside it."""
+    """The folder of sockets, logs and volumes of running pods. Each ``ephemeral`` node creates a folder of its own in
+    it.
+    """
     data_dir: Path | None = None
-    """Where persistent volume claims live (``volumes/<namespace>/<claim>``); None: inside the state folder."""
+    """The folder of persistent volume claims (``volumes/<namespace>/<claim>``); None: inside the state folder."""
     workdir: Path | None = None
-    """Where a container runs that names no workingDir; None: where the kubelet was started."""
+    """The working directory of containers without a workingDir; None: that of the kubelet."""
     network: NetworkMode = NetworkMode.AUTO
-    """Which separation of pods to use."""
+    """The separation of pods."""
     capacity: Mapping[str, str] = field(default_factory=dict)
     """Overrides of what the node offers, as ``{"cpu": "32", "nvidia.com/gpu": "4"}``."""
     entrypoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Image to the command it would run: a node has no images. A key may leave the tag out."""
+    """The command of each image, because a node has no images. A key may omit the tag."""
     ephemeral: bool = True
     """True: pods and state folder end with this process, however it ends. False: they wait for the next kubelet."""
     keep_logs_dir: Path | None = None
-    """Write logs here and keep them when pods go; None: logs go with their pod. Relative: inside the state folder."""
+    """Write logs to this folder and keep them after pods are deleted; None: logs are deleted with their pod. A relative
+    path is inside the state folder.
+    """
     backoff: RestartBackoff = field(default_factory=RestartBackoff)
     """Restart delays."""
     log_limit: int = 10 << 20
@@ -86,11 +90,11 @@ class NodeSettings:
 
 
 ISOLATED_LIMITS = (
-    "the machine reaches no port of a pod",
+    "the machine cannot reach the ports of pods",
     "pods reach the machine's services by its address, not by localhost",
 )
 CLOSED_LIMITS = (
-    "the machine reaches no port of a pod",
+    "the machine cannot reach the ports of pods",
     "pods reach each other but nothing outside: {}, or use network mode shared",
 )
 SHARED_LIMITS = (
@@ -112,7 +116,7 @@ def network_hint(network: NetworkMode) -> str:
 
 
 def describe_network(mode: NetworkMode, reason: str, *, forced: bool, no_way_out: str) -> NetworkDescription:
-    """A mode in words; ``no_way_out`` says why isolated pods reach nothing outside, "" if they do."""
+    """A description of a mode. ``no_way_out``: why isolated pods cannot reach other networks, "" if they can."""
     why = "chosen in the settings" if forced else reason or "the system allows it"
     if mode == NetworkMode.SHARED:
         return NetworkDescription(mode, why, SHARED_LIMITS)

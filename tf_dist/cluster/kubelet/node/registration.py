@@ -25,7 +25,7 @@ _PRESSURES: Final = (
 def node_status(
     *, offers: Mapping[str, str], address: str, info: Object, description: str, before: Object, now: float
 ) -> Object:
-    """The Node's status: capacity, addresses, conditions; those of other clients stay."""
+    """The Node's status: capacity, addresses, conditions. Conditions of other clients are kept."""
     known = {item["type"]: item for item in before.get("conditions") or []}
     wanted = [
         *((kind, "False", reason, "not looked at") for kind, reason in _PRESSURES),
@@ -55,9 +55,9 @@ def _condition(before: Object, kind: str, status: str, reason: str, message: str
 
 
 class NodeRegistration:
-    """Registers the node once and reports its status, no more often than needed. For one thread at a time.
+    """Registers the node, and reports its status when that is due. For one thread at a time.
 
-    ``node_informer``: of the Node; one that was deleted is registered again, as a kubelet does.
+    ``node_informer`` follows the Node; a deleted Node is registered again, as a kubelet does.
     """
 
     def __init__(

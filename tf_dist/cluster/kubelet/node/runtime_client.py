@@ -63,7 +63,7 @@ class RuntimeClient:
     # Life
 
     def launch(self, folder: StateDir, settings: NodeSettings) -> NetworkDescription:
-        """Start a supervisor; ``auto`` falls back to shared. Unavailable says why there can be none."""
+        """Start a supervisor; ``auto`` falls back to shared. Unavailable with the reason if that is not possible."""
         reason, network = "isolated mode needs Linux", settings.network
         for mode in candidate_modes(network):
             connection, refusal = self._spawn(folder, mode, settings)
@@ -75,7 +75,7 @@ class RuntimeClient:
         raise Unavailable(f"cannot start the node's supervisor: {reason}", hint=network_hint(network))
 
     def connect(self, path: Path) -> NetworkDescription | None:
-        """Find a supervisor that is already there; None when there is none."""
+        """Connect to a running supervisor; None when there is none."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             with short_socket_path(path / SOCKET_NAME) as reachable:
@@ -146,7 +146,7 @@ class RuntimeClient:
             while not messages:
                 data = connection.recv(1 << 20)
                 if not data:
-                    return "it ended before its first word (see supervisor.log in the state folder)"
+                    return "it ended before it was ready (see supervisor.log in the state folder)"
                 messages = lines.feed(data)
         except OSError as error:
             return str(error)
@@ -213,7 +213,7 @@ class RuntimeClient:
     # Orders
 
     def send(self, operation: str, **arguments: Any) -> None:
-        """Send an operation; the reader notices a supervisor that is gone."""
+        """Send an operation. The reader thread notices when the supervisor has ended."""
         with self._lock:
             self._send(operation, arguments)
 
@@ -240,7 +240,9 @@ class RuntimeClient:
     def _expecting(
         self, uid: str, expect: Callable[[Message | None], Message | None], operation: str, arguments: Message
     ) -> None:
-        """Send an operation and record its expected result at once: else it would be sent again until it is done."""
+        """Send an operation and record its expected result at once. Otherwise it would be sent again until it
+        is done.
+        """
         with self._lock:
             expected = expect(self._records.get(uid))
             if expected is not None:
@@ -267,7 +269,7 @@ def _with_run(record: Message | None, mine: Message) -> Message | None:
 
 @contextlib.contextmanager
 def short_socket_path(path: Path) -> Iterator[str]:
-    """A path to a socket that fits into its address: long ones by way of a symbolic link."""
+    """A path that fits into a socket address. Long paths are replaced by a symbolic link."""
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
         return

@@ -1,7 +1,8 @@
-"""The kubelet's state folder: made, locked, and swept when its owner is dead.
+"""The kubelet's state folder: created, locked, and removed after its owner has died.
 
-A folder is in use while a process holds the lock on its ``lock`` file (the kubelet and the supervisor share one). The
-system releases it however they end, so a free lock means that no process uses the folder. Names and ages prove nothing.
+A folder is in use while a process holds the lock on its ``lock`` file (the kubelet and the supervisor share it). The
+system releases the lock however they end, so a free lock means that no process uses the folder. Names and ages prove
+nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class StateDir:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The variable that makes processes known as this node's: containers in shared mode, the rest in isolated."""
+        """The variable that marks processes of this node: containers in shared mode, other processes in
+        isolated mode.
+        """
         return {PROCESS_MARK: (self.path / "mark").read_text()}
 
     def release(self) -> None:
@@ -44,7 +47,7 @@ class StateDir:
 
 
 def private_dir(path: Path) -> Path:
-    """A folder that only this user can enter, made if need be; Unavailable when it cannot be ours."""
+    """A folder that only this user can enter, created if missing; Unavailable when another user controls it."""
     try:
         problem = ownership_problem(path)
         if not problem:
@@ -61,9 +64,9 @@ def private_dir(path: Path) -> Path:
 
 
 def ownership_problem(path: Path) -> str:
-    """Why what is at a path cannot be a folder of this user's own, "" if it can or nothing is there.
+    """Why the path cannot be a private folder of this user; "" if it can, or does not exist.
 
-    A symbolic link may lead anywhere, and where it leads may be changed by its owner at any time.
+    A symbolic link is refused, because its owner may change its target at any time.
     """
     try:
         if path.lstat().st_uid not in (os.geteuid(), 0):
@@ -103,7 +106,9 @@ def acquire_state_dir(path: Path) -> StateDir | None:
 
 
 def sweep_abandoned(parent: Path) -> list[Path]:
-    """Remove every abandoned folder of ``temporary_state_dir`` and what may still run of it; which ones they were."""
+    """Remove every abandoned folder of ``temporary_state_dir``, and kill its remaining processes. Returns the
+    folders.
+    """
     return [path for path in parent.glob(f"{_PREFIX}*") if _remove_if_abandoned(path)]
 
 
@@ -125,7 +130,7 @@ def _remove_if_abandoned(path: Path) -> bool:
 
 
 def _kill_leftovers(path: Path) -> None:
-    """Kill what an owner that died left running (what can be left are detached processes in shared mode)."""
+    """Kill the processes that a dead owner left: detached processes in shared mode."""
     with contextlib.suppress(FileNotFoundError):
         mark = f"{PROCESS_MARK}={(path / 'mark').read_text()}".encode()
         linux.signal_pids(linux.pids_with_variable(mark), signal.SIGKILL)
@@ -133,7 +138,7 @@ def _kill_leftovers(path: Path) -> None:
 
 @contextlib.contextmanager
 def _exclusive(parent: Path) -> Iterator[None]:
-    """One process at a time makes or sweeps folders. The lock is on the folder itself, which goes with its last use."""
+    """Only one process at a time creates or removes folders. The lock is on the folder itself."""
     while True:
         fd = os.open(private_dir(parent), os.O_RDONLY)
         fcntl.flock(fd, fcntl.LOCK_EX)

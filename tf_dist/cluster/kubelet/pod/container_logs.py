@@ -23,10 +23,10 @@ _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d")
 
 
 class ContainerLogStream(Stream[bytes]):
-    """The lines of one container instance, none older than ``since`` (epoch seconds). Lines that are there together are
-    one item.
+    """The lines of one container instance, none older than ``since`` (epoch seconds). Lines that are available together
+    are one item.
 
-    ``alive`` says whether more may come; ``close`` ends it from any thread.
+    ``alive`` returns whether more may follow; ``close`` ends the iteration from any thread.
     """
 
     def __init__(self, path: Path, options: LogOptions, alive: Callable[[], bool], *, since: float = 0.0) -> None:
@@ -87,8 +87,8 @@ class _LogFiles:
     """Raw entries of a log, without their line ends, those of one read at once: first the rotated files, then the
     current one, then (following) what is added.
 
-    A file that is being read stays open, so that a rotation takes nothing from its reader. Only one that falls behind
-    by more than all the files together misses lines, which are deleted by then.
+    The file that is being read stays open, so that its reader loses nothing in a rotation. Only a reader that falls
+    behind by more than all files together misses lines, because they are deleted.
     """
 
     def __init__(self, path: Path, alive: Callable[[], bool], closed: threading.Event) -> None:
@@ -122,7 +122,7 @@ class _LogFiles:
             self._open.pop().close()
 
     def _look_for_newer(self) -> None:
-        """After rotations: the files behind the one that is being read, which comes first to its end."""
+        """The files after the one that is being read, which is read to its end first."""
         last = _identity(os.fstat(self._open[-1].fileno())) if self._open else None
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.stat(self._path)) == last:
@@ -140,7 +140,7 @@ class _LogFiles:
 
 
 def _opened(path: Path) -> list[BinaryIO]:
-    """All files of a log, oldest first, each once: none may have become another while they were opened."""
+    """All files of a log, oldest first. Checks that no rotation renamed them while they were opened."""
     for _ in range(_OPEN_ATTEMPTS):
         files: list[BinaryIO] = []
         for name in rotated_paths(str(path)):

@@ -1,6 +1,6 @@
 """Lifecycle of a pod on its node: a pure function from pod, containers and time to actions and status.
 
-Level-triggered: it may be asked at any moment and any number of times, after any crash of the kubelet or supervisor.
+Level-triggered: it may be called at any time, repeatedly, and after any crash of the kubelet or supervisor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEADLINE = "DeadlineExceeded"
 
 
 def decide(pod: Object, facts: RuntimePodStatus, now: float, backoff: RestartBackoff) -> PodDecision:
-    """The next actions for a pod of this node, its status, and when to ask again."""
+    """The next actions for a pod of this node, its status, and the time of the next call."""
     status = pod.get("status") or {}
     runs = known_runs(status, facts, now)
     if pod["metadata"].get("deletionTimestamp"):
@@ -55,7 +55,7 @@ def grace_period(pod: Object) -> float:
 
 
 def _terminate(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerRun], now: float) -> PodDecision:
-    """A deleted pod: stop its containers, then take everything away, the object last."""
+    """A deleted pod: stop its containers, then remove everything, the object last."""
     phase = (pod.get("status") or {}).get("phase", "Pending")
     if facts.alive:
         actions: tuple[PodAction, ...] = () if facts.stopping else (StopContainers(grace_period(pod)),)
@@ -94,7 +94,7 @@ def _finish(
 
 
 def _failure(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerRun], now: float) -> PhaseVerdict | None:
-    """Why the pod as a whole has failed, apart from what its containers did."""
+    """Why the pod as a whole has failed, independent of its containers."""
     if facts.problem is not None and facts.problem.permanent and not _has_replacement(pod):
         return PhaseVerdict("Failed", facts.problem.reason, facts.problem.text)
     if facts.sandbox == "broken" and not runs:
@@ -106,7 +106,9 @@ def _failure(pod: Object, facts: RuntimePodStatus, runs: Mapping[str, ContainerR
 
 
 def _has_replacement(pod: Object) -> bool:
-    """Whether a controller (a ReplicaSet) would create another pod at once: such a pod waits, as with a kubelet."""
+    """Whether a controller (a ReplicaSet) would create another pod at once. Such a pod waits, as with a real
+    kubelet.
+    """
     labels = pod["metadata"].get("labels") or {}
     return pod["spec"].get("restartPolicy", "Always") == "Always" and names.JOB_UID not in labels
 
@@ -195,7 +197,7 @@ def _is_finished(run: ContainerRun | None, policy: str) -> bool:
 
 
 def _container_step(name: str, run: ContainerRun | None, policy: str, now: float, backoff: RestartBackoff) -> _Step:
-    """One container: start it, start it again, wait for that, or leave it."""
+    """One container: start it, restart it, wait for a restart, or leave it as it is."""
     if run is None:
         return _Step((StartContainer(name),))
     if run.alive or _is_finished(run, policy):

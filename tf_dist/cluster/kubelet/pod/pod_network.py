@@ -1,8 +1,8 @@
 """Pod network of an isolated node: pod IPs, and service discovery by /etc/hosts.
 
 The name of a replica exists before its pod does: programs resolve their peers when they start, and a peer may not have
-been created by then. The address of a replica follows from its labels, so it is known in advance. Which replicas a job
-with one service for all has is read from the environments of its pods, which name their peers.
+been created by then. The address of a replica follows from its labels, so it is known in advance. For a job with one
+service for all replicas, the replicas are read from the environments of its pods, which name their peers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class IpAllocator:
         self._by_name: dict[str, str] = {}
 
     def of(self, namespace: str, name: str) -> str:
-        """The address of a pod, by its name or by that of the replica it is."""
+        """The address of a pod, by its name or its replica's name."""
         key = f"{namespace}/{name}"
         known = self._by_name.get(key)
         return known or self.keep(namespace, name, self._free(key))
@@ -135,7 +135,7 @@ class PodNetwork:
         self._shown: object = None
 
     def address(self, pod: Object) -> str:
-        """The address of a pod: what it is known to have, else what follows from its replica or name."""
+        """The address of a pod: the recorded one, or the one that follows from its replica or name."""
         metadata = pod["metadata"]
         name = _replica(mapping(metadata.get("labels"))) or metadata["name"]
         record = self._supervisor.record(metadata["uid"]) or {}

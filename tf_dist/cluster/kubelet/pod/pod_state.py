@@ -1,4 +1,4 @@
-"""What the kubelet remembers of one pod: its plan and folders, and the operations that carry a decision out."""
+"""The kubelet's state of one pod: its plan and folders, and the operations that carry out a decision."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ class PodState:
 
     @property
     def folder(self) -> Path:
-        """The pod's own folder; gone with it."""
+        """The pod's own folder, deleted with the pod."""
         return self.home.state / "pods" / self.uid
 
     @property
     def temporary(self) -> Path:
-        """Temporary files, a folder a container: fresh when it starts, gone with the pod."""
+        """Temporary files, a folder for each container: empty when it starts, deleted with the pod."""
         return self.home.state / "pods" / f"t-{self.uid[:8]}"
 
     def log(self, container: str, attempt: int) -> Path:
@@ -129,7 +129,7 @@ class PodState:
     # Preparing
 
     def prepare(self, cluster: Cluster, pod: Object, now: float) -> None:
-        """Compute the plan, once; what is missing becomes ``problem`` and is retried later."""
+        """Compute the plan once. A missing object becomes ``problem``, and is retried later."""
         if now < self.retry_at or (self.problem and self.problem.permanent):
             return
         if self.plans is not None:
@@ -158,7 +158,7 @@ class PodState:
         }
         self.warnings = [PodStartError(NOT_HONOURED, text) for text in security_warnings(plans)]
         self.warnings += [
-            PodStartError("TokenLeftOut", f"volume {item['name']} holds no service account token on this node")
+            PodStartError("TokenLeftOut", f"volume {item['name']} has no service account token on this node")
             for item in spec.get("volumes") or []
             if item["name"] in used and is_token_volume(item)
         ]
@@ -287,7 +287,7 @@ class PodState:
         return self.readiness.look(pod, facts.runs, self.ip, now, ask)
 
     def update_hosts(self, text: str, supervisor: RuntimeClient) -> None:
-        """Make the pod's /etc/hosts say ``text``."""
+        """Write ``text`` to the pod's /etc/hosts."""
         if text == self.hosts:
             return
         self.hosts = text
@@ -295,7 +295,9 @@ class PodState:
             supervisor.send("hosts", uid=self.uid, text=text)
 
     def purge(self) -> None:
-        """Remove the pod's folders: volumes, logs and temporary files; of kept logs those of its early predecessors."""
+        """Remove the pod's folders: volumes, logs and temporary files. Of kept logs, remove those of its early
+        predecessors.
+        """
         for folder in (self.folder, self.temporary):
             shutil.rmtree(folder, ignore_errors=True)
         if self.home.settings.keep_logs_dir:
@@ -312,7 +314,7 @@ def _oldest(parent: Path, kept: int) -> list[Path]:
 
 
 def security_warnings(plans: Iterable[ContainerPlan]) -> list[str]:
-    """What of the containers is left out here, each once."""
+    """The fields of the containers that are not supported here, each once."""
     found: dict[str, list[str]] = {}
     for plan in plans:
         for text in plan.security.warnings:

@@ -34,7 +34,7 @@ class PodStartError(TFDistError):
 
 
 def config_error(message: str, hint: str = "", *, permanent: bool = True) -> PodStartError:
-    """What a pod asks for cannot be had on this node, or (not ``permanent``) not yet."""
+    """This node cannot provide what a pod requests, or (not ``permanent``) cannot provide it yet."""
     return PodStartError("CreateContainerConfigError", message, hint=hint, permanent=permanent)
 
 
@@ -44,7 +44,7 @@ _KILLED = 137
 
 
 class ContainerState(StrEnum):
-    """Where one instance of a container is."""
+    """The state of one instance of a container."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -71,12 +71,12 @@ class ContainerRun:
 
     @property
     def alive(self) -> bool:
-        """Whether a process is or may be there."""
+        """Whether a process exists, or may exist."""
         return self.state != ContainerState.EXITED
 
     @property
     def begun(self) -> bool:
-        """Whether an instance of the container has run: the one that starts now may not be the first."""
+        """Whether any instance of the container has run, including earlier ones."""
         return bool(self.started) or self.attempt > 0
 
     @property
@@ -133,7 +133,7 @@ class RemoveSandbox:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete the pod object: everything of the pod is gone."""
+    """Delete the pod object, after everything of the pod is removed."""
 
 
 PodAction = CreateSandbox | StartContainer | StopContainers | RemoveSandbox | DeletePod
@@ -166,15 +166,16 @@ def run_from_record(record: Mapping[str, Any]) -> ContainerRun:
 
 
 def known_runs(status: Object, facts: RuntimePodStatus, now: float) -> dict[str, ContainerRun]:
-    """The supervisor's runs, completed by what the status remembers: a container that the status calls running and
-    the supervisor does not know was lost with an earlier supervisor."""
+    """The supervisor's runs, completed from the status. A container that is running in the status but unknown to the
+    supervisor was lost with an earlier supervisor.
+    """
     remembered = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     runs = {item["name"]: run for item in remembered if (run := _remembered(item, now))}
     return runs | {name: _with_past(run, runs.get(name)) for name, run in facts.runs.items()}
 
 
 def _with_past(run: ContainerRun, before: ContainerRun | None) -> ContainerRun:
-    """A run whose predecessor only the status remembers."""
+    """A run whose predecessor is known only from the status."""
     if run.last is not None or before is None or run.attempt == 0:
         return run
     return replace(run, last=replace(before, last=None) if before.attempt < run.attempt else before.last)
@@ -273,7 +274,7 @@ def _init_container(
 
 
 def pod_instance(facts: RuntimePodStatus) -> str:
-    """What makes container ids of different pods differ."""
+    """The part of container ids that differs between pods."""
     return f"{facts.uid}/" if facts.uid else ""
 
 

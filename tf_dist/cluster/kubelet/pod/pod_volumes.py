@@ -41,7 +41,7 @@ class EmptyDirVolume:
 
 @dataclass(frozen=True, slots=True)
 class HostPathVolume:
-    """A path of this machine and what Kubernetes says it must be ("" for anything)."""
+    """A path of this machine and its required type ("" for any)."""
 
     path: str
     kind: str = ""
@@ -50,7 +50,7 @@ class HostPathVolume:
 
 @dataclass(frozen=True, slots=True)
 class ClaimVolume:
-    """A persistent volume claim: a folder that stays."""
+    """A persistent volume claim: a folder that is kept."""
 
     name: str
     readonly: bool = False
@@ -60,7 +60,7 @@ Volume = FilesVolume | EmptyDirVolume | HostPathVolume | ClaimVolume
 
 
 def plan_volume(pod: Object, volume: Object, around: PlanContext) -> Volume:
-    """What a volume of the pod is; PodStartError for one that is missing something or of an unknown kind."""
+    """A volume of the pod as a typed value; PodStartError if it is incomplete or of an unknown kind."""
     if "hostPath" in volume:
         _check_host_path(volume["hostPath"]["path"])
         return HostPathVolume(volume["hostPath"]["path"], volume["hostPath"].get("type") or "")
@@ -84,16 +84,16 @@ def plan_volume(pod: Object, volume: Object, around: PlanContext) -> Volume:
 
 def _check_host_path(path: str) -> None:
     if ".." in path.split("/"):
-        raise config_error(f"hostPath {path!r} must not contain '..'", "write where it leads to")
+        raise config_error(f"hostPath {path!r} must not contain '..'", "write the path that it leads to")
 
 
 def is_token_volume(volume: Object) -> bool:
-    """Whether a volume shall hold a service account's token, which is left out here."""
+    """Whether a volume should contain a service account's token, which is left out here."""
     return any("serviceAccountToken" in source for source in (volume.get("projected") or {}).get("sources") or [])
 
 
 def _claim(name: str, source: Object, around: PlanContext) -> Volume:
-    """A claim is a folder of the node's own, unless a real cluster has bound it to a volume: then it is that one."""
+    """A claim is a folder of the node, unless a real cluster has bound it to a volume, which is then used."""
     readonly = bool(source.get("readOnly"))
     claim = around.find("PersistentVolumeClaim", source["claimName"])
     bound = ((claim or {}).get("spec") or {}).get("volumeName")
@@ -174,9 +174,9 @@ def _downward_value(pod: Object, item: Object, around: PlanContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VolumeManager:
-    """The volumes of one pod as folders. ``folder`` is the pod's own, ``claims`` the namespace's lasting one.
+    """The volumes of one pod as folders. ``folder`` is the pod's, ``claims`` that of the namespace's claims.
 
-    ``group``: whom they shall belong to (hostPaths stay as they are); None: to the node's own.
+    ``group``: the group that owns them (hostPaths are not changed); None: the node's group.
     """
 
     folder: Path
@@ -184,7 +184,7 @@ class VolumeManager:
     group: int | None = None
 
     def make(self, volumes: Mapping[str, Volume]) -> dict[str, Path]:
-        """Create what must be there; where each volume is. Safe to repeat: emptyDirs keep what they hold."""
+        """Create missing folders. Returns the path of each volume. Idempotent: emptyDirs keep their content."""
         paths = {name: self._make(name, volume) for name, volume in volumes.items()}
         for name, volume in volumes.items():
             if self.group is not None and not isinstance(volume, HostPathVolume):
@@ -227,7 +227,9 @@ def set_volume_group(folder: Path, group: int, *, readonly: bool) -> None:
 
 
 def write_files(folder: Path, content: Mapping[str, tuple[bytes, int]]) -> None:
-    """Make ``folder`` hold exactly this. The folder itself stays: running pods may have it mounted."""
+    """Make ``folder`` contain exactly these files. The folder itself is kept, because running pods may have
+    it mounted.
+    """
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir():
             with contextlib.suppress(OSError):
@@ -306,7 +308,7 @@ def _resolve_mount(mount: VolumeMount, volumes: Mapping[str, Volume], paths: Map
 
 
 def _check_inside(volume: Path, sub_path: str) -> None:
-    """PodStartError when a link of the volume leads out of it. It may still change: the mount checks again."""
+    """PodStartError when a link leads out of the volume. The mount checks again, because the link may change."""
     if sub_path and not (volume / sub_path).resolve().is_relative_to(volume.resolve()):
         raise config_error(
             f"subPath {sub_path} leaves its volume by a symbolic link",
@@ -315,7 +317,7 @@ def _check_inside(volume: Path, sub_path: str) -> None:
 
 
 def refuse_mounts(plan: ContainerPlan, volumes: Mapping[str, Volume], why: str) -> None:
-    """On the shared network nothing can be mounted: PodStartError unless every volume already is where it is wanted."""
+    """In shared mode nothing can be mounted: PodStartError unless every volume is already at its mount path."""
     for mount in plan.mounts:
         volume = volumes.get(mount.volume)
         here = isinstance(volume, HostPathVolume) and os.path.normpath(volume.path) == os.path.normpath(mount.target)
@@ -333,11 +335,11 @@ _MAX_TMPDIR: Final = 70
 
 
 def tmpdir_env(folder: Path) -> dict[str, str]:
-    """The variables that name the folder; none where its path is too long for sockets."""
+    """The variables that name the folder; none if its path is too long for sockets."""
     return {"TMPDIR": str(folder)} if len(os.fsencode(folder)) <= _MAX_TMPDIR else {}
 
 
 def recreate_tmpdir(folder: Path) -> None:
-    """Make the folder, without what an earlier run has left. What cannot be removed is not a reason not to start."""
+    """Create the folder, without the files of an earlier run. Files that cannot be removed do not prevent the start."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class DeviceManager:
         return {name: ",".join(map(str, numbers)) for name, numbers in self._held[uid].items()}
 
     def restore(self, uid: str, devices: Mapping[str, str]) -> None:
-        """Note what a pod that was found running already uses."""
+        """Record the GPUs of a pod that was already running."""
         self._held[uid] = {name: [int(item) for item in text.split(",")] for name, text in devices.items()}
 
     def release(self, uid: str) -> None:
@@ -62,7 +62,7 @@ _RETRY = 1.0  # seconds until a refused write is tried again
 
 
 class StatusManager:
-    """Writes statuses that changed, and nothing else; a pod that replaced the one meant is not touched."""
+    """Writes changed statuses. A pod that has replaced the intended one is not changed."""
 
     def __init__(self, cluster: Cluster, pods: UidInformer, node: str) -> None:
         self._cluster = cluster
@@ -107,7 +107,7 @@ class StatusManager:
             _log.info("failed to record event: pod=%s/%s error=%s", metadata["namespace"], metadata["name"], error)
 
     def delete(self, namespace: str, name: str, uid: str) -> None:
-        """Delete the pod object, once nothing of it runs any more."""
+        """Delete the pod object after its processes have ended."""
         self._cluster.delete(PODS, namespace, name, uid=uid, grace_period=0)
 
 
@@ -115,7 +115,7 @@ _EMPTY: tuple[Any, ...] = (None, "", {}, [])
 
 
 def _without_empty(value: Any) -> Any:
-    """A value without what is empty: API servers add such fields (``lastProbeTime: null``) and drop others."""
+    """A value without empty fields, because API servers add such fields (``lastProbeTime: null``) and drop others."""
     if isinstance(value, dict):
         said = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in said.items() if item not in _EMPTY}
@@ -151,7 +151,7 @@ class PodWorker:
         self._warned: set[str] = set()
 
     def restore(self) -> None:
-        """Take over what a predecessor left running."""
+        """Take over the running pods of a predecessor."""
         for uid in self._supervisor.uids():
             self._devices.restore(uid, (self._supervisor.record(uid) or {}).get("devices") or {})
             self._queue.add(uid)
@@ -166,7 +166,7 @@ class PodWorker:
             self._queue.add(pod["metadata"]["uid"])
 
     def update_hosts(self) -> None:
-        """Bring the names that pods resolve up to date."""
+        """Update the names that pods resolve."""
         if self._runtime.network.mode == NetworkMode.ISOLATED:
             self._network.show(self._pods.items(), self._services.items(), self.workload)
 
@@ -204,7 +204,9 @@ class PodWorker:
                 self._queue.add(uid, max(at - now, 0.0))
 
     def _warn(self, workload: PodState, pod: Object, now: float) -> None:
-        """Warn of unsupported fields, and of a problem when it is new: it recurs every few seconds."""
+        """Warn about unsupported fields, and about a problem only when it is new, because it recurs every few
+        seconds.
+        """
         while workload.warnings:
             warning = workload.warnings.pop(0)
             self._writer.warn(pod, warning, now)

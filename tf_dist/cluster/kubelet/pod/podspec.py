@@ -34,8 +34,9 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """What a plan needs to know beside the pod. ``find(kind, name)`` looks a ConfigMap, a Secret, a
-    PersistentVolumeClaim or a PersistentVolume up (None: missing)."""
+    """The inputs of a plan in addition to the pod. ``find(kind, name)`` returns a ConfigMap, Secret,
+    PersistentVolumeClaim or PersistentVolume (None: missing).
+    """
 
     find: Callable[[str, str], Object | None]
     exists: Callable[[str], bool]
@@ -62,7 +63,7 @@ class VolumeMount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """What a container runs, where, and with what."""
+    """The command, working directory, environment and mounts of a container."""
 
     name: str
     argv: tuple[str, ...]
@@ -74,7 +75,7 @@ class ContainerPlan:
 
 
 def plan_container(pod: Object, container: Object, around: PlanContext) -> ContainerPlan:
-    """The plan of one container; PodStartError says what is missing."""
+    """The plan of one container; PodStartError names a missing object."""
     name = container["name"]
     check_names(pod)
     try:
@@ -101,7 +102,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def pod_hostname(pod: Object) -> str:
-    """What the pod calls itself: at most 63 characters, as the kubelet cuts it."""
+    """The pod's host name: at most 63 characters, cut as the kubelet does."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
 
 
@@ -116,7 +117,7 @@ def gpu_count(container: Object) -> int:
 
 
 def _argv(container: Object, env: Mapping[str, str], around: PlanContext) -> list[str]:
-    """The words to run. An image's entrypoint is not of the pod: the kubelet expands nothing in it."""
+    """The words of the command. Variables in an image's entrypoint are not expanded, as in the kubelet."""
     command, args = ([expand(item, env) for item in container.get(key) or []] for key in ("command", "args"))
     if command:
         return [*command, *args]
@@ -147,8 +148,8 @@ def _workdir(pod: Object, container: Object, mounts: tuple[VolumeMount, ...], ar
     if not wanted.startswith("/"):
         raise PodStartError(
             "CreateContainerError",
-            f"workingDir {wanted!r} is a relative path, and containers need the whole path",
-            hint="write the whole path, or leave it out: then it is the folder of the job's file",
+            f"workingDir {wanted!r} is a relative path, but containers need an absolute path",
+            hint="write an absolute path, or leave it out to use the folder of the job's file",
             permanent=True,
         )
     mounted = any(wanted == mount.target or wanted.startswith(mount.target.rstrip("/") + "/") for mount in mounts)
@@ -239,7 +240,7 @@ def _missing(kind: str, name: str) -> PodStartError:
 
 
 def object_data(kind: str, found: Object | None) -> dict[str, bytes]:
-    """Everything a ConfigMap or Secret holds, as bytes."""
+    """The content of a ConfigMap or Secret, as bytes."""
     if found is None:
         return {}
     plain = found.get("data") or {}

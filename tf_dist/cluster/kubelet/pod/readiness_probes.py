@@ -1,4 +1,4 @@
-"""Readiness probes: when to run them, and what their results mean."""
+"""Readiness probes: their schedule and the meaning of their results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Security contexts and limits as this node can honour them, and the names and paths a pod may use. Pure.
 
-API servers check these, too; the node does not rely on it, since it writes with its own user's rights.
+API servers check these, too. The node does not rely on that, because it writes with its own user's rights.
 
 A field that promises safety and cannot be honoured fails the pod; any other is left out with a warning.
 """
@@ -73,14 +73,14 @@ CAPABILITIES: Final = (
     "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
     "CHECKPOINT_RESTORE",
 )  # fmt: skip
-"""By their numbers in Linux."""
+"""Capabilities by their number in Linux."""
 DEFAULT_CAPABILITIES: Final = frozenset(
     {
         "CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP",
         "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE",
     }
 )  # fmt: skip
-"""What container runtimes leave to root by default."""
+"""The capabilities that container runtimes leave to root by default."""
 _LIMITS: Final = ("memory", "cpu")
 _PROFILES: Final = (("seccompProfile", "seccomp"), ("appArmorProfile", "AppArmor"))
 _APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
@@ -89,9 +89,10 @@ _MAX_ID: Final = 2**32 - 2
 
 @dataclass(frozen=True, slots=True)
 class ContainerSecurity:
-    """The user of a container, and its rights; None leaves them as the node's own.
+    """The user of a container, and its rights; None:
 
-    ``capabilities``: the numbers of those that are left. ``limits``: bytes of memory, thousandths of a CPU.
+    those of the node. ``capabilities``: the numbers of the remaining ones. ``limits``: bytes of memory, thousandths of
+    a CPU.
     """
 
     uid: int | None = None
@@ -216,7 +217,7 @@ def _capability_names(context: Mapping[str, Any], field: str) -> frozenset[str]:
 
 
 def _capabilities(context: Mapping[str, Any], node_features: NodeFeatures) -> tuple[int, ...] | None:
-    """The numbers of what is left to root; None for a user that has none anyway, or where nothing can be taken."""
+    """The numbers of root's remaining capabilities; None for other users, or where none can be dropped."""
     dropped = _capability_names(context, "drop")
     if not node_features.drop:
         if dropped and node_features.uid == 0:

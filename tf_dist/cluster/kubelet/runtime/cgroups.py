@@ -1,4 +1,4 @@
-"""Limits of containers by control groups, where this user may make some.
+"""Limits of containers by control groups, if this user may create them.
 
 Version 1 has a tree for each controller, version 2 one for all of them; a machine may have both. Each container gets a
 group of its own, made before it starts and removed after its last process.
@@ -24,11 +24,11 @@ class Cgroup:
 
     @property
     def paths(self) -> list[str]:
-        """Where a process must be written to be in all of them."""
+        """The files to which a process id is written to join all groups."""
         return sorted({os.path.join(folder, "cgroup.procs") for folder in self.folders.values()})
 
     def killed_for_memory(self) -> bool:
-        """Whether the system has killed a process of the container for want of memory."""
+        """Whether the system has killed a process of the container because it ran out of memory."""
         folder = self.folders.get("memory")
         if folder is None:
             return False
@@ -41,7 +41,7 @@ class Cgroup:
         return False
 
     def remove(self) -> bool:
-        """Take the groups away; False while a process is still in one."""
+        """Remove the groups; False while one still has a process."""
         for folder in set(self.folders.values()):
             try:
                 os.rmdir(folder)
@@ -53,7 +53,7 @@ class Cgroup:
 
 
 class CgroupManager:
-    """Makes groups; ``controllers`` are those that can be had here, perhaps none."""
+    """Creates groups. ``controllers`` are those that are available here, possibly none."""
 
     def __init__(self) -> None:
         self._roots: dict[str, str] = {}
@@ -64,7 +64,7 @@ class CgroupManager:
         return frozenset(self._roots)
 
     def start(self) -> None:
-        """Look what there is, and make a folder for this supervisor's groups in each tree. Never fails."""
+        """Detect the controllers, and create a folder for this supervisor's groups in each tree. Never fails."""
         mounts, own = _read("/proc/self/mountinfo"), _read("/proc/self/cgroup")
         for controller, place in cgroup_paths(mounts, own).items():
             if (root := self._root(controller, place)) is not None:
@@ -85,7 +85,7 @@ class CgroupManager:
         return None
 
     def make(self, name: str, limits: Mapping[str, int], pids: int) -> Cgroup | None:
-        """A container's groups with its limits set; None when it needs none. OSError when one cannot be had."""
+        """A container's groups with its limits; None when it needs none. OSError when a group cannot be created."""
         wanted = {**limits, **({"pids": pids} if pids else {})}
         folders = {key: os.path.join(self._roots[key], name) for key in wanted if key in self._roots}
         for controller, folder in folders.items():
@@ -97,14 +97,14 @@ class CgroupManager:
         return Cgroup(folders) if folders else None
 
     def close(self) -> None:
-        """Take away what is empty."""
+        """Remove empty groups."""
         for root in set(self._roots.values()):
             _remove_empty(root)
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupPath:
-    """Where groups of a controller may be made: the first folder that allows it."""
+    """The first folder in which groups of a controller may be created."""
 
     bases: tuple[str, ...]
     unified: bool
@@ -189,7 +189,7 @@ def _works(root: str, controller: str) -> bool:
 
 
 def _sweep(base: str) -> None:
-    """Remove what supervisors that are dead have left behind."""
+    """Remove the groups of dead supervisors."""
     for name in _folders(base):
         pid = name.removeprefix(_PREFIX)
         if name.startswith(_PREFIX) and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
@@ -197,7 +197,7 @@ def _sweep(base: str) -> None:
 
 
 def _remove_empty(root: str) -> None:
-    """Remove a supervisor's folder and the groups in it, as far as they have no process."""
+    """Remove a supervisor's folder and those of its groups that have no process."""
     for folder in (*(os.path.join(root, name) for name in _folders(root)), root):
         with contextlib.suppress(OSError):
             os.rmdir(folder)

@@ -18,7 +18,7 @@ NOT_FOUND, NOT_EXECUTABLE, CANNOT_START_CODE = 127, 126, 128
 
 
 class ContainerStartError(Exception):
-    """Why the program never ran, and the exit code that says so."""
+    """The program could not be started: the reason and the exit code."""
 
     def __init__(self, message: str, code: int = CANNOT_START_CODE) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ def _fail(report: int, message: str, code: int) -> NoReturn:
 
 
 def _reset() -> None:
-    """Give the program what any program expects: default signals, a session of its own, an end with its parent."""
+    """Prepare the process as programs expect it: default signals, a new session, an end with its parent."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not signal.SIG_DFL:
@@ -75,9 +75,9 @@ def _streams(out: int, err: int, uid: int | None) -> None:
 
 
 def apply_security(security: dict[str, Any]) -> None:
-    """Take the container's user, groups and capabilities; what its programs are, they can never have more.
+    """Take the container's user, groups and capabilities.
 
-    OSError when the system refuses any of it: the program must not run then.
+    Its programs can never gain more. OSError when the system refuses any of this; the program must not run then.
     """
     uid, gid, groups, kept = (security.get(key) for key in ("uid", "gid", "groups", "capabilities"))
     if kept is not None:
@@ -122,7 +122,7 @@ def exec_program(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _without_interpreter(candidate: str, error: OSError) -> OSError | None:
-    """For a script that is there: what its first line names is not."""
+    """The message for an existing script whose interpreter does not exist."""
     try:
         with open(candidate, "rb") as file:
             first = file.readline(256)

@@ -1,8 +1,8 @@
 """Egress of isolated pods by slirp4netns.
 
-Its tap is one more cable of the bridge: what pods say to one another never passes through it. It needs the machine's
-network, which the supervisor leaves for good (an ordinary user cannot go back). So a keeper stays behind, a child that
-starts slirp4netns, and starts it again when something killed it.
+Its tap is a port of the bridge; traffic between pods does not pass through it. slirp4netns needs the machine's network,
+which the supervisor leaves permanently (an ordinary user cannot return). So a child, the keeper, stays there, starts
+slirp4netns, and restarts it when it is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE = 0.5  # seconds until a killed program is started again
 
 
 class Egress:
-    """``problem`` says what to do for a way out, "" while there is one; ``subnet`` is what a new pod shall find."""
+    """``problem``: how to get egress, "" while there is egress. ``subnet``: the subnet for new pods."""
 
     def __init__(self, loop: EventLoop, subnet: PodSubnet) -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class Egress:
         self.problem = ""
 
     def prepare(self) -> None:
-        """While this process is in the machine's network: leave a keeper behind, which waits for ``open``."""
+        """Start a keeper while this process is in the machine's network. It waits for ``open``."""
         program = shutil.which(SLIRP_PROGRAM)
         if program is None:
             self.problem = f"install {SLIRP_PROGRAM}"
@@ -71,13 +71,13 @@ class Egress:
             self._keeper.send(b"\n")
 
     def settle(self) -> None:
-        """Until it is known whether it works here; usually it is by now, and it never takes long."""
+        """Wait until it is known whether egress works here. Usually it is known already."""
         deadline = time.monotonic() + _PATIENCE
         while not self._settled and (rest := deadline - time.monotonic()) > 0:
             self._loop.step(rest)
 
     def close(self) -> None:
-        """End it and reap both processes: the machine's process 1 may not reap orphans."""
+        """End the keeper and reap both processes, because the machine's process 1 may not reap orphans."""
         if self._keeper is None:
             return
         self._loop.forget(self._keeper.fileno())
@@ -102,7 +102,7 @@ class Egress:
         self._keeper.close()
         self._keeper = None
         self.subnet, self.problem = self._without, f"see why {SLIRP_PROGRAM} ended in supervisor.log"
-        sys.stderr.write(f"no way out any more: {SLIRP_PROGRAM} ended\n")
+        sys.stderr.write(f"pods can no longer reach other networks: {SLIRP_PROGRAM} ended\n")
         sys.stderr.flush()
 
 
@@ -134,7 +134,9 @@ def _keep(program: str, parent: int, subnet: PodSubnet, control: socket.socket) 
 
 
 def _command(program: str, target: int, subnet: PodSubnet, ready: int) -> list[str]:
-    """No sandbox options: an attacker who takes it over from a pod gains no more rights than the pod has anyway."""
+    """Without sandbox options, because an attacker who controls slirp4netns from a pod gains no more rights than the
+    pod has.
+    """
     options = ["--disable-host-loopback", f"--cidr={subnet.cidr}", f"--mtu={MTU}", f"--ready-fd={ready}"]
     return [program, *options, str(target), TAP_NAME]
 
@@ -158,5 +160,5 @@ def _end_with(parent: int) -> None:
 
 
 def _killed(pid: int) -> bool:
-    """Wait for an end. What ends of its own accord cannot work here; it has said why in supervisor.log."""
+    """Wait for its end. If it ends without a signal, it cannot work here, and supervisor.log has the reason."""
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])

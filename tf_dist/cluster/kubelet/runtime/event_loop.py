@@ -24,7 +24,7 @@ def encode_message(message: Message) -> bytes:
 
 
 class MessageDecoder:
-    """Cuts what arrives into messages and keeps the unfinished rest."""
+    """Splits the received data into messages, and keeps the incomplete rest."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -45,7 +45,7 @@ _MAX_LOG = 10 << 20  # bytes of supervisor.log
 
 @dataclass(frozen=True, slots=True)
 class SupervisorConfig:
-    """How the supervisor was started."""
+    """The configuration of the supervisor."""
 
     folder: str
     mode: str  # isolated or shared
@@ -89,7 +89,7 @@ class EventLoop:
             self.step()
 
     def step(self, longest: float = 60.0) -> None:
-        """Wait for something and deal with it."""
+        """Wait for an event and handle it."""
         wait = min(longest, max(0.0, self._timers[0][0] - time.monotonic())) if self._timers else longest
         for key, _ in self._selector.select(wait):
             callback = self._watched.get(key.fd)
@@ -100,7 +100,7 @@ class EventLoop:
 
 
 def _guarded(callback: Callable[[], None]) -> None:
-    """Run a callback; its exception is written to supervisor.log, so that other pods go on."""
+    """Run a callback. An exception is written to supervisor.log, so that other pods continue."""
     try:
         callback()
     except Exception:
@@ -108,7 +108,7 @@ def _guarded(callback: Callable[[], None]) -> None:
 
 
 def log_exception() -> None:
-    """Write the present exception to supervisor.log, which begins anew where it has become too long."""
+    """Write the current exception to supervisor.log, which is truncated when it is too long."""
     with contextlib.suppress(OSError):
         info = os.fstat(2)
         if stat.S_ISREG(info.st_mode) and info.st_size > _MAX_LOG:

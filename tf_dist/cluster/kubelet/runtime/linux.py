@@ -102,25 +102,25 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Get signal ``number`` when the parent dies; nothing where the system has no such call."""
+    """Get signal ``number`` when the parent dies; no effect where the system has no such call."""
     if sys.platform == "linux":
         _check(_libc().prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def become_subreaper() -> None:
-    """Become the parent of orphans below this process; nothing where the system has no such call."""
+    """Become the parent of orphans below this process; no effect where the system has no such call."""
     if sys.platform == "linux":
         _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def no_new_privs() -> None:
-    """Let no program that this process becomes have more rights than it; nothing where there is no such call."""
+    """Prevent programs of this process from gaining rights; no effect where the system has no such call."""
     if sys.platform == "linux":
         _check(_prctl(_PR_SET_NO_NEW_PRIVS, 1), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
 def bound_capabilities(kept: Collection[int]) -> None:
-    """Take every other capability from this process's programs for good; OSError when one cannot be taken."""
+    """Permanently drop every other capability of this process's programs; OSError when one cannot be dropped."""
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     for number in range(64):
         if number not in kept and _prctl(_PR_CAPBSET_READ, number) == 1:
@@ -157,7 +157,7 @@ def may_switch_users() -> bool:
 
 
 def may_drop_capabilities() -> bool:
-    """Whether this process may take capabilities from its programs for good."""
+    """Whether this process may permanently drop capabilities of its programs."""
     return sys.platform == "linux" and _has(_CAP_SETPCAP)
 
 
@@ -203,7 +203,7 @@ def sigchld_pipe() -> int:
 
 
 def signal_pids(pids: set[int], number: int) -> None:
-    """Signal each one that is still there and ours."""
+    """Signal each process that still exists and belongs to this user."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

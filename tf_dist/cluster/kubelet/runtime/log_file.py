@@ -21,8 +21,8 @@ def log_timestamp(seconds: float) -> str:
 class LogFile:
     """Writes the two streams of one container instance; at ``limit`` bytes the file becomes ``.1``, that one ``.2``.
 
-    Nothing here fails: a training run matters more than its log. Where the disk is full, or the folder is gone or
-    closed, lines are lost until it is there again.
+    Methods never fail, because a training run matters more than its log. While the disk is full, or the folder is
+    missing or not writable, lines are lost.
     """
 
     def __init__(self, path: str, limit: int) -> None:
@@ -53,7 +53,7 @@ class LogFile:
             sys.stderr.flush()
 
     def write(self, stream: str, data: bytes) -> None:
-        """Add what a pipe gave; an unfinished line waits for its end (or for ``MAX_ENTRY_BYTES`` bytes)."""
+        """Add data from a pipe. An unfinished line waits for its end (or for ``MAX_ENTRY_BYTES`` bytes)."""
         head = f"{log_timestamp(time.time())} {stream} "
         *lines, rest = (self._rest[stream] + data).split(b"\n")
         full, partial = head.encode() + b"F ", head.encode() + b"P "
@@ -65,7 +65,7 @@ class LogFile:
         self._put(b"".join(out))
 
     def close(self) -> None:
-        """Write unfinished lines and let go of the file."""
+        """Write unfinished lines and close the file."""
         if self._closed:
             return
         for stream, rest in self._rest.items():
@@ -110,7 +110,7 @@ class LogFile:
 
 
 def rotated_paths(path: str) -> list[str]:
-    """The files of a log that may be there, oldest first."""
+    """The possible files of a log, oldest first."""
     return [*(f"{path}.{number}" for number in range(ROTATED_FILES, 0, -1)), path]
 
 

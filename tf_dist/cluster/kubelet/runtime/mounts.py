@@ -19,7 +19,7 @@ from tf_dist.cluster.kubelet.runtime import linux
 
 
 def open_inside(folder: str, path: str, *, beneath: Callable[[int, str], int] = linux.open_beneath) -> int:
-    """A descriptor (O_PATH) of ``path`` below ``folder``; what is missing is made, as folders. OSError.
+    """A descriptor (O_PATH) of ``path`` below ``folder``. Missing folders are created. OSError.
 
     Symbolic links count if they lead to somewhere below, too (where the system cannot tell, none does). ``beneath``:
     how the system is asked, see ``linux.open_beneath``.
@@ -85,7 +85,7 @@ class Mounter:
 
         ``ours``: mount points may be made inside. ``sub_path`` never leads out of the source.
 
-        Returns where they really are.
+        Returns the real target paths.
         """
         ordered = sorted(mounts, key=lambda item: os.path.normpath(item["target"]).count("/"))
         # Taken up front: a volume on /tmp must hide neither the source of the next one nor the staging folder.
@@ -107,7 +107,7 @@ class Mounter:
             read_only(target)
 
     def place(self, target: str, *, folder: bool) -> str:
-        """Make sure ``target`` exists as a mount point; returns where it really is (symbolic links followed)."""
+        """Make sure that ``target`` exists as a mount point. Returns its real path (symbolic links resolved)."""
         if os.path.exists(target):
             return os.path.realpath(target)
         parent = os.path.dirname(target)
@@ -150,7 +150,7 @@ def _tree(item: dict[str, Any]) -> int:
 
 
 def _create(path: str, folder: bool) -> str:
-    """Make a mount point below a folder that is there; a link that appears on the way is not followed."""
+    """Create a mount point below an existing folder, without following links."""
     above, missing = path, []
     while not os.path.isdir(above):
         above, name = os.path.split(above)
@@ -200,7 +200,7 @@ def read_only(target: str) -> None:
 
 
 def read_only_root(volumes: Iterable[str]) -> None:
-    """Make all of the container's file system read-only but its volumes, devices and the kernel's own."""
+    """Make the container's file system read-only, except volumes, devices and kernel file systems."""
     kept = (*volumes, "/dev", "/proc", "/sys")
     for point in _mount_points():
         if not any(point == one or point.startswith(one.rstrip("/") + "/") for one in kept):

@@ -56,7 +56,7 @@ class RuntimeService:
 
     @property
     def egress(self) -> Egress:
-        """How isolated pods reach what is outside."""
+        """The egress of isolated pods."""
         return self._shims.egress
 
     # Operations
@@ -138,7 +138,7 @@ class RuntimeService:
             write_in_place(pod.spec["hosts"], text.encode())
 
     def remove(self, uid: str) -> None:
-        """Kill what still runs and forget the pod; ``gone`` says when nothing of it is left."""
+        """Kill the remaining processes and remove the pod. ``gone`` is sent when everything is removed."""
         pod = self.pods.get(uid)
         if pod is None:
             self._changed(uid)
@@ -152,7 +152,7 @@ class RuntimeService:
             self._forget(pod)
 
     def close(self) -> None:
-        """Remove all pods and wait for it, without a word: they end because this ends."""
+        """Remove all pods and wait, without sending events, because the supervisor ends."""
         changed, self._changed = self._changed, lambda uid: None
         for uid in list(self.pods):
             self.remove(uid)
@@ -163,7 +163,7 @@ class RuntimeService:
         self.cgroups.close()
 
     def failed(self, operation: str, order: Message, error: Exception) -> None:
-        """Say what became of an order that could not be carried out: else the kubelet would wait for it forever."""
+        """Report an operation that failed. Otherwise the kubelet would wait for it forever."""
         pod = self.pods.get(str(order.get("uid")))
         if operation == "exec":
             self._emit({"event": "exec", "token": order.get("token", ""), "code": 1})
@@ -217,7 +217,7 @@ class RuntimeService:
             os.close(fd)
 
     def _finish(self, pod: PodRecord, container: ContainerRecord, code: int, **facts: Any) -> None:
-        """The process is gone and everything it left was killed: what the pipes still hold is all there is."""
+        """The process has ended and its children were killed. Read the rest of the pipes."""
         for fd, stream in zip(list(container.pipes), ("stdout", "stderr"), strict=False):
             if fd >= 0:
                 drain_pipe(container, fd, stream, 1 << 10)
@@ -233,7 +233,7 @@ class RuntimeService:
         self._changed(pod.uid)
 
     def _dissolve(self, group: Cgroup, tries: int = 50) -> None:
-        """Take a container's groups away; a process that has just ended may still be in one."""
+        """Remove a container's groups. Retried, because a process that has just ended may still be in one."""
         if not group.remove() and tries:
             self._loop.later(0.1, lambda: self._dissolve(group, tries - 1))
 
@@ -275,7 +275,7 @@ class RuntimeService:
             self._forget(pod)
 
     def _cut_off(self, pod: PodRecord, container: ContainerRecord) -> None:
-        """A container whose shim was killed: it went along, or never began."""
+        """The end of a container whose shim was killed: it ended with the shim, or never started."""
         message = pod.message or "the process above it was killed"
         if container.state == "running":
             self._finish(pod, container, _KILLED, reason="Error", message=message)

@@ -40,7 +40,7 @@ def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
 
 
 class Netlink:
-    """A conversation about the network namespace it was opened in; every refusal is an OSError."""
+    """A rtnetlink socket of the network namespace in which it was opened. Every refusal is an OSError."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)  # 0: NETLINK_ROUTE
@@ -59,7 +59,7 @@ class Netlink:
         return socket.if_nametoindex(name)
 
     def veth(self, name: str, bridge: int, *, peer: str, peer_pid: int, mac: bytes, mtu: int) -> None:
-        """A cable from ``bridge`` into the network namespace of process ``peer_pid``, this end up."""
+        """Create a veth pair from ``bridge`` into the network namespace of process ``peer_pid``; this end is up."""
         other = _link() + _name(peer) + _attr(_IFLA_NET_NS_PID, struct.pack("I", peer_pid))
         other += _attr(_IFLA_ADDRESS, mac) + _mtu(mtu)
         info = _attr(_INFO_KIND, b"veth") + _attr(_INFO_DATA, _attr(_VETH_PEER, other))
@@ -84,7 +84,7 @@ class Netlink:
         self._ask(_NEWADDR, head + _attr(_IFA_LOCAL, raw) + _attr(_IFA_ADDRESS, raw), f"add address {ip}", True)
 
     def default_route(self, index: int, gateway: str) -> None:
-        """Send everything else to ``gateway``."""
+        """Set the default route to ``gateway``."""
         head = struct.pack("BBBBBBBBI", socket.AF_INET, 0, 0, 0, 254, 3, 0, 1, 0)
         body = _attr(_RTA_GATEWAY, socket.inet_aton(gateway)) + _attr(_RTA_OIF, struct.pack("I", index))
         self._ask(_NEWROUTE, head + body, f"route by {gateway}", True)
@@ -106,7 +106,7 @@ _POD = linux.CLONE_NEWNET | linux.CLONE_NEWNS | linux.CLONE_NEWUTS | linux.CLONE
 
 @dataclass(frozen=True, slots=True)
 class PodSubnet:
-    """Where pods live: the bridge's address (the first one) and the prefix length; whether there is a way out."""
+    """The subnet of pods: the bridge's address (the first), the prefix length, and whether there is egress."""
 
     bridge: str
     prefix: int
@@ -115,17 +115,17 @@ class PodSubnet:
 
     @property
     def cidr(self) -> str:
-        """The whole, as ``10.88.0.0/16``."""
+        """The whole subnet, as ``10.88.0.0/16``."""
         return f"{self._beside(-1)}/{self.prefix}"
 
     @property
     def gateway(self) -> str:
-        """Where slirp4netns takes packets: by its convention the second address."""
+        """The gateway of slirp4netns: by convention the second address."""
         return self._beside(1)
 
     @property
     def dns(self) -> str:
-        """Where it answers for the machine's name server: the third."""
+        """The name server of slirp4netns: the third address."""
         return self._beside(2)
 
     def _beside(self, step: int) -> str:
@@ -151,7 +151,7 @@ def enter_network(subnet: PodSubnet) -> int:
 
 
 def _map_ids(uid: int, gid: int) -> None:
-    """Stay who we are: files keep their owner, programs see their own user, capabilities end at exec."""
+    """Map this user to itself: files keep their owner, programs see their own user, capabilities end at exec."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
@@ -224,7 +224,7 @@ def _set_up(pod: Message, subnet: PodSubnet) -> None:
 
 
 def _resolver(subnet: PodSubnet) -> list[Message]:
-    """The mount that points pods at another name server; a machine without /etc/resolv.conf has none to ask."""
+    """The mount of a resolv.conf for pods; none on a machine without /etc/resolv.conf."""
     wanted = subnet.resolv and os.path.exists(RESOLV)
     return [{"source": subnet.resolv, "target": RESOLV}] if wanted else []
 

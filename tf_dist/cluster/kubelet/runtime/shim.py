@@ -38,7 +38,7 @@ class Shim:
         self._execs: dict[int, tuple[str, float]] = {}  # process -> token, deadline
 
     def run(self) -> NoReturn:
-        """Serve until the supervisor is gone or says ``die``, then take everything along."""
+        """Serve until the supervisor ends or sends ``die``, then end all containers."""
         try:
             self._loop()
         except (BrokenPipeError, ConnectionResetError):
@@ -72,7 +72,9 @@ class Shim:
         return bool(data)
 
     def _obey(self, message: Message) -> None:
-        """Execute one operation. A failure (no more processes or descriptors) must not end other containers."""
+        """Execute one operation. A failure, such as a lack of processes or descriptors, must not end other
+        containers.
+        """
         try:
             getattr(self, "_" + message["op"])(message)
         except (BrokenPipeError, ConnectionResetError):
@@ -110,7 +112,7 @@ class Shim:
         self._send(event="started", name=spec["name"], pid=pid)
 
     def _settle(self, name: str, pid: int, report: socket.socket) -> bytes:
-        """Take hold of the new container's mount namespace; then what keeps its program from running, or nothing."""
+        """Open the new container's mount namespace, then read the reason why its program cannot run, if any."""
         data = report.recv(1 << 16)
         if data == MOUNTED:
             self._spaces[name] = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
@@ -163,7 +165,7 @@ class Shim:
         linux.signal_pids({pid for pid, (_, deadline) in self._execs.items() if deadline < now}, signal.SIGKILL)
 
     def _kill_rest(self, main: int, name: str) -> None:
-        """End what the container's main process left behind, detached or not."""
+        """End the remaining processes of the container, detached or not."""
         linux.signal_group(main)
         for _ in range(_KILL_ROUNDS):
             rest = self._rest(main, name)

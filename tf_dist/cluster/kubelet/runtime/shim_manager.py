@@ -33,7 +33,7 @@ class ShimRecord:
     lines: MessageDecoder = field(default_factory=MessageDecoder)
 
     def send(self, fds: list[int] | None = None, **message: Any) -> None:
-        """Send with descriptors; a shim that does not listen is dead: its end is noticed elsewhere."""
+        """Send a message with descriptors. A shim that does not listen is dead, which is noticed elsewhere."""
         try:
             data = encode_message(message)
             sent = socket.send_fds(self.control, [data], fds or []) if fds else 0
@@ -125,7 +125,7 @@ KILL_TIMEOUT = 5.0  # seconds a shim gets to kill what is below it
 
 
 class ShimManager:
-    """All shims of a node. ``heard`` gets their messages, ``ended`` is called once for each, after its last one."""
+    """All shims of a node. ``heard`` gets their messages; ``ended`` is called once for each, after its last message."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ShimManager:
         loop.watch(wake, lambda: self._reap(wake))
 
     def enter(self) -> None:
-        """Go into the node's own network; from then on pods are isolated. OSError where the system forbids it."""
+        """Enter the node's own network; pods are isolated from then on. OSError where the system forbids it."""
         self.egress.prepare()
         self._bridge = sandbox.enter_network(self.egress.subnet)
         self.egress.open(self._bridge)

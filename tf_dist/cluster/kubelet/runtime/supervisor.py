@@ -28,7 +28,7 @@ from tf_dist.cluster.kubelet.runtime.runtime_service import OPERATIONS, RuntimeS
 
 
 def check_isolation(config: SupervisorConfig, loop: EventLoop, runner: RuntimeService) -> None:
-    """Run a pod with volumes where no folder is; OSError with what the system refused."""
+    """Run a test pod with volumes at new mount points; OSError with the call that the system refused."""
     folder = os.path.join(config.folder, "rehearsal")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     last = socket.inet_ntoa(bytes((*socket.inet_aton(config.bridge)[:2], 255, 254)))
@@ -60,7 +60,7 @@ class Supervisor:
         self._listener = self._listen()
 
     def start(self) -> None:
-        """Try the mode once for real; OSError when the system does not allow it. Then take the first kubelet."""
+        """Test the mode; OSError when the system does not allow it. Then accept the first kubelet."""
         try:
             self._try_mode()
         except OSError:
@@ -89,7 +89,9 @@ class Supervisor:
         return listener
 
     def _watch_kubelet(self) -> None:
-        """A fork of the kubelet may hold its socket open: in ephemeral mode its process counts, too."""
+        """A fork of the kubelet may keep the socket open, so in ephemeral mode the kubelet's process is
+        watched, too.
+        """
         if not self._config.ephemeral:
             return
         if hasattr(os, "pidfd_open"):
@@ -168,7 +170,7 @@ class Supervisor:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what the kubelet's buffer takes; the rest soon: a stopped kubelet must not stop the pods."""
+        """Send what fits into the kubelet's buffer, and the rest later. A stopped kubelet must not stop the pods."""
         if self._kubelet is None or not self._out:
             return
         try:
@@ -187,7 +189,7 @@ class Supervisor:
         self._loop.stopped = True
 
     def close(self) -> None:
-        """Kill every pod, wait until all are gone, and take the socket (in ephemeral mode the folder) away."""
+        """Kill every pod, wait until all have ended, and remove the socket (in ephemeral mode the folder)."""
         self._runner.close()
         self._runner.egress.close()
         with contextlib.suppress(FileNotFoundError):
@@ -211,7 +213,7 @@ def _signals(loop: EventLoop, supervisor: Supervisor) -> None:
 
 
 def serve(text: str) -> None:
-    """The whole life of a supervisor with the configuration ``text`` (JSON)."""
+    """Run a supervisor with the configuration ``text`` (JSON)."""
     config = SupervisorConfig(**json.loads(text))
     os.chdir(config.folder)
     for fd in (config.kubelet_fd, config.lock_fd):
