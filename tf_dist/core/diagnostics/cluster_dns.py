@@ -1,7 +1,7 @@
-"""How long CoreDNS caches the answer that a name of the cluster does not exist, as its Corefile says.
+"""How long CoreDNS caches negative answers about names of the cluster, by its Corefile.
 
-A headless Service has no name until its pod has an address. A replica that asks for a peer before that gets the cached
-answer for as long: see docs/decisions/names-before-addresses.md.
+A headless Service has no name until its pod has an address. A replica that resolves a peer before that gets the cached
+negative answer for this time: see docs/decisions/names-before-addresses.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Directive:
 
 
 def denial_seconds(corefile: str) -> float:
-    """For how many seconds it is cached that a name of a Service does not exist (0: it is not cached)."""
+    """The seconds for which negative answers about names of Services are cached (0: not cached)."""
     return max((_denial(server) for server in _directives(iter(corefile.splitlines()))), default=0.0)
 
 
@@ -50,7 +50,7 @@ def _directives(lines: Iterator[str]) -> tuple[_Directive, ...]:
 
 
 def _denial(server: _Directive) -> float:
-    """Denials are cached for the TTL of the zone, and no longer than the cache allows."""
+    """Negative answers are cached for the TTL of the zone, up to the limit of the cache."""
     kubernetes, cache = server.find("kubernetes"), server.find("cache")
     if kubernetes is None or cache is None:
         return 0.0

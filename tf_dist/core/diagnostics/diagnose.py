@@ -1,6 +1,6 @@
-"""Diagnosis of a job: why it waits or failed, in sentences that say what to do.
+"""Diagnosis of a job: why it waits or failed, and what to do.
 
-Categories are a contract: tools may rely on them, so they are added to and never renamed.
+Categories are a contract for tools: new ones may be added, existing ones are never renamed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Diagnosis:
 
 
 def _reason_diagnosis(row: Row, summary: str) -> Diagnosis:
-    """What the registry says of a reason, about this summary."""
+    """A diagnosis from the registry's row of a reason, with this summary."""
     return Diagnosis(row.level, row.category or Category.FAILURE, summary, resolution=row.advice)
 
 
@@ -52,7 +52,7 @@ _AMOUNT: Final = re.compile(r"([\w./-]+) ([\w.]+)(?=,| on \d)")
 
 
 def _larger_node(job: Job, message: str) -> str:
-    """The option with which this machine pretends to have what the job lacks by its message."""
+    """The option with which this machine pretends to have the resources that the message names."""
     _, too_small, said = message.partition(_WHOLE_CLUSTER)
     there = dict(_AMOUNT.findall(said))  # empty where each pod fits alone, and not all of them together
     needed = add_resources(
@@ -72,7 +72,7 @@ def _larger_node(job: Job, message: str) -> str:
 
 
 def pending_reasons(job: Job, status: Status) -> Iterator[Diagnosis]:
-    """Why a job waits for admission: first what holds now, then why it lost its admission."""
+    """Why a job waits for admission: first the current reason, then why it lost its admission."""
     waits = reason_row(status.reason)
     waits = waits if waits.group is Group.WAITING else Reason.WAITING_FOR_CAPACITY.row
     found = _reason_diagnosis(waits, status.message or "waits for admission")
@@ -97,10 +97,10 @@ _ATTACHED_ELSEWHERE: Final = "Multi-Attach error"
 
 
 def missing_object_advice(message: str) -> str:
-    """What to do about a container that waits for an object, by the words of Kubernetes; "" where they name none."""
+    """What to do about a container that waits for an object, by Kubernetes' message; "" if that names none."""
     if found := _NOT_FOUND.search(message):
         kind = _KINDS[found[1].lower()]
-        optional = "" if kind == "PersistentVolumeClaim" else "; optional: true in the template does without it"
+        optional = "" if kind == "PersistentVolumeClaim" else ", or write optional: true in the template"
         return f"create the {kind} {found[2]} in the namespace of the job, or put it into the job's file{optional}"
     if found := _NO_KEY.search(message):
         return f"add the key {found[1]} to the {found[2]} {found[3]}, or correct the key in the template"
@@ -118,7 +118,7 @@ Logs = Mapping[str, Sequence[str]]
 """The last lines of replicas, by their names, as far as a client has read them."""
 _NO_LOGS: Final[Logs] = {}
 VolumeEvents = Mapping[str, str]
-"""The last message about a volume that cannot be mounted, by pod: a kubelet says it in Events only."""
+"""The last message about a volume that cannot be mounted, by pod. A kubelet reports it only in Events."""
 _NO_EVENTS: Final[VolumeEvents] = {}
 VOLUME_REASONS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 """The reasons of these Events."""
@@ -134,8 +134,8 @@ def diagnose(
 ) -> tuple[Diagnosis, ...]:
     """The diagnoses of a job at this moment, most important first; never empty.
 
-    ``logs``: more than the ends of the logs that pods and status have of failed containers. ``volumes``: what Events
-    say of volumes that cannot be mounted.
+    ``logs``: the ends of logs, in addition to those that pods and the status have for failed containers. ``volumes``:
+    the messages of Events about volumes that cannot be mounted.
     """
     s = read_context(job, status, Observed(now=now, pods=pods))
     of_phase = _of_end(status, logs) if status.phase not in LIVE else _of_life(s, logs, volumes)
@@ -146,7 +146,7 @@ def diagnose(
 
 
 def diagnose_logs(job: Job, logs: Logs) -> Iterator[Diagnosis]:
-    """What lines of logs warn of, whatever becomes of the job; each warning once, of the first replica that has it."""
+    """Warnings from log lines, independent of the outcome; each warning once, for the first replica that has it."""
     said = set[str]()
     asking = {spec.type for spec in job.replica_specs if logs and "nvidia.com/gpu" in pod_requests(spec.pod_spec)}
     for replica, lines in logs.items():
@@ -166,11 +166,11 @@ def diagnose_unreadable(problem: InvalidJob) -> Diagnosis:
 
 
 def diagnose_managed_elsewhere(manager: str) -> Diagnosis:
-    """The diagnosis of a job that another controller is to run."""
-    summary = f"{manager} is to manage the job (spec.runPolicy.managedBy), so tf-dist leaves it alone"
+    """The diagnosis of a job that another controller manages."""
+    summary = f"{manager} manages the job (spec.runPolicy.managedBy), so tf-dist does not run it"
     resolution = (
-        "see whether that controller runs in this cluster; managedBy cannot be changed: to have tf-dist run the job,"
-        " delete it and submit it anew without managedBy"
+        "check that this controller runs in the cluster; managedBy cannot be changed: to run the job with tf-dist, "
+        "delete it and submit it again without managedBy"
     )
     return Diagnosis(Level.INFO, Category.MANAGED_ELSEWHERE, summary, resolution=resolution)
 
@@ -181,8 +181,8 @@ def diagnose_deletion(stored: Document) -> tuple[Diagnosis, ...]:
     if "deletionTimestamp" not in metadata:
         return ()
     finalizers = ", ".join(map(str, list_items(metadata.get("finalizers"))))
-    held = f"; what keeps it: {finalizers} (metadata.finalizers)" if finalizers else ""
-    resolution = "see whether the controller that removes it runs" if finalizers else ""
+    held = f"; it is kept by {finalizers} (metadata.finalizers)" if finalizers else ""
+    resolution = "check that the controller that removes this finalizer runs" if finalizers else ""
     return (Diagnosis(Level.WARNING, Category.DELETING, f"the job is being deleted{held}", resolution=resolution),)
 
 
@@ -213,12 +213,12 @@ def _of_disruptions(status: Status) -> Iterator[Diagnosis]:
     if status.phase in LIVE and status.disruptions:
         often = times_text(status.total_disruptions)
         text = f"its pods were taken away {often} ({disruption_counts(status.disruptions)})"
-        yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that costs none of its restarts")
+        yield Diagnosis(Level.INFO, Category.EVICTION, text, resolution="that does not count as a restart")
 
 
 def _of_last_error(status: Status) -> Iterator[Diagnosis]:
     if status.last_error:
-        text = status.display_message if status.stalled else f"what is left cannot be cleared away: {status.last_error}"
+        text = status.display_message if status.stalled else f"its objects cannot be deleted: {status.last_error}"
         yield _reason_diagnosis(Reason.RECONCILE_FAILED.row, text)
 
 
@@ -249,14 +249,14 @@ def _end(status: Status, logs: Logs) -> Diagnosis:
         rule = known_failure("\n".join(said))
         advice = rule.resolution if rule else advice
         if failure.event == Event.TASK_COMPLETED:
-            advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or take it out"
+            advice = "nothing failed: let the policy for TaskCompleted complete the job (CompleteJob), or remove it"
         elif failure.event == Reason.REPLICA_SUCCEEDED:
             advice = Reason.REPLICA_SUCCEEDED.row.advice
     return Diagnosis(Level.ERROR, category, status.message, _evidence(exit_, said), advice)
 
 
 def _evidence(exit_: Exit | None, said: Sequence[str]) -> str:
-    """The end of the log; the summary has the message of a pod that never ran."""
+    """The end of the log. For a pod that never ran, the summary has the message."""
     return "" if exit_ is not None and exit_.never_runs else log_evidence(said)
 
 
@@ -267,7 +267,7 @@ _TERMINATED: Final = 143
 
 
 def _said(exit_: Exit | None, replica: str, logs: Logs) -> Sequence[str]:
-    """The end of a replica's log: what a client has read of it, else what the kubelet kept of it."""
+    """The end of a replica's log: from the client, otherwise from the kubelet's termination message."""
     message = exit_.message.splitlines() if exit_ is not None else []
     return message if exit_ is None or exit_.start_failed else logs.get(replica) or message
 
@@ -285,14 +285,14 @@ def _of_exit(exit_: Exit | None, said: Sequence[str]) -> tuple[Category, str]:
     if exit_.start_failed or exit_.code in _START_FAILED:
         return Category.COMMAND, Reason.RUN_CONTAINER_ERROR.row.advice
     if exit_.code == _KILLED:
-        return Category.FAILURE, "something killed it with SIGKILL: often the kernel, for its memory"
+        return Category.FAILURE, "it was killed with SIGKILL, often by the kernel because of its memory"
     if exit_.code == _TERMINATED:
-        return Category.EVICTION, "something asked it to stop: see who deleted the pod or drained the node"
+        return Category.EVICTION, "it was asked to stop: find out who deleted the pod or drained the node"
     if exit_.code == _SEGMENTATION:
         return Category.FAILURE, "it crashed in native code: try another TensorFlow build, or look for a core dump"
     name = signal_name(exit_.code)
     if name:
-        return Category.FAILURE, f"it died of {name}"
+        return Category.FAILURE, f"it was killed by {name}"
     return Category.FAILURE, "" if said else "tf-dist logs shows what its replicas wrote"
 
 
@@ -319,7 +319,7 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
         yield Diagnosis(
             Level.INFO,
             Category.STOPPING,
-            f"waits until the pods of the attempt before are gone: {names}",
+            f"waits until the pods of the previous attempt are gone: {names}",
             resolution="they get their grace period",
         )
     if status.admission is not None:
@@ -327,7 +327,7 @@ def _of_life(s: ReconcileContext, logs: Logs, volumes: VolumeEvents) -> Iterator
     yield from _of_missing(s)
 
 
-_KEPT: Final = "its owner removes a finalizer when it is done: see that it runs; kubectl get pod NAME -o yaml shows it"
+_KEPT: Final = "the owner of a finalizer removes it: check that the owner runs; kubectl get pod NAME -o yaml shows it"
 
 
 def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
@@ -336,7 +336,7 @@ def _of_overdue(s: ReconcileContext) -> Iterator[Diagnosis]:
             continue  # its node is not the reason
         stopped = f" since {format_time(pod.stops_at)}" if pod.stops_at is not None else ""
         text = f"waits for pod {pod.name} on node {pod.node}, which should have stopped{stopped} and may still run"
-        advice = f"see whether the node is up; if it is surely down, delete it, or taint it {OUT_OF_SERVICE}"
+        advice = f"check whether the node is up; if it is certainly down, delete it, or taint it {OUT_OF_SERVICE}"
         yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
 
 
@@ -360,7 +360,7 @@ def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagn
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, f"{who} cannot be scheduled", pod.unschedulable, advice)
     elif pod.scheduler_name and pod.created_at is not None and now - pod.created_at >= _SCHEDULER_SILENCE:
         text = f"no scheduler has looked at {who} yet: its schedulerName is {pod.scheduler_name}"
-        advice = "see that a scheduler of this name runs in the cluster, or take schedulerName out of the template"
+        advice = "check that a scheduler of this name runs in the cluster, or remove schedulerName from the template"
         yield Diagnosis(Level.WARNING, Category.UNSCHEDULABLE, text, resolution=advice)
     elif pod.waiting is not None and pod.waiting[0] not in _STARTING:
         yield _waiting(pod, *pod.waiting)
@@ -372,7 +372,10 @@ def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagn
         advice = missing_object_advice(why) or f"see the events of the volume: kubectl describe pod {pod.name}"
         yield Diagnosis(Level.WARNING, Category.CONFIGURATION, f"{who} waits for a volume", why, advice)
     elif pod.node_silent and not pod.deleting:
-        advice = f"see kubectl describe node {pod.node}: its pods go on when it reports again, else they are replaced"
+        advice = (
+            f"see kubectl describe node {pod.node}: its pods continue when it reports again; otherwise they "
+            "are replaced"
+        )
         text = f"{who} is on node {pod.node}, which is not ready: it may still run"
         yield Diagnosis(Level.WARNING, Category.NODE_LOST, text, resolution=advice)
     elif pod.phase is PodPhase.PENDING:
@@ -380,7 +383,9 @@ def _of_pod(pod: PodView, now: float, logs: Logs, volume: str) -> Iterator[Diagn
 
 
 def _of_sidecar(job: Job, pod: PodView) -> Iterator[Diagnosis]:
-    """A pod that other containers keep running: TFJob v1 and Volcano judge its phase, as the originals do."""
+    """A pod that other containers keep running. TFJob v1 and Volcano evaluate the phase of the pod, as the
+    originals do.
+    """
     spec = job.spec(pod.replica.type)
     if not pod.sidecar_runs or pod.exit is None or pod.deleting or spec is None:
         return

@@ -15,7 +15,7 @@ _CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]|\x1b[^\[]|[\x00-\x0
 
 
 def visible_text(text: str) -> str:
-    """What a line shows in the end: progress bars draw over themselves, and only colours may steer a terminal."""
+    """The final text of a line: progress bars overwrite themselves, and only colour sequences may reach a terminal."""
     shown = next((part for part in reversed(text.split("\r")) if part), "")
     return _CONTROLS.sub("", shown)
 
@@ -42,7 +42,7 @@ def format_age(since: float | None, now: float) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """A metric: whole numbers as such, others with four digits that say something."""
+    """A metric: whole numbers as they are, others with four significant digits."""
     if value is None:
         return ""
     if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
@@ -69,7 +69,7 @@ def usage_text(usage: Usage) -> str:
 
 
 def table_html(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as HTML; what is in it comes from others, and is text."""
+    """A table as HTML. Its content is untrusted, and is escaped."""
     head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(visible_text(cell))}</td>' for cell in row)}</tr>" for row in rows)
     above = f"<caption>{html.escape(visible_text(caption))}</caption>" if caption else ""

@@ -1,6 +1,7 @@
-"""The end of a replica's log as evidence of a failure: the exception, where it was raised, and the lines before it.
+"""The end of a replica's log as evidence of a failure: the exception, its location, and the lines before it.
 
-Tensors, repeated lines and the start-up lines of TensorFlow's libraries are left out: they fill the end of most logs.
+Tensors, repeated lines and start-up lines of TensorFlow's libraries are left out, because they fill the end of most
+logs.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Traceback:
 
 
 def log_evidence(lines: Sequence[str]) -> str:
-    """What the end of a log says about a failure, most important first."""
+    """The lines about a failure at the end of a log, most important first."""
     raised, others = _read(lines)
     shown = [_shortened(line) for line in others if not (_is_array(line) or _NOISE.match(line))]
     if raised is None:
@@ -71,7 +72,7 @@ def exception_line(lines: Sequence[str]) -> str:
 
 
 def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
-    """The last traceback of a log, and the lines that belong to none."""
+    """The last traceback of a log, and the lines outside of tracebacks."""
     last: _Traceback | None = None
     now: _Traceback | None = None
     others: list[str] = []
@@ -103,12 +104,12 @@ def _read(lines: Sequence[str]) -> tuple[_Traceback | None, list[str]]:
 
 
 def _depth(line: str) -> int:
-    """How many brackets a line opens and does not close."""
+    """The number of brackets that a line opens and does not close."""
     return sum(line.count(one) for one in "([{") - sum(line.count(one) for one in ")]}")
 
 
 def _closing(lines: Sequence[str], first: int) -> int:
-    """The line that closes the brackets which the line of an exception opens; its own if none does."""
+    """The index of the line that closes the brackets of an exception's line, or of that line itself."""
     depth = 0
     for number, line in enumerate(lines[first : first + _LONGEST_MESSAGE], start=first):
         depth += _depth(line[:_READ])
@@ -128,7 +129,7 @@ def _shortened(line: str) -> str:
 
 
 def _folded(lines: Iterable[str]) -> list[str]:
-    """The lines, of several in a row that differ in their numbers only the last, with their count."""
+    """The lines. Of consecutive lines that differ only in numbers, the last, with their count."""
     folded: list[tuple[str, str, int]] = []
     for line in lines:
         shape = _VARIABLE.sub("0", line)

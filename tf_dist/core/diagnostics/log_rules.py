@@ -1,4 +1,4 @@
-"""What is known about lines that programs print: what they mean, and what helps."""
+"""Known log lines of programs: their meaning, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 
 class Gpus(StrEnum):
-    """Which replicas a rule is about. A replica without a GPU in a job with GPUs has none on purpose."""
+    """The replicas to which a rule applies. In a job with GPUs, a replica without a GPU has none on purpose."""
 
     ANY = "any"
     ASKED = "asked"
@@ -18,20 +18,20 @@ class Gpus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRule:
-    """What a text in a log means."""
+    """The meaning of a text in a log."""
 
     texts: tuple[str, ...]
-    """One of them is in the log."""
+    """The texts, of which one must be in the log."""
     category: Literal["command", "configuration"]
     """The category of the diagnosis."""
     summary: str
-    """What follows the name of the replica in a warning."""
+    """The text of a warning, after the name of the replica."""
     resolution: str
     """What helps."""
     ends: bool = True
-    """Whether a program usually ends by it: then it is the reason of a failure, and no warning while the job runs."""
+    """Whether it usually ends the program. Then it explains a failure, and is not a warning while the job runs."""
     gpus: Gpus = Gpus.ANY
-    """Whether the replica has to ask for a GPU, or its whole job for none."""
+    """Whether it applies only to replicas that request a GPU, or only to jobs that request none."""
 
 
 _LEGACY_KERAS: Final = (
@@ -78,7 +78,7 @@ LOG_RULES: Final = (
     LogRule(
         texts=("ModuleNotFoundError",),
         category="command",
-        summary="misses a Python module",
+        summary="lacks a Python module",
         resolution="install it where the container runs (on this machine: with the Python of tf-dist)",
     ),
     LogRule(
@@ -91,8 +91,10 @@ LOG_RULES: Final = (
         texts=("Temporary failure in name resolution", "Network is unreachable"),
         category="configuration",
         summary="cannot reach another machine",
-        resolution="on this machine pods have no way out without slirp4netns: install it, or tf-dist run --network "
-        "shared; on a cluster, see its DNS and its NetworkPolicies",
+        resolution=(
+            "on this machine, pods cannot reach other networks without slirp4netns: install it, or use "
+            "tf-dist run --network shared; on a cluster, check DNS and NetworkPolicies"
+        ),
         ends=False,
     ),
     LogRule(
@@ -113,17 +115,19 @@ LOG_RULES: Final = (
     LogRule(
         texts=("Could not find cuda drivers", "failed call to cuInit", "Cannot dlopen some GPU libraries"),
         category="configuration",
-        summary="asks for a GPU, and TensorFlow sees none",
-        resolution="see that the image has tensorflow[and-cuda] (tensorflow-cpu sees no GPU), and that its CUDA fits "
-        "the driver of the node (nvidia-smi)",
+        summary="requests a GPU, but TensorFlow finds none",
+        resolution=(
+            "check that the image has tensorflow[and-cuda] (tensorflow-cpu sees no GPU), and that its CUDA "
+            "matches the driver of the node (nvidia-smi)"
+        ),
         ends=False,
         gpus=Gpus.ASKED,
     ),
     LogRule(
         texts=("CUDA_ERROR_NO_DEVICE",),
         category="configuration",
-        summary="sees no GPU, as it asks for none",
-        resolution='ask for one: resources.limits "nvidia.com/gpu": 1',
+        summary="sees no GPU, because it requests none",
+        resolution='request one: resources.limits "nvidia.com/gpu": 1',
         ends=False,
         gpus=Gpus.NOT_ASKED,
     ),
@@ -136,7 +140,7 @@ def known_failure(text: str) -> LogRule | None:
 
 
 def known_warnings(lines: Sequence[str], gpus: Gpus) -> Iterator[LogRule]:
-    """The rules that lines of a running program match, of those by which it does not end."""
+    """The rules, among those that do not end a program, that lines of a running program match."""
     text = "\n".join(lines)
     for rule in LOG_RULES:
         if not rule.ends and rule.gpus in (Gpus.ANY, gpus) and any(one in text for one in rule.texts):

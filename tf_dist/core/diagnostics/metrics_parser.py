@@ -13,9 +13,11 @@ from functools import lru_cache
 from typing import Final, Literal, Self
 
 MOST_NAMES: Final = 100
-"""Names of metrics that are kept of a job, the first ones: each costs a column, an output, a copy."""
+"""The maximum number of metrics of a job, because each needs a column, an output and a copy. The first names
+are kept.
+"""
 RESULT_MARK: Final = "tf-dist-result: "
-"""A line that begins so has the value of a ``@task.tfjob`` function, as JSON."""
+"""The prefix of a line with the value of a ``@task.tfjob`` function, as JSON."""
 _LONGEST: Final = 4096  # characters: a metrics line is short; a longer one is data
 _LONGEST_HISTORY: Final = 65_536  # characters of the history of a training, which has a number for each epoch
 
@@ -51,7 +53,7 @@ _SAVED: Final = re.compile(
 # A number that is not part of a word, and that nothing tells by its size: one of ten digits may be a time.
 _ANY_NUMBER: Final = re.compile(r"(?<![\w.])\d{1,9}(?:\.\d{1,12})?(?:[eE][+-]\d\d)?(?![\w.])")
 _MANY: Final = 50
-"""Lines from which on it is quicker to find those that are alike than to read all."""
+"""The number of lines from which on it is faster to skip similar lines than to parse all."""
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 # What begins or ends a part of a log that quotes source: its indented lines, and for a traceback the exception.
@@ -91,25 +93,25 @@ _WORDS: Final = re.compile(r"[_|/-]")
 
 @dataclass(frozen=True, slots=True)
 class KerasProgress:
-    """How far ``model.fit`` of Keras is, by the lines that it prints."""
+    """The progress of Keras' ``model.fit``, by the lines that it prints."""
 
     epoch: int
-    """The epoch that runs, from 1 on."""
+    """The current epoch, from 1."""
     epochs: int = 0
-    """How many there will be; 0: it does not say so."""
+    """The number of epochs; 0: unknown."""
     batches: int = 0
-    """Batches of an epoch; 0 until one has ended."""
+    """The batches of an epoch; 0 until the first has ended."""
     step: int = 0
-    """Batches so far, of all epochs."""
+    """The batches so far, over all epochs."""
 
     @classmethod
     def at_epoch(cls, before: KerasProgress | None, epoch: int, epochs: int) -> KerasProgress:
-        """At the line that begins an epoch. One that is not a later one begins another training."""
+        """The progress at the first line of an epoch. An epoch that is not a later one starts another training."""
         batches = before.batches if before is not None and epoch > before.epoch else 0
         return cls(epoch, epochs, batches, (epoch - 1) * batches)
 
     def at_batch(self, done: int, batches: int) -> KerasProgress:
-        """At a progress bar; that of an evaluation, which has other batches, is not progress."""
+        """The progress at a progress bar. The bar of an evaluation has another number of batches, and is ignored."""
         if self.batches not in (0, batches):
             return self
         return replace(self, batches=batches, step=(self.epoch - 1) * batches + done)
@@ -117,20 +119,20 @@ class KerasProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a replica's lines have said so far."""
+    """The state of a replica by its lines so far."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The latest value of each metric, ``MOST_NAMES`` at most, in the order in which they came."""
+    """The latest value of each metric, at most ``MOST_NAMES``, in the order of their appearance."""
     checkpoint: str = ""
-    """The last checkpoint it named."""
+    """The last checkpoint that it named."""
     saves: int = field(default=0, compare=False)
-    """How many lines have named a checkpoint; of lines that are alike and were read at once, two count."""
+    """The number of lines that named a checkpoint; of similar lines in one batch, two count."""
     result: str = ""
     """The value of a ``@task.tfjob`` function, as JSON."""
     keras: KerasProgress | None = None
-    """How far ``model.fit`` is, if that is what the replica runs."""
+    """The progress of ``model.fit``, if the replica runs it."""
     quoting: Literal["", "source", "traceback"] = ""
-    """What the next indented lines quote, if they quote something; a traceback ends with the line after them."""
+    """The kind of quotation in the next indented lines, if any. A traceback ends with the line after them."""
 
     def after_all(self, lines: Sequence[str]) -> Self:
         """The progress after all lines, in their order."""
@@ -140,7 +142,7 @@ class Progress:
         return found
 
     def after(self, line: str) -> Self:
-        """The progress after ``line``; the same object if the line says nothing new."""
+        """The progress after ``line``; the same object if the line has no news."""
         if line.startswith(RESULT_MARK):
             return replace(self, result=line.removeprefix(RESULT_MARK).strip())
         if self.quoting or "most recent call" in line or 'File "' in line or "Warning: " in line:
@@ -187,7 +189,7 @@ class Progress:
         return replace(self, metrics=bounded({**self.metrics, **self._position(keras)}), keras=keras)
 
     def _position(self, keras: KerasProgress) -> dict[str, float]:
-        """Epoch and step as metrics. A program that prints a step of its own is right about it."""
+        """Epoch and step as metrics, unless the program prints its own step."""
         counted = float(self.keras.step) if self.keras is not None else 0.0
         said = self.metrics.get("step")
         step = {} if said not in (None, counted) or (said is None and not keras.step) else {"step": float(keras.step)}
@@ -195,8 +197,8 @@ class Progress:
 
 
 def _distinct(lines: Sequence[str]) -> Sequence[str]:
-    """The lines that count: of those that are alike except for their numbers the first, which has the place of a name
-    among the others, and the last, which has the newest value. All of them where some quote source.
+    """The relevant lines: of lines that differ only in numbers, the first, which gives a name its place, and
+    the last, which has the newest value. All lines if some quote source code.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -218,7 +220,7 @@ def bounded(metrics: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def combine_progress(parts: Iterable[Progress]) -> Progress:
-    """Merge progress: every metric from the first part that has it, so put the leader first."""
+    """Merge progress. Each metric comes from the first part that has it, so the leader must be first."""
     metrics: dict[str, float] = {}
     checkpoint = result = ""
     keras = None
@@ -229,7 +231,7 @@ def combine_progress(parts: Iterable[Progress]) -> Progress:
 
 
 def _last_drawing(line: str) -> str:
-    """The line without colours; of a progress bar that was drawn over and over, the last drawing."""
+    """The line without colours. Of a progress bar that overwrote itself, the last state."""
     text = line
     if "\r" in text or "\b" in text:
         text = next((one for one in reversed(re.split(r"[\r\b]+", text)) if one.strip()), "")
@@ -285,8 +287,8 @@ def _last_word(name: str) -> str:
 
 
 def _outside_calls(text: str) -> str:
-    """The text without what is between the parentheses of calls, also of one that began or ends on another line, and
-    without representations of objects (``<tf.Tensor: shape=(), numpy=1.0>``).
+    """The text without arguments of calls, also of calls over several lines, and without representations of
+    objects (``<tf.Tensor: shape=(), numpy=1.0>``).
     """
     if "(" in text or ")" in text:
         kept, begun, calls = [], 0, list[bool]()

@@ -1,7 +1,7 @@
-"""NetworkPolicies that keep replicas of a job from reaching each other, as the policies say.
+"""NetworkPolicies that prevent replicas of a job from reaching each other.
 
-Whether the network of the cluster enforces them is not known here. What depends on addresses or on labels of namespaces
-counts as permitted, so that a finding is certain.
+Whether the cluster's network enforces policies is unknown. Rules about addresses or labels of namespaces count as
+permitted, so that a finding is certain.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _holds(selector: object, labels: Mapping[str, str]) -> bool:
 
 
 def _selects(policy: Mapping[str, Any], pod: Mapping[str, Any], direction: str) -> bool:
-    """Whether a policy restricts this direction of a pod. Without types it restricts what enters, and what it lists."""
+    """Whether a policy restricts this direction of a pod. Without types it restricts ingress, and egress if
+    it has such rules.
+    """
     spec = mapping(policy.get("spec"))
     types = list_items(spec.get("policyTypes")) or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
     return direction in types and _holds(spec.get("podSelector"), _labels(pod))
@@ -87,7 +89,7 @@ def _is_peer(stated: Mapping[str, Any], pod: Mapping[str, Any], namespace: str) 
 
 
 def _is_port(stated: Mapping[str, Any], server: Mapping[str, Any]) -> bool:
-    """Whether a port of a rule is one that the server's containers declare, if they declare any."""
+    """Whether the server's containers declare a port of the rule, if they declare any port."""
     if stated.get("protocol", "TCP") != "TCP":
         return False
     declared = list(_declared_ports(server))

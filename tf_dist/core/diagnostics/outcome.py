@@ -1,8 +1,8 @@
 """Outcome of a job: how it ended.
 
-One vocabulary for every face: the XCom ``outcome`` and ``error.outcome`` in Airflow, the outputs of a step in Argo,
-``tf-dist wait -o json``, ``status.tfDist.outcome``. How a job ended follows from its status alone, so that it can be
-told at any time afterwards; a client adds what it has seen: metrics, the checkpoint, the end of a log.
+All faces use the same vocabulary: the XCom ``outcome`` and ``error.outcome`` in Airflow, the outputs of a step in Argo,
+``tf-dist wait -o json``, ``status.tfDist.outcome``. The outcome follows from the status alone, so it is available at
+any later time. A client adds metrics, the checkpoint and the end of a log.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LOG_LIMIT: Final = 4096  # characters: it goes into databases and into objects 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job ended, or why a client stopped waiting for it, with all that a next task may want to know.
+    """How a job ended, or why a client stopped waiting for it, with the facts for a next task.
 
-    ``reason``: in one word, as the job's status has it; ``replica``, ``exit_code``: of the failure that ended it;
-    ``disruptions``: pods that were disrupted; ``preemptions``: how often it, or a pod of it, was preempted by a job of
-    a higher priority; ``waited_seconds``: all time in which it waited for admission, and then for nodes;
-    ``ran_seconds``: from when it last had both to the end. ``gpu_seconds``, ``replica_seconds``: the time for which it
-    held GPUs and replicas, added up over these. ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last
-    checkpoint that was seen, or since the start, that restarts, evictions, preemptions or its end lost. ``goodput``:
-    the share of the time held in which it trained and kept the result, from 0 to 1, of its GPUs if it has any; None: it
-    held nothing. ``fallback``: which of its fallbacks it ran as (1, 2, …; 0: as its document says, or it never ran).
-    ``log``: the end of the log of ``replica``.
+    ``reason``: the reason in the job's status. ``replica``, ``exit_code``: of the failure that ended it.
+    ``disruptions``: the number of disrupted pods. ``preemptions``: how often jobs of higher priority preempted it, or
+    one of its pods. ``waited_seconds``: the total wait for admission, and then for nodes. ``ran_seconds``: the time
+    from then to the end, in the last run. ``gpu_seconds``, ``replica_seconds``: the time for which it held GPUs and
+    replicas, multiplied by their number. ``lost_gpu_seconds``, ``lost_replica_seconds``: training since the last known
+    checkpoint, or since the start, that was lost by restarts, evictions, preemptions or the end. ``goodput``: the share
+    of the held time in which it trained and kept the result, from 0 to 1, of GPUs if it has any; None: it held nothing.
+    ``fallback``: the fallback that ran (1, 2, …; 0: the document itself, or it never ran). ``log``: the end of the log
+    of ``replica``.
     """
 
     kind: OutcomeKind
@@ -66,7 +66,7 @@ class Outcome:
     log: str = ""
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON; ``nan`` and ``inf``, which are not numbers there, as texts. ``read_outcome`` reads it back."""
+        """The outcome as plain JSON, with ``nan`` and ``inf`` as texts. ``read_outcome`` reads it."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         metrics = {name: value if math.isfinite(value) else str(value) for name, value in self.metrics.items()}
         return {**plain, "kind": self.kind.value, "metrics": metrics}
@@ -82,7 +82,7 @@ class Outcome:
         replica: str = "",
         now: float | None = None,
     ) -> Self:
-        """An outcome with what a status knows. ``now``: the end, where the job itself has none."""
+        """An outcome with the facts of a status. ``now`` is the end of a job without an end time."""
         failure = ending_failure(status) if outcome_kind(status) is kind else None
         begun, ended = status.start_time, now if status.completion_time is None else status.completion_time
         waited = _between(status.created, ended if begun is None else begun)
@@ -110,14 +110,14 @@ class Outcome:
 
 
 def job_outcome(status: Status) -> Outcome | None:
-    """How the job ended, or was stopped; None while it goes on."""
+    """How the job ended or was stopped; None while it continues."""
     kind = outcome_kind(status)
     # A job that a policy aborted, or that was suspended, has no completion time: it ended when it was stopped.
     return None if kind is None else Outcome.of(status, kind, now=status.since)
 
 
 def outcome_word(status: Status) -> str:
-    """How the job ended in a word for people, while its last pods are stopping, too; else its state."""
+    """How the job ended, in one word for display, also while its last pods are stopping; otherwise its state."""
     kind = outcome_kind(status)
     if kind in DISRUPTED:
         return "Evicted"
@@ -127,9 +127,9 @@ def outcome_word(status: Status) -> str:
 
 
 def read_outcome(document: object) -> Outcome | None:
-    """The outcome of a document that this or another release wrote; None for what is none. Never raises.
+    """The outcome in a document of this or another release; None for other values. Never raises.
 
-    A kind that a later release has added is ``unknown`` here, and its fields are left out.
+    A kind of a later release is read as ``unknown``, without its fields.
     """
     if not isinstance(document, Mapping):
         return None
@@ -152,7 +152,7 @@ def _between(since: float | None, until: float | None) -> float | None:
 
 
 def with_observations(outcome: Outcome, progress: Progress, log: str = "") -> Outcome:
-    """The outcome with what a client has seen in the replicas' logs."""
+    """The outcome with facts from the replicas' logs."""
     text = log[-_LOG_LIMIT:] or outcome.log
     return replace(outcome, metrics=dict(progress.metrics), checkpoint=progress.checkpoint, log=text)
 
@@ -170,10 +170,10 @@ _ERRORS: Final[Mapping[tuple[OutcomeKind, bool], type[JobOutcomeError]]] = {
 
 
 def outcome_error(outcome: Outcome, message: str, *, hint: str = "", decided: bool = True) -> JobOutcomeError:
-    """The error that an outcome means. ``decided``: the job itself ended so; else a limit of the client was passed."""
+    """The error of an outcome. ``decided``: the job itself ended so; otherwise a limit of the client was exceeded."""
     return _ERRORS.get((outcome.kind, decided), JobFailed)(message, hint=hint, outcome=outcome)
 
 
 def is_suspended(status: Status) -> bool:
-    """Whether a stopped job was suspended, and can be resumed, rather than aborted by a policy."""
+    """Whether a stopped job was suspended and can be resumed, instead of aborted by a policy."""
     return status.reason == Reason.SUSPENDED

@@ -17,7 +17,7 @@ from tf_dist.core.reconciler.status_messages import exit_text, signal_name
 class ReplicaState:
     """A replica: its state in a word or two, its node, its restarts, and the reason of its state.
 
-    ``node_silent``: its node has stopped reporting, so that it may run no more.
+    ``node_silent``: its node has stopped reporting, so the replica may have ended.
     """
 
     replica: ReplicaId
@@ -67,7 +67,7 @@ def replica_states(job: Job, status: Status, pods: tuple[PodView, ...]) -> tuple
 
 
 def _culprit(status: Status, replica: ReplicaId) -> Failure | None:
-    """The failure by which the job ended, if it was this replica's."""
+    """The failure that ended the job, if it is this replica's."""
     failure = status.failure if status.phase in (Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED) else None
     ended = failure is not None and failure.event == Event.POD_FAILED and failure.replica == str(replica)
     return failure if ended else None
@@ -109,7 +109,7 @@ def _was_told_to_end(exit_: Exit | None) -> bool:
 
 
 def leaders_first(job: Job) -> tuple[ReplicaId, ...]:
-    """Every replica that the job may have, the most significant first: chief, workers, evaluators, servers."""
+    """Every replica that the job may have, in order of importance: chief, workers, evaluators, servers."""
     order = (Role.CHIEF, Role.MASTER, Role.WORKER, Role.EVALUATOR, Role.OTHER, Role.PS)
     rank = {spec.type: order.index(spec.role) for spec in job.replica_specs}
     return tuple(sorted(possible_replicas(job), key=lambda replica: rank[replica.type]))

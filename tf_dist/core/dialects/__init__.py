@@ -1,8 +1,8 @@
 """Three document formats, one job: TFJob v1, TFJob v1alpha1 and Volcano Job.
 
-``parse`` is for files: strict, all problems at once, warnings for what most likely was not meant. ``read`` is for
-objects of a cluster: tolerant of what it does not know, and fast. Both give the same
-:class:`~tf_dist.core.model.job.Job` for a document that both accept.
+``parse`` is for files: strict, with all problems at once and warnings about probable mistakes. ``read`` is for objects
+of a cluster: fast, and tolerant of unknown fields. For a document that both accept, both return the same
+:class:`~tf_dist.core.model.job.Job`.
 """
 
 from __future__ import annotations

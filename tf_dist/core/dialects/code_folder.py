@@ -1,8 +1,8 @@
-"""Code that goes along with a job: what a document becomes so that replicas that train run in a folder of its user.
+"""Code that is sent with a job: the changes of a document so that its replicas run in a folder of the user.
 
-On this machine that is the folder itself. On a cluster the folder is an archive in ConfigMaps, in parts, which an init
-container with the image of the training unpacks into an ``emptyDir``. Another one installs the packages that the code
-needs and the image does not have, so that every pod has its own.
+On this machine, replicas run in the folder itself. On a cluster, an archive of the folder is stored in ConfigMaps, in
+parts. An init container with the image of the training unpacks it into an ``emptyDir``. A second init container
+installs packages that the image does not have, in each pod.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tf_dist.core.model.overrides import Override, apply_overrides
 LARGEST_PART: Final = 900 << 10
 """Bytes of the archive in one ConfigMap. The API server takes 1 MiB of data."""
 LARGEST_CODE: Final = 8 << 20
-"""Bytes of the archive of one job, which every node keeps in memory for each of its pods."""
+"""Bytes of the archive of one job. Every node keeps it in memory for each of its pods."""
 CODE_LABEL: Final = CODE
 """Label of the ConfigMaps: the hash of the archive."""
 MOUNTED_AT: Final = "/tf-dist/code"
@@ -44,7 +44,7 @@ elif command -v python3 >/dev/null 2>&1; then
   cat {_PARTS_AT}/* | python3 -c 'import sys, tarfile
 tarfile.open(fileobj=sys.stdin.buffer, mode="r|gz").extractall(".")' || fail "python3 failed, see the line before"
 else
-  fail "the image has neither tar with gzip nor python3; take one that has, or put the code into the image"
+  fail "the image has neither tar with gzip nor python3; use an image that has them, or put the code into the image"
 fi
 """
 
@@ -77,12 +77,12 @@ rm -rf "$TMPDIR"
 
 
 class CodeOnCluster(NamedTuple):
-    """A job with its code as it is on a cluster."""
+    """A job with its code, in the form for a cluster."""
 
     document: dict[str, Any]
     """The job, whose pods refer to the ConfigMaps."""
     config_maps: tuple[dict[str, Any], ...]
-    """The parts of the archive, to be owned by the job."""
+    """The parts of the archive, which the job will own."""
 
 
 def packages_of(document: Document) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def packages_of(document: Document) -> tuple[str, ...]:
 
 
 def with_packages(document: Document, packages: Iterable[str]) -> dict[str, Any]:
-    """The job for a cluster, whose pods install packages at their start."""
+    """The job for a cluster, whose pods install packages when they start."""
     listed = list(packages)
     changes = [one for found in training_containers(document) for one in _package_changes(*found, listed)]
     return _without_annotation(apply_overrides(document, changes), PACKAGES)
@@ -121,7 +121,7 @@ _PROXY: Final = re.compile(r"(https?|no|all)_proxy", re.IGNORECASE)
 
 
 def with_code_annotation(document: Document, folder: str) -> dict[str, Any]:
-    """The document with a folder that goes along."""
+    """The document with a folder that is sent with the job."""
     return dict(apply_overrides(document, [Override(("metadata", "annotations", CODE), folder)]))
 
 
@@ -135,9 +135,8 @@ def with_code_here(document: Document, folder: str) -> dict[str, Any]:
 
 
 def with_code_archive(document: Document, archive: bytes, nonce: str) -> CodeOnCluster:
-    """The job for a cluster. ``nonce``: another one for each job that is created.
-
-    ConfigMaps of an earlier job of the same name may be about to be deleted with it.
+    """The job for a cluster. ``nonce``: different for each created job, because ConfigMaps of an earlier job
+    of the same name may still be waiting for deletion.
     """
     digest = hashlib.sha256(archive).hexdigest()[:_HASH]
     metadata = mapping(document.get("metadata"))
@@ -161,7 +160,7 @@ def _working_folder(container: Mapping[str, Any], folder: str) -> str:
 
 
 def code_parts(document: Document) -> list[str]:
-    """The ConfigMaps with the code to which a job refers that was submitted before; empty for a job without."""
+    """The ConfigMaps with the code of a job that was submitted before; empty for a job without code."""
     for _, _, _, pod in training_containers(document):
         for volume in mappings(pod.get("volumes")):
             if volume.get("name") == _PARTS:
@@ -171,7 +170,7 @@ def code_parts(document: Document) -> list[str]:
 
 
 def code_archive_of(config_maps: Iterable[Document]) -> bytes:
-    """The archive whose parts these ConfigMaps are."""
+    """The archive in these ConfigMaps."""
     return b"".join(base64.b64decode(text(mapping(one.get("binaryData")).get("part"))) for one in config_maps)
 
 
@@ -219,7 +218,9 @@ def _changes(
 def _init_container(
     container: Mapping[str, Any], name: str, command: list[str], mounts: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """As the container that trains, so that it owns the files, and no more privileged than restricted pods may be."""
+    """The security context of the training container, so that it owns the files, within the limits of
+    restricted pods.
+    """
     own = mapping(container.get("securityContext"))
     user = ("runAsUser", "runAsGroup", "runAsNonRoot", "seLinuxOptions", "seccompProfile")
     security = {

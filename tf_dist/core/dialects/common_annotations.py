@@ -1,10 +1,10 @@
 """Labels and annotations that mean the same in every format: worker bounds, limits, gang scheduler, queue.
 
-``tf-dist.dev/min-workers`` and ``tf-dist.dev/max-workers``. v1alpha1 says it with min-instance and max-instance, and a
-Volcano task has a minAvailable of its own.
+``tf-dist.dev/min-workers`` and ``tf-dist.dev/max-workers``. In v1alpha1 they are min-instance and max-instance, and a
+Volcano task also has its own minAvailable.
 
-``schedulerName`` does not select the gang scheduler: it names the scheduler that binds the pods, and many Volcano Jobs
-name volcano there only because every example does.
+``schedulerName`` does not select the gang scheduler, but the scheduler that binds the pods. Many Volcano Jobs name
+volcano there only because every example does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def annotation_path(key: str) -> FieldPath:
 def check_worker_bounds(
     annotations: Mapping[str, str] | None, workers: int | None, where: str, out: FieldErrors
 ) -> None:
-    """Errors for annotations that say no number, or bounds that ``workers`` is not within (None: the job has none)."""
+    """Errors for annotations that are not numbers, or bounds that do not include ``workers`` (None: the job
+    has none).
+    """
     written = [key for key in (MIN_WORKERS, MAX_WORKERS) if key in (annotations or {})]
     for key in written:
         if worker_bound(annotations, key) is None:
@@ -68,9 +70,9 @@ def check_worker_bounds(
         return
     least, most = worker_bound(annotations, MIN_WORKERS), worker_bound(annotations, MAX_WORKERS)
     if workers is None:
-        out.warn(annotation_path(written[0]), "bounds the workers, but there are none")
+        out.warn(annotation_path(written[0]), "limits the workers, but the job has none")
     elif least is not None and most is not None and least > most:
-        out.error(annotation_path(MIN_WORKERS), f"is {least}, more than {MAX_WORKERS} {most}", "exchange the two")
+        out.error(annotation_path(MIN_WORKERS), f"is {least}, more than {MAX_WORKERS} {most}", "swap the two values")
     elif least is not None and workers < least:
         out.error(
             annotation_path(MIN_WORKERS),
@@ -81,12 +83,12 @@ def check_worker_bounds(
         out.error(
             annotation_path(MAX_WORKERS),
             f"is {most}, but {where} is {workers}",
-            f"write {workers} or more, or less replicas",
+            f"write {workers} or more, or fewer replicas",
         )
 
 
 def warn_unused_annotation(annotations: Mapping[str, str] | None, key: str, instead: str, out: FieldErrors) -> None:
-    """A warning that this format has a field for what an annotation says, and reads only that."""
+    """A warning that this format uses a field instead of this annotation."""
     if key in (annotations or {}):
         out.warn(annotation_path(key), "is not used in this format", f"write {instead}")
 
@@ -146,9 +148,9 @@ _POLICIES: Final[Mapping[str, DisruptionPolicy]] = {one.value: one for one in Di
 def check_disruption_policy(
     said: object, path: FieldPath, out: FieldErrors, *, fallbacks: bool, fallback_name: str = FALLBACK
 ) -> None:
-    """An error for what is not a policy for disruptions, and for ``fallback`` where there is none.
+    """An error for an invalid disruption policy, and for ``fallback`` without fallbacks.
 
-    ``fallback_name``: where the fallbacks would be given.
+    ``fallback_name``: the setting for fallbacks.
     """
     if said not in _POLICIES:
         found = describe_value(said)
@@ -158,7 +160,7 @@ def check_disruption_policy(
 
 
 def check_disruption_policies(document: Document, out: FieldErrors) -> None:
-    """Errors for the annotations that say what follows a disruption."""
+    """Errors for the annotations with disruption policies."""
     notes = value_at(document, "metadata", "annotations")
     for key in (ON_EVICTION, ON_PREEMPTION):
         if isinstance(notes, Mapping) and key in notes:
@@ -166,7 +168,7 @@ def check_disruption_policies(document: Document, out: FieldErrors) -> None:
 
 
 def with_disruption_policies(job: Job) -> Job:
-    """The job with what its annotations say of disruptions; unchanged if they say nothing."""
+    """The job with the disruption policies of its annotations; unchanged without any."""
     eviction, preemption = (_POLICIES.get(job.annotations.get(key, "")) for key in (ON_EVICTION, ON_PREEMPTION))
     if eviction is None and preemption is None:
         return job
@@ -178,9 +180,9 @@ def with_disruption_policies(job: Job) -> Job:
 
 
 def with_startup_timeout(document: Any, timeout: str) -> Any:
-    """The document with this limit for the time from its place until it runs, where it says none itself.
+    """The document with this startup timeout, unless it has one.
 
-    What is not a document of a job is left as it is: its dialect says what is wrong with it.
+    Anything that is not a job document is returned unchanged, because its dialect reports what is wrong with it.
     """
     if not timeout or not isinstance(document, Mapping) or not isinstance(document.get("metadata"), Mapping):
         return document
@@ -241,7 +243,7 @@ def with_queue(job: Job) -> Job:
 
 
 def queue_overrides(document: Any, dialect: Dialect, queue: str) -> tuple[Override, ...]:
-    """Overrides that put a job into a queue: the format's field, and the label where it is set or is the only place."""
+    """Overrides that put a job into a queue: the format's field, and the label if it is set or is the only way."""
     field = _QUEUE_FIELDS.get(dialect)
     labelled = field is None or value_at(document, *map(str, _QUEUE_PATH)) is not None
     return (

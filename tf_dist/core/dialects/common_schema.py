@@ -1,6 +1,7 @@
 """Schema that all formats share: metadata, number types, and the names that Kubernetes accepts.
 
-The API server accepts a job whose name is too long for its pods, which then cannot be created: that is an error here.
+A name that is too long for the job's pods is an error here. The API server accepts such a job, but then refuses its
+pods.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SchemaModel(BaseModel):
 
 
 class Metadata(SchemaModel):
-    """Kubernetes' ObjectMeta: ours is the first part, the rest is the API server's and passes."""
+    """Kubernetes' ObjectMeta. tf-dist uses the first part; the rest is set by the API server and is accepted."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -70,7 +71,9 @@ class Metadata(SchemaModel):
 
     @property
     def job_name(self) -> str:
-        """The name, or an example of the one that the API server will make of generateName (five characters more)."""
+        """The name, or an example of the name that the API server will generate from generateName (five more
+        characters).
+        """
         return self.name or (f"{self.generate_name}xxxxx" if self.generate_name else "")
 
     @property
@@ -96,7 +99,7 @@ class Envelope(SchemaModel):
 class RawTemplate(NamedTuple):
     """A pod template as written, with its path and its number of pods.
 
-    ``server``: tf-dist adds a container to it, so that it needs none of its own (v1alpha1's default parameter server).
+    ``server``: tf-dist adds the container (v1alpha1's default parameter server), so the template needs none.
     """
 
     loc: FieldPath
@@ -106,7 +109,7 @@ class RawTemplate(NamedTuple):
 
 
 def written_number(text: str, least: int, most: int) -> int | None:
-    """The whole number in a text, such as an annotation; None if it is none, or is out of bounds."""
+    """The whole number in a text, such as an annotation; None if it is not a number, or is out of bounds."""
     text = text.strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
         return None
@@ -148,20 +151,20 @@ def with_defaults(given: Mapping[str, Any], **defaults: Any) -> dict[str, Any]:
 
 
 DNS_SERVICE: Final = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
-"""A DNS-1035 label: names of services, and so of everything that gets one."""
+"""A DNS-1035 label: the names of services, and of objects that get a service."""
 
 MAX_NAME: Final = 63
 
 
 def nearest_label(name: str) -> str:
-    """The nearest name that Kubernetes takes, "" if nothing is left of it."""
+    """The nearest valid name in Kubernetes, "" if no character is valid."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME].rstrip("-")
 
 
 def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bool = False) -> bool:
     """Report a name that is not a DNS label; ``letter_first``: DNS-1035, as for services."""
     if len(name) > MAX_NAME:
-        out.error(loc, f"is {len(name)} characters long; a name may have {MAX_NAME}")
+        out.error(loc, f"is {len(name)} characters long; the limit is {MAX_NAME}")
         return False
     if (DNS_SERVICE if letter_first else names.DNS_LABEL).fullmatch(name):
         return True
@@ -171,14 +174,14 @@ def check_label(name: str, loc: FieldPath, out: FieldErrors, *, letter_first: bo
         better = better.lstrip("-0123456789")
     out.error(
         loc,
-        f"{name!r} is not a name Kubernetes takes: lower-case letters, digits and '-' only, and it must {rule}",
+        f"{name!r} is not a valid Kubernetes name: lower-case letters, digits and '-' only, and it must {rule}",
         f'write "{better}"' if better else "",
     )
     return False
 
 
 def check_metadata(metadata: Metadata, out: FieldErrors, *, letter_first: bool) -> bool:
-    """Check the job's name and namespace; whether the name is valid, so that names derived from it can be checked."""
+    """Check the job's name and namespace. Returns whether the name is valid, so that derived names can be checked."""
     if metadata.namespace is not None:
         check_label(metadata.namespace, ("metadata", "namespace"), out)
     if metadata.name:

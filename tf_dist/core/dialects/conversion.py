@@ -1,7 +1,7 @@
-"""Conversion of a Volcano Job or a TFJob of an older format to a TFJob ``kubeflow.org/v1``, and what is lost by it.
+"""Conversion of a Volcano Job or a TFJob of an older format to a TFJob ``kubeflow.org/v1``, with the losses.
 
-The loss is the difference in semantics between the source and the result, so no list kept by hand can miss anything.
-Names of tasks, addresses and the wording of policies are not part of the semantics.
+The loss is computed as the difference in semantics between the source and the result, so no list by hand can miss
+anything. Names of tasks, addresses and the wording of policies are not part of the semantics.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Conversion:
 
     document: dict[str, Any]
     lost: tuple[Problem, ...] = ()
-    """What it lost, by the path in the original."""
+    """The losses, by the path in the original."""
 
 
 def convert(document: Any, *, strict: bool = True) -> Conversion:
     """A job as a TFJob ``kubeflow.org/v1``; InvalidJob if it is invalid, or if no TFJob can express it.
 
-    ``strict``: as for ``parse``, which accepts the result. Where the result would run differently, ``lost`` says how.
+    ``strict``: as for ``parse``, which accepts the result. ``lost`` lists how the result would run differently.
     """
     source = parse(document, strict=strict)
     if source.job.dialect is Dialect.TFJOB_V1:
@@ -63,7 +63,7 @@ def convert(document: Any, *, strict: bool = True) -> Conversion:
 
 
 def _without_idle_scheduler(job: Job) -> Job:
-    """A Volcano Job whose pods tf-dist places does not name Volcano's scheduler: in a TFJob that name holds."""
+    """Remove the name of Volcano's scheduler from a job whose pods tf-dist places, because a TFJob would use it."""
     if job.dialect is not Dialect.VOLCANO or job.scheduling.gang is GangScheduler.VOLCANO:
         return job
     specs = tuple(replace(spec, template=_without_volcano(spec.template)) for spec in job.replica_specs)
@@ -80,7 +80,9 @@ def _without_volcano(template: Document) -> Document:
 
 
 def _refuse(job: Job) -> None:
-    """Raise if nothing sensible would be left: no replica has a TensorFlow role, or replicas run our server."""
+    """Raise if no replica has a TensorFlow role, or replicas run the standard server, because the result
+    would be useless.
+    """
     problems = []
     if not any(map(has_role, job.replica_specs)):
         hint = "name the tasks ps, worker, chief or evaluator"
@@ -133,7 +135,9 @@ def _tfjob(job: Job, source: Document) -> dict[str, Any]:
 
 
 def _metadata(job: Job, source: Document, total: int) -> dict[str, Any]:
-    """The user's part of the metadata, with the bounds of the workers; the minimum where that of the gang agrees."""
+    """The user's part of the metadata, with the bounds of the workers. The minimum is kept if that of the
+    gang agrees.
+    """
     given = mapping(source.get("metadata"))
     kept = {key: given[key] for key in ("name", "generateName", "namespace", "labels") if given.get(key)}
     ours = (SUSPEND_ANNOTATION, SERVICES_ANNOTATION, MIN_WORKERS, MAX_WORKERS)
@@ -149,7 +153,9 @@ def _metadata(job: Job, source: Document, total: int) -> dict[str, Any]:
 
 
 def _replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
-    """The replicas of a role; the priority class of a Volcano Job is that of its pods, and a TFJob needs it there."""
+    """The replicas of a role. The priority class of a Volcano Job is written into its pods, because a TFJob
+    needs it there.
+    """
     written = _template(job, spec)
     priority = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
     pod = without_none(priorityClassName=priority or None, schedulerName=job.scheduling.scheduler_name or None)
@@ -158,7 +164,7 @@ def _replicas(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
 
 
 def _restart_policy(job: Job, spec: ReplicaSpec) -> str:
-    """The restart policy nearest to what the job does when a replica fails by itself, and when it is killed."""
+    """The restart policy that is nearest to the job's actions after a failure and after a kill."""
     own, killed = (action_for_failure(job, spec, code) for code in (1, 143))
     if own is Action.RESTART_POD:
         return "Always" if spec.pod_restart_policy == "Always" else "OnFailure"
@@ -166,7 +172,7 @@ def _restart_policy(job: Job, spec: ReplicaSpec) -> str:
 
 
 def _template(job: Job, spec: ReplicaSpec) -> dict[str, Any]:
-    """The pod template with what the source has elsewhere: claims, port, the container's name."""
+    """The pod template with settings that the source has elsewhere: claims, port, the container's name."""
     template = with_claims(spec.template, job.volumes, job.key.name)
     pod = {key: value for key, value in mapping(template.get("spec")).items() if key != "restartPolicy"}
     pod["containers"] = [
@@ -186,16 +192,16 @@ def _container(container: Mapping[str, Any], spec: ReplicaSpec) -> dict[str, Any
 # -- semantics --
 
 _UNLIMITED: Final = 1_000_000
-"""So many restarts stand for no limit: Volcano has no other word for that."""
+"""From this number of restarts on, there is no limit. Volcano cannot express that otherwise."""
 
 EXIT_SAMPLES: Final[tuple[tuple[int | None, bool], ...]] = (
     *((code, False) for code in (1, 2, 126, 127, 128, 130, 134, 135, 137, 138, 139, 143, 200, 255, None)),
     (137, True),
 )
-"""(exit code, killed for memory): both ends of every class that some dialect makes, and every common signal."""
+"""(exit code, killed for memory): both ends of every class of exit codes in any dialect, and every common signal."""
 
 Key = tuple[str, str]
-"""(aspect, replica role); the role is "" for what concerns the job."""
+"""(aspect, replica role); the role is "" for aspects of the job."""
 
 
 def _is_limited(job: Job) -> bool:
@@ -226,7 +232,7 @@ def job_semantics(job: Job) -> dict[Key, Any]:
 
 
 def role_of(spec: ReplicaSpec) -> str:
-    """The role under which a spec is compared: a Master and a Chief are two, a task of no role keeps its name."""
+    """The role under which a spec is compared. Master and Chief differ; a task without a role keeps its name."""
     return spec.role.value or spec.name
 
 
@@ -299,7 +305,7 @@ def _spec_semantics(job: Job, spec: ReplicaSpec) -> Iterator[tuple[str, Any]]:
 
 
 def plain_template(job: Job, spec: ReplicaSpec) -> Document:
-    """The template with the job's volumes in it, without what the formats express outside of it."""
+    """The template with the job's volumes, without the settings that formats express elsewhere."""
     template = with_claims(spec.template, job.volumes, job.key.name)
     pod = {key: value for key, value in mapping(template.get("spec")).items() if key not in _OUTSIDE}
     if pod.get("priorityClassName") == job.scheduling.priority_class:
@@ -354,37 +360,37 @@ def replica_path(job: Job, role: str) -> FieldPath:
 
 CONSEQUENCES: Final[Mapping[str, str]] = {
     "success": "the job would succeed at another moment",
-    "minSuccess": "so many successes no longer end the job",
-    "cleanPods": "other pods would be left when the job has ended",
-    "maxRestarts": "restarts would be limited differently",
+    "minSuccess": "this number of successes no longer ends the job",
+    "cleanPods": "other pods would remain after the end of the job",
+    "maxRestarts": "restarts would have another limit",
     "countInPlace": "restarts by the kubelet would be counted differently",
     "ttl": "the finished job would be kept for another time",
-    "suspend": "the job would not be suspended as it is",
-    "minAvailable": "another number of replicas would have to be there at once",
+    "suspend": "the job would not be suspended",
+    "minAvailable": "another number of replicas would have to start together",
     "queue": "the job would wait in another queue",
     "priority": "the job would have another priority",
     "scheduler": "another scheduler would place the pods",
     "tfConfig": "the replicas would get another TF_CONFIG",
     "indexVariables": "VK_TASK_INDEX and VC_TASK_INDEX would not be set",
-    "hostFiles": "the host files in /etc/volcano would not be there",
-    "sshKeys": "the keys of the ssh plugin would not be there",
-    "patience": "room would be reserved for the job after another time",
-    "preemptable": "another job could take its place, or could not",
+    "hostFiles": "the host files in /etc/volcano would not exist",
+    "sshKeys": "the keys of the ssh plugin would not exist",
+    "patience": "capacity would be reserved for the job after another time",
+    "preemptable": "other rules would decide whether the job can be preempted",
     "nodeTopology": "the replicas would not be kept on one node",
     "services": "the replicas would get services, or none",
     "replicas": "there would be another number of replicas",
     "maxReplicas": "the job would grow to another number of these replicas",
-    "minReplicas": "another number of these replicas would have to be there at once",
+    "minReplicas": "another number of these replicas would have to start together",
     "port": "the replicas would listen on another port",
     "template": "the pods would differ",
     "depends": "the replicas would not wait for the tasks they depend on",
-    "restartsWhenDone": "a container that is done would be treated differently",
+    "restartsWhenDone": "a completed container would be treated differently",
     "failed": "failed replicas would be treated differently",
     "evicted": "evicted replicas would be treated differently",
     "taskFailed": "many restarts in place would be treated differently",
     "unknown": "an unknown state of the gang would be treated differently",
-    "late": "policies with a timeout cannot be said",
-    "byIndex": "what holds for one replica of several cannot be said",
+    "late": "policies with a timeout cannot be expressed",
+    "byIndex": "settings of one replica among several cannot be expressed",
 }
 
 _PATHS: Final[Mapping[Dialect, Mapping[str, FieldPath]]] = {
@@ -425,7 +431,7 @@ _PATHS: Final[Mapping[Dialect, Mapping[str, FieldPath]]] = {
 
 
 def _losses(source: Parsed, result: Job) -> Iterator[Problem]:
-    """Everything of the source job that the converted job does not have."""
+    """All aspects of the source job that the converted job lacks."""
     before, after = job_semantics(source.job), job_semantics(result)
     gone = {role_of(spec) for spec in source.job.replica_specs} - {role for _, role in after}
     for role in sorted(gone):
@@ -451,7 +457,7 @@ def _path(job: Job, key: Key) -> str:
 
 
 def _difference(aspect: str, before: Any, after: Any) -> str:
-    """The two values, where they are short enough to read."""
+    """The two values, if they are short."""
     if aspect == "failed":
         return _exits(before, after)
     if isinstance(before, bool):

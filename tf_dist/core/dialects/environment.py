@@ -1,7 +1,8 @@
 """The limit of Linux on one environment variable, checked for the variables that name every replica of a job.
 
-Linux starts no program with a variable of more than 131,071 bytes ("argument list too long"), so every container of
-such a job would fail. The lengths are computed and not measured: stored jobs are checked in every pass.
+Linux cannot start a program with a variable of more than 131,071 bytes ("argument list too long"), so every container
+of such a job would fail. The lengths are computed without building the text, because stored jobs are checked in every
+pass.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ MAX_VARIABLE: Final = 131_071
 """The bytes of ``NAME=value``; the kernel adds a NUL (``MAX_ARG_STRLEN``)."""
 
 _MAX_ADDRESS: Final = 300
-"""The bytes of an address in any variable: a DNS name has 253 characters at most, and a port, quotes and an index."""
+"""The maximum bytes of an address in any variable: a DNS name has at most 253 characters, plus a port, quotes
+and an index.
+"""
 
 _REPLICAS: Final[dict[Dialect, FieldPath]] = {
     Dialect.TFJOB_V1: ("spec", "tfReplicaSpecs"),

@@ -1,8 +1,8 @@
-"""Fallbacks of a job: what it may be instead, where it gets no place in time or loses it.
+"""Fallbacks of a job: its alternatives if it is not admitted in time, or loses its admission.
 
-``tf-dist.dev/fallback`` holds a list as JSON. Each entry is a job of its own: the document with these changes, whose
-names are those of the operator's and the step's arguments. The gang queues once, with all of them; see
-``gang/alternatives``. ``parse`` and ``read`` are those of ``parsing``, with the fallbacks.
+``tf-dist.dev/fallback`` has a list as JSON. Each entry describes a job: the document with these changes, which are
+named like the arguments of the operator and the step. The gang queues once, with all of them; see
+``gang/alternatives``. ``parse`` and ``read`` extend those of ``parsing`` by fallbacks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _CHANGES: Final[Mapping[str, tuple[str, Callable[[object], bool], str, str]]] = 
 
 
 def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Open = lambda _: False) -> None:
-    """Errors for what is not a list of fallbacks. ``open_``: whether a value is only known later (a template)."""
+    """Errors for an invalid list of fallbacks. ``open_``: whether a value is only known later (a template)."""
     if open_(given):
         return
     if not isinstance(given, list | tuple) or not given:
@@ -95,7 +95,7 @@ def check_fallbacks(given: object, path: FieldPath, out: FieldErrors, open_: _Op
         for key, value in entry.items():
             place = (*path, index, str(key))
             if key not in _CHANGES:
-                out.error(place, "is nothing that a fallback changes", suggestion(str(key), _CHANGES))
+                out.error(place, "is not a setting that a fallback can change", suggestion(str(key), _CHANGES))
             elif not open_(value) and not _CHANGES[key][1](value):
                 out.error(place, f"{describe_value(value)} is not {_CHANGES[key][2]}", _CHANGES[key][3])
 
@@ -110,11 +110,11 @@ def policy_annotations(
     open_: _Open = lambda _: False,
     spelling: Callable[[str], str] = str,
 ) -> dict[str, str]:
-    """The annotations that say what these arguments of an operator or a step mean; InvalidJob with all problems.
+    """The annotations for these arguments of an operator or a step; InvalidJob with all problems.
 
-    ``admission_timeout``: seconds, or a text such as ``10m``; it is the job's only where there are fallbacks, else the
-    client's alone. None: not said. ``has_fallbacks``: the document has some of its own. ``open_``: whether a value is
-    only known later. ``spelling``: an argument's name as its author writes it (``--on-eviction``), for the messages.
+    ``admission_timeout``: seconds, or a text such as ``10m``. With fallbacks it is a setting of the job, otherwise only
+    of the client. None: not given. ``has_fallbacks``: the document has fallbacks. ``open_``: whether a value is only
+    known later. ``spelling``: an argument's name as its author writes it (``--on-eviction``), for messages.
     """
     out = FieldErrors()
     found: dict[str, str] = {}
@@ -135,7 +135,7 @@ def policy_annotations(
     tried = DisruptionPolicy.FALLBACK in (on_eviction, on_preemption)
     if fallback is not None and admission_timeout is None and not tried:
         hint = f'give {spelling("admission_timeout")} as well, or {spelling("on_eviction")}="fallback"'
-        out.error((spelling("fallback"),), "nothing says when it is tried", hint)
+        out.error((spelling("fallback"),), "nothing sets when it is tried", hint)
     waits = duration_text(admission_timeout)
     later = open_(admission_timeout) or (isinstance(admission_timeout, str) and "{{" in admission_timeout)
     if admission_timeout is not None and waits is None and not later:
@@ -148,7 +148,7 @@ def policy_annotations(
 
 
 def parse(document: Any, *, strict: bool = True) -> parsing.Parsed:
-    """``parsing.parse``, and the job has its fallbacks; their problems are part of the list."""
+    """``parsing.parse`` with fallbacks, whose problems are part of the list."""
     try:
         found = parsing.parse(document, strict=strict)
     except InvalidJob as error:
@@ -160,7 +160,7 @@ def parse(document: Any, *, strict: bool = True) -> parsing.Parsed:
 
 
 def read(stored: Document) -> Job:
-    """``parsing.read``, and the job has its fallbacks."""
+    """``parsing.read`` with fallbacks."""
     return _with_fallbacks(parsing.read(stored), stored, parsing.read)
 
 
@@ -169,11 +169,11 @@ def _advice(job: Job) -> Iterator[Problem]:
     tried = DisruptionPolicy.FALLBACK in (policy.on_eviction, policy.on_preemption)
     if job.fallbacks and job.scheduling.admission_timeout is None and not tried:
         hint = f"add {names.ADMISSION_TIMEOUT}: 10m, or {names.ON_EVICTION}: fallback"
-        yield Problem(format_field_path(_PATH), "nothing says when a fallback is tried", hint)
+        yield Problem(format_field_path(_PATH), "nothing sets when a fallback is tried", hint)
     if not job.fallbacks and job.scheduling.admission_timeout is not None:
         path = format_field_path(annotation_path(names.ADMISSION_TIMEOUT))
         hint = f"add {names.FALLBACK}, or give the limit to the client that waits: admission_timeout"
-        yield Problem(path, "says when fallbacks are tried, and there are none", hint)
+        yield Problem(path, "sets when fallbacks are tried, but there are none", hint)
 
 
 def _with_fallbacks(job: Job, document: Document, of: Callable[[Document], Job]) -> Job:
@@ -184,7 +184,7 @@ def _with_fallbacks(job: Job, document: Document, of: Callable[[Document], Job])
     entries = _entries(written, out)
     if job.scheduling.gang not in (None, GangScheduler.BUILTIN):
         hint = f"remove it, or {names.GANG_SCHEDULER}"
-        out.error(_PATH, f"fallbacks are tried by tf-dist's own admission, and {job.scheduling.gang} decides", hint)
+        out.error(_PATH, f"only tf-dist's own admission tries fallbacks, but {job.scheduling.gang} decides", hint)
     out.raise_errors()
     jobs: list[Job] = []
     for index, entry in enumerate(entries):
@@ -212,7 +212,7 @@ def _entries(written: str, out: FieldErrors) -> list[Mapping[str, Any]]:
 
 
 def _changed(document: Document, job: Job, entry: Mapping[str, Any]) -> Document:
-    """The document as one of its fallbacks: what has to be there is never more than there is."""
+    """The document as one of its fallbacks, with minimums that do not exceed the replicas."""
     changes: dict[str, Any] = {_CHANGES[key][0]: value for key, value in entry.items()}
     for count in ("workers", "ps"):
         if count in changes:
@@ -228,7 +228,7 @@ _MINIMUMS: Final[Mapping[Dialect, tuple[FieldPath, ...]]] = {
 
 
 def _lowered(document: Document, job: Job, changes: Mapping[str, Any]) -> Iterator[Override]:
-    """The minimums that the document states, where its replicas are fewer now."""
+    """The minimums of the document that exceed the remaining replicas."""
     dialect = spec_dialect(document, dialect_of(document))
     total = 0
     for spec, place in zip(job.replica_specs, replica_paths(document, dialect, job), strict=True):

@@ -1,7 +1,7 @@
 """Field errors: everything wrong with a document, each with its path and a hint; checks of single values.
 
-Checks write into one :class:`FieldErrors`, so a document is read to its end however early it went wrong. What pydantic
-finds is reworded: its own messages are about Python types, which mean nothing to the author of a YAML file.
+Checks write into one :class:`FieldErrors`, so a document is always read to its end. Pydantic's messages are reworded,
+because they are about Python types, which mean nothing to the author of a YAML file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def describe_value(value: object) -> str:
 
 
 def unknown_value(value: object) -> str:
-    """Message about a value that is none of those known: ``unknown value 'Sometimes'``, ``unknown value: a list``."""
+    """The message about an unknown value: ``unknown value 'Sometimes'``, ``unknown value: a list``."""
     return f"unknown value {_short(value)}" if isinstance(value, str) else f"unknown value: {describe_value(value)}"
 
 
@@ -55,9 +55,10 @@ def quote_hint(value: object) -> str:
 
 
 def in_source_words(problem: Problem, value: object, written: str) -> Problem:
-    """The problem of a scalar, as its file has the scalar: YAML reads ``2.10`` as 2.1, and in quotes it stays 2.10.
+    """The problem of a scalar, with the scalar as written in the file: YAML reads ``2.10`` as 2.1, and in quotes it
+    stays 2.10.
 
-    ``written``: the text of the scalar without quotes, "" where the file has nothing.
+    ``written``: the text of the scalar without quotes, "" if the file has none.
     """
     described = describe_value(value)
     if isinstance(value, str) or not written or described not in problem.message:
@@ -70,7 +71,7 @@ def in_source_words(problem: Problem, value: object, written: str) -> Problem:
 
 
 def _short(value: object) -> str:
-    """A scalar's text, cut off: a problem is one line. (An int of thousands of digits has no text in Python.)"""
+    """A scalar's text, shortened to one line. (Python cannot print an int of thousands of digits.)"""
     if isinstance(value, int) and value.bit_length() > 256:
         return "too large to print"
     text = repr(value)
@@ -81,10 +82,9 @@ def _short(value: object) -> str:
 class FieldErrors:
     """The problems of one document, in the order they are found: errors refuse it, warnings are shown.
 
-    ``partial``: some keys could not be read, so that what they would have said is unknown; checks that relate several
-    keys keep silent then, instead of reporting the same mistake a second time in a misleading place.
-    ``advice``: whether warnings are wanted; checks that only give warnings may be skipped if not.
-    ``strict``: whether unknown keys are errors; else they are warnings, as for an API server.
+    ``partial``: some keys could not be read. Checks that relate several keys then report nothing, instead of reporting
+    the same mistake again in a misleading place. ``advice``: whether warnings are wanted; otherwise checks that only
+    warn may be skipped. ``strict``: whether unknown keys are errors; otherwise they are warnings, as for an API server.
     """
 
     partial: bool = False
@@ -102,13 +102,13 @@ class FieldErrors:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What works, but most likely not as meant."""
+        """Settings that work, but probably not as intended."""
         return tuple(self._warnings)
 
     def error(self, loc: FieldPath, message: str, hint: str = "") -> None:
         """Add an error: the document cannot become a job.
 
-        A value that is wrong is not reported as missing, too, and of one that is missing or unreadable no part is.
+        A wrong value is not also reported as missing, and no part of a missing or unreadable value is reported.
         """
         path = format_field_path(loc)
         if any(path.startswith((f"{one}.", f"{one}[")) for one in self._unreadable):
@@ -118,14 +118,16 @@ class FieldErrors:
             self._wrong.add(path)
 
     def contradiction(self, loc: FieldPath, message: str, hint: str) -> None:
-        """Add an error about parts that exclude each other: what is wrong inside them is not reported."""
+        """Add an error about parts that exclude each other. Errors inside these parts are not reported."""
         self.error(loc, message, hint)
         path = format_field_path(loc)
         self._errors = {one: None for one in self._errors if not one.path.startswith((f"{path}.", f"{path}["))}
         self._unreadable.add(path)
 
     def doubtful(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Add what an API server takes and no pod can run with: an error, or a warning where a cluster took it."""
+        """Add a setting that an API server accepts, but with which no pod can run: an error, or a warning if
+        it is stored already.
+        """
         (self.error if self.strict else self.warn)(loc, message, hint)
 
     def has_error_in(self, loc: FieldPath) -> bool:
@@ -134,22 +136,22 @@ class FieldErrors:
         return any(wrong.startswith((f"{path}.", f"{path}[")) for wrong in self._wrong)
 
     def warn(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Add a warning: it works, but most likely not as meant."""
+        """Add a warning about a setting that works, but probably not as intended."""
         if self.advice:
             self._warnings[Problem(format_field_path(loc), message, hint)] = None
 
     def unreadable(self, loc: FieldPath, message: str, hint: str = "") -> None:
-        """Add an error about a value of which nothing can be read."""
+        """Add an error about a value that cannot be read at all."""
         self.partial = True
         self.error(loc, message, hint)
         self._unreadable.add(format_field_path(loc))
 
     def is_wrong(self, loc: FieldPath) -> bool:
-        """Whether an error was added about this very value, so that its default says nothing about the document."""
+        """Whether an error was added about this value, so that its default must not be used."""
         return format_field_path(loc) in self._wrong
 
     def unknown_key(self, loc: FieldPath, hint: str) -> None:
-        """Add that nothing reads this key."""
+        """Add an unknown key."""
         (self.error if self.strict else self.warn)(loc, "unknown key", hint)
 
     def raise_errors(self) -> None:

@@ -1,6 +1,6 @@
-"""``kubeflow.org/v1`` TFJob (training-operator 1.9): schema, defaults, validation, and the job it means.
+"""``kubeflow.org/v1`` TFJob (training-operator 1.9): schema, defaults, validation, and conversion to a job.
 
-The rules are those of Kubeflow's validating webhook, and some for jobs that it accepts and then cannot run.
+The rules are those of Kubeflow's validating webhook, and further ones for jobs that it accepts but cannot run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tf_dist.errors import Problem
 
 TYPES: Final = ("Chief", "Master", "PS", "Worker", "Evaluator")
 RETIRED_KEYS: Final = ("cleanPodPolicy", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished")
-"""Keys that v1.0 had directly under ``spec``; later versions drop them there without a word (kubeflow/trainer#1241)."""
+"""Keys that v1.0 had directly under ``spec``. Later versions drop them silently (kubeflow/trainer#1241)."""
 
 CleanPods = Literal["All", "Running", "None"]
 RestartPolicy = Literal["Always", "OnFailure", "Never", "ExitCode"]
@@ -68,13 +68,13 @@ class SchedulingPolicy(SchemaModel):
     """Fields for gang admission."""
 
     min_available: Count | None = None
-    """How many pods must have room at once; all of them if not said."""
+    """The number of pods that must be admitted together; default: all."""
     queue: str | None = None
     """The queue in which the job waits."""
     min_resources: dict[str, Any] | None = None
     """Not used: tf-dist adds up what the pods request."""
     priority_class: str | None = None
-    """A PriorityClass: which job goes first, and which makes room."""
+    """A PriorityClass. It decides which job is admitted first, and which is preempted."""
     schedule_timeout_seconds: Seconds | None = None
     """How long the pods may wait for their nodes, in seconds."""
 
@@ -89,9 +89,9 @@ class RunPolicyShape(SchemaModel):
     active_deadline_seconds: LongSeconds | None = None
     """How long the job may be active, in seconds from the admission of its gang."""
     backoff_limit: Count | None = None
-    """How many restarts the job may spend, of any kind."""
+    """The number of restarts of any kind after which the job fails."""
     suspend: bool | None = None
-    """Whether the job is stopped, or does not start yet."""
+    """Whether the job is suspended."""
     managed_by: Literal["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"] | None = None
     """The controller of the job; tf-dist reconciles it only if this is kubeflow.org/training-operator."""
     scheduling_policy: SchedulingPolicy | None = None
@@ -102,15 +102,15 @@ class Replicas(SchemaModel):
     """Replicas of one type."""
 
     replicas: ReplicaCount | None = None
-    """How many replicas; 1 if not said."""
+    """The number of replicas; default: 1."""
     template: Template
     """The pods to run, as in any workload."""
     restart_policy: RestartPolicy | None = None
-    """What follows when a replica fails; Never if not said."""
+    """The action after a replica has failed; default: Never."""
 
     @property
     def count(self) -> int:
-        """How many there are; one where the document does not say."""
+        """The number of replicas; 1 by default."""
         return 1 if self.replicas is None else self.replicas
 
 
@@ -120,19 +120,19 @@ class Spec(SchemaModel):
     run_policy: RunPolicyShape | None = None
     """Limits and housekeeping."""
     success_policy: Literal["", "AllWorkers"] | None = None
-    """When the job has succeeded: its chief has, or all workers have (AllWorkers)."""
+    """The condition of success: the chief has succeeded, or all workers have (AllWorkers)."""
     tf_replica_specs: dict[str, Replicas]
     """The replicas by type: Chief, Master, PS, Worker, Evaluator."""
     enable_dynamic_worker: bool | None = None
-    """Whether workers may come and go."""
+    """Whether workers may be added and removed while the job runs."""
     clean_pod_policy: CleanPods | None = None
-    """Which pods are deleted when the job has ended; v1.0 has it here."""
+    """Which pods are deleted when the job has ended. Its place in v1.0."""
     backoff_limit: Count | None = None
-    """How many restarts the job may spend, of any kind; v1.0 has it here."""
+    """The number of restarts of any kind after which the job fails. Its place in v1.0."""
     active_deadline_seconds: LongSeconds | None = None
-    """How long the job may be active, in seconds from the admission of its gang; v1.0 has it here."""
+    """How long the job may be active, in seconds from the admission of its gang. Its place in v1.0."""
     ttl_seconds_after_finished: Seconds | None = None
-    """How long the job is kept after its end, in seconds; v1.0 has it here."""
+    """How long the job is kept after its end, in seconds. Its place in v1.0."""
 
 
 class TFJob(Envelope):
@@ -142,9 +142,9 @@ class TFJob(Envelope):
 
 
 RETRYABLE: Final = ExitCodes(ranges=((-INT32_MAX - 1, -1), (128, 255)), unknown=True, start_failures=False)
-"""Killed by a signal, or unknown: worth another try. With 1 to 127 the program itself says that it is not.
+"""Killed by a signal, or unknown: a retry can help. Codes 1 to 127 are failures of the program, for which it cannot.
 
-A container that cannot be started has code 128, and could not be started again.
+Code 128 means that a container cannot be started, so it is not retried.
 """
 
 _LOST: Final = frozenset({Event.POD_EVICTED, Event.NODE_LOST})
@@ -162,7 +162,7 @@ RESTART_POLICIES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 """The rules of each restart policy."""
 TOLERANT: Final = (Rule(events=_FAILED, action=Action.IGNORE), _REPLACE_LOST)
-"""Of dynamic workers that are not to be restarted: the others go on without one that has failed."""
+"""Rules of dynamic workers that are not restarted: the other workers continue after a failure."""
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
@@ -178,7 +178,7 @@ def templates(document: Document) -> Iterator[RawTemplate]:
 def defaulted(document: Document) -> dict[str, Any]:
     """The document as training-operator's defaulting makes it; unchanged parts are shared with the original.
 
-    Keys where v1.0 had them move to where they are read now.
+    Keys in their v1.0 place move to their current place.
     """
     result = dict(document)
     spec = result.get("spec")
@@ -227,7 +227,7 @@ def _with_port(template: object) -> object:
 
 
 def build(job: TFJob) -> Job:
-    """The job that a defaulted and checked document means."""
+    """The job of a checked document with defaults."""
     policy = job.spec.run_policy or RunPolicyShape()
     dynamic = bool(job.spec.enable_dynamic_worker)
     annotations = job.metadata.annotations or {}
@@ -273,7 +273,9 @@ def _replica_spec(key: str, replicas: Replicas, annotations: Mapping[str, str], 
 
 
 def _success(spec: Spec, specs: tuple[ReplicaSpec, ...]) -> tuple[SuccessRule, ...]:
-    """A chief alone decides; without one worker 0 does, or all workers together (they need not wait for each other)."""
+    """The chief decides about success. Without a chief, worker 0 decides, or all workers do (they need not
+    wait for each other).
+    """
     leader = next((one.type for one in specs if one.role.leads), None)
     if leader is not None:
         return (SuccessRule(type=leader),)
@@ -304,7 +306,7 @@ def _scheduling(policy: SchedulingPolicy, specs: tuple[ReplicaSpec, ...]) -> Sch
 
 
 def _tf_config(dynamic: bool, specs: tuple[ReplicaSpec, ...]) -> TFConfigStyle:
-    """None of a job that can never have more than one replica, though it asks for dynamic workers."""
+    """No TF_CONFIG for a job that can never have more than one replica, even with dynamic workers."""
     if sum(spec.most for spec in specs) == 1:
         return TFConfigStyle.NONE
     return TFConfigStyle.SPARSE if dynamic else TFConfigStyle.V1
@@ -372,7 +374,7 @@ def _check_counts(specs: Mapping[str, Replicas], out: FieldErrors) -> None:
     elif not leaders and worker and specs[worker].count == 0:
         out.error(
             (*_SPECS, worker, "replicas"),
-            "0 workers and no chief: nothing decides when the job has succeeded",
+            "0 workers and no chief: no replica decides whether the job has succeeded",
             "give it a worker or a Chief",
         )
 
@@ -386,7 +388,7 @@ def _check_retired(spec: Spec, out: FieldErrors) -> None:
         if new is not None and new != old:
             out.error(("spec", key), f"is {old} here and {new} in spec.runPolicy", "keep the one in spec.runPolicy")
         else:
-            out.warn(("spec", key), "this is where v1.0 had it; it is honoured", f"move it to spec.runPolicy.{key}")
+            out.warn(("spec", key), "it was here in v1.0, and is still used", f"move it to spec.runPolicy.{key}")
 
 
 def _check_gang(spec: Spec, out: FieldErrors) -> None:
@@ -398,7 +400,7 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
     if policy.min_available is not None and policy.min_available > total > 0 and not out.partial:
         out.error(
             (*place, "minAvailable"),
-            f"{counted(policy.min_available, 'replica')} must be there at once, but the job has {total}: "
+            f"{counted(policy.min_available, 'replica')} must start together, but the job has {total}: "
             "it could never start",
             f"write {total} or less, or leave it out",
         )
@@ -408,7 +410,7 @@ def _check_gang(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_elastic(job: TFJob, out: FieldErrors) -> None:
-    """The annotations for fewer and more workers, and what a job that cannot take it live has to expect."""
+    """Check the bounds of workers, and warn about restarts if the job cannot be resized while it runs."""
     annotations, spec = job.metadata.annotations, job.spec
     counts = {normalized_type(key): replicas.count for key, replicas in spec.tf_replica_specs.items()}
     workers = counts.get("Worker")
@@ -498,10 +500,10 @@ def _advise_leftovers(spec: Spec, out: FieldErrors) -> None:
 
 
 def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
-    """What an update of a TFJob of either layout changes that it may not: who manages it."""
+    """The forbidden changes of an update of a TFJob of either layout: ``managedBy``."""
     place: FieldPath = ("spec", "runPolicy", "managedBy")
     before, after = (value_at(document, *map(str, place)) or TRAINING_OPERATOR for document in (old, new))
     if before == after:
         return ()
-    hint = "undo the change, or delete the job and submit it anew"
+    hint = "undo the change, or delete the job and submit it again"
     return (Problem(format_field_path(place), f"cannot be changed from {before} to {after}", hint),)

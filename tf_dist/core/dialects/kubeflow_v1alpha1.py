@@ -1,8 +1,8 @@
-"""``kubeflow.org/v1alpha1`` TFJob with the keys of the DRAGON fork: schema, defaults, validation, and the job it
-means.
+"""``kubeflow.org/v1alpha1`` TFJob with the keys of the DRAGON fork: schema, defaults, validation, and conversion to a
+job.
 
-The first rules are those of the original's ``ValidateTFJobSpec``; the others are for jobs that it accepted and then
-could not run: a chief that does not exist, two entries of one type, bounds that contradict each other.
+The first rules are those of the original's ``ValidateTFJobSpec``. The others are for jobs that it accepted but could
+not run: a chief that does not exist, two entries of one type, contradictory bounds.
 """
 
 from __future__ import annotations
@@ -66,32 +66,32 @@ class Replicas(SchemaModel):
     """Replicas of one type."""
 
     replicas: ReplicaCount | None = None
-    """How many replicas; 1 if not said."""
+    """The number of replicas; default: 1."""
     template: Template | None = None
     """The pods to run, as in any workload."""
     tf_port: Port | None = None
-    """The port of TensorFlow; 2222 if not said."""
+    """The port of TensorFlow; default: 2222."""
     tf_replica_type: ReplicaType | None = None
-    """The type of the replicas; MASTER if not said."""
+    """The type of the replicas; default: MASTER."""
 
     @property
     def kind(self) -> str:
-        """The replica type; MASTER where the document does not say."""
+        """The replica type; MASTER by default."""
         return self.tf_replica_type or "MASTER"
 
     @property
     def count(self) -> int:
-        """How many there are; one where the document does not say."""
+        """The number of replicas; 1 by default."""
         return 1 if self.replicas is None else self.replicas
 
     @property
     def default_server(self) -> bool:
-        """Whether these are parameter servers that run the standard server: no program of the user's is named."""
+        """Whether these are parameter servers without a program, which run the standard server."""
         return self.kind == "PS" and TF_CONTAINER not in container_names(self.template)
 
 
 class Chief(SchemaModel):
-    """The replica whose end is the job's."""
+    """The replica that ends the job."""
 
     replica_name: ReplicaType
     """Its type."""
@@ -100,21 +100,21 @@ class Chief(SchemaModel):
 
 
 class TerminationPolicy(SchemaModel):
-    """When the job has ended; a chief is the only option."""
+    """The condition of the job's end; a chief is the only option."""
 
     chief: Chief
     """The replica whose end is the end of the job."""
 
 
 class Spec(SchemaModel):
-    """The job. ``RuntimeId`` has no tag in the original's Go code, hence its capital letter."""
+    """The spec. ``RuntimeId`` has a capital letter, because it has no JSON tag in the original's Go code."""
 
     runtime_id: str | None = Field(None, alias="RuntimeId")
     """A part of the names of pods and services."""
     replica_specs: list[Replicas]
     """The replicas, one entry for each type."""
     tf_image: str | None = None
-    """The image of parameter servers whose template names no program."""
+    """The image of parameter servers without a program."""
     termination_policy: TerminationPolicy | None = None
     """When the job has ended."""
     scheduler_name: str | None = None
@@ -136,7 +136,7 @@ class Spec(SchemaModel):
 
     @property
     def chief(self) -> Chief:
-        """The chief, MASTER 0 where the document does not say."""
+        """The chief; MASTER 0 by default."""
         return (
             self.termination_policy.chief
             if self.termination_policy
@@ -145,7 +145,7 @@ class Spec(SchemaModel):
 
     @property
     def elastic(self) -> tuple[int, int]:
-        """Least and most workers; 0 where the document sets no bound."""
+        """The minimum and maximum of workers; 0 for no bound."""
         return self.min_instance or 0, self.max_instance or 0
 
 
@@ -161,7 +161,7 @@ REPLACE_POD: Final = Rule(
 )
 """The rules of replicas that do not lead."""
 _SURVIVABLE: Final = replace(RETRYABLE, oom=False)
-"""Retryable, unless it was killed for memory: it would be killed again."""
+"""Retryable, unless the container ran out of memory, because it would again."""
 
 
 def templates(document: Document) -> Iterator[RawTemplate]:
@@ -179,7 +179,7 @@ def templates(document: Document) -> Iterator[RawTemplate]:
 def defaulted(document: Document) -> dict[str, Any]:
     """The document as the original's ``SetDefaults_TFJob`` makes it; unchanged parts are shared with the original.
 
-    ``RuntimeId`` stays out: the original draws it when the job starts, and from a file every run would get the same.
+    ``RuntimeId`` is left out. The original draws it when the job starts; from a file, every run would get the same.
     """
     result = dict(document)
     spec = result.get("spec")
@@ -200,7 +200,7 @@ def _defaulted_replicas(replicas: object) -> object:
 
 
 def build(job: TFJob) -> Job:
-    """The job that a defaulted and checked document means."""
+    """The job of a checked document with defaults."""
     spec = job.spec
     chief = spec.chief
     specs = tuple(_replica_spec(replicas, spec, chief) for replicas in spec.replica_specs)
@@ -231,7 +231,7 @@ def build(job: TFJob) -> Job:
 
 
 def runtime_id(metadata: Metadata) -> str:
-    """Four characters that tell two runs of one name apart, the same every time they are asked for."""
+    """Four characters that differ between two runs of one name, derived from the job."""
     return short_hash(metadata.uid or metadata.key, length=4)
 
 
@@ -258,7 +258,7 @@ def _replica_spec(replicas: Replicas, spec: Spec, chief: Chief) -> ReplicaSpec:
 
 
 def chief_rules(index: int) -> tuple[Rule, ...]:
-    """The chief's own failures decide; those of its siblings do not."""
+    """Only failures of the chief decide, not those of its siblings."""
     return (
         Rule(events=_FAILED, action=Action.RESTART_POD, codes=_SURVIVABLE, index=index),
         Rule(events=_FAILED, action=Action.FAIL_JOB, index=index),
@@ -278,7 +278,9 @@ def validate(job: TFJob, out: FieldErrors) -> None:
     if spec.scheduler_name:
         check_label(spec.scheduler_name, ("spec", "schedulerName"), out)
     if spec.tensorboard is not None:
-        out.warn(("spec", "tensorboard"), "tf-dist does not start TensorBoard", "run it beside the job on its logs")
+        out.warn(
+            ("spec", "tensorboard"), "tf-dist does not start TensorBoard", "run it separately, on the logs of the job"
+        )
     for key, value in (("batch-size", spec.batch_size), ("modelName", spec.model_name)):
         if value:
             out.warn(
@@ -296,9 +298,9 @@ def validate(job: TFJob, out: FieldErrors) -> None:
 
 
 def _check_names(metadata: Metadata, spec: Spec, out: FieldErrors) -> None:
-    """A RuntimeId of the user's own is part of the names of services, which have at most 63 characters.
+    """Check a RuntimeId of the user, which is part of service names of at most 63 characters.
 
-    The original cuts the job's name, and lets the API server refuse the rest.
+    The original shortens only the job's name; the API server refuses longer names.
     """
     start = len(metadata.job_name[:KEPT_NAME])
     rest = (len(f"-{one.kind}--{one.count - 1}") for one in spec.replica_specs if one.count > 0)
@@ -328,7 +330,7 @@ def _check_types(spec: Spec, out: FieldErrors) -> None:
     for index, replicas in enumerate(spec.replica_specs):
         first[replicas.kind] += 1
         if first[replicas.kind] > 1 and not out.partial:
-            implied = "" if replicas.tf_replica_type else " (which it is when it does not say)"
+            implied = "" if replicas.tf_replica_type else " (the default)"
             out.error(
                 (*_SPECS, index, "tfReplicaType"),
                 f"a second entry of type {replicas.kind}{implied}",
@@ -362,9 +364,9 @@ def _check_elastic(spec: Spec, out: FieldErrors) -> None:
     if not least and not most:
         return
     if least and most and least > most:
-        out.error(("spec", "min-instance"), f"is {least}, more than max-instance {most}", "exchange the two")
+        out.error(("spec", "min-instance"), f"is {least}, more than max-instance {most}", "swap the two values")
     if workers is None:
-        out.warn(("spec", "min-instance" if least else "max-instance"), "bounds the workers, but there are none")
+        out.warn(("spec", "min-instance" if least else "max-instance"), "limits the workers, but the job has none")
         return
     index, group = workers
     place, has = (*_SPECS, index, "replicas"), f"{counted(group.count, 'worker')} {are(group.count)}"
@@ -375,13 +377,13 @@ def _check_elastic(spec: Spec, out: FieldErrors) -> None:
 
 
 def _check_batches(spec: Spec, out: FieldErrors) -> None:
-    """The total is given to workers by an argument of theirs."""
+    """Check that workers have the argument by which they receive their part of the total."""
     place: FieldPath = ("spec", "total-number")
     workers = next((one for one in spec.replica_specs if one.kind == "WORKER"), None)
     if not spec.total_number:
         return
     if workers is None or not _has_batches_argument(workers.template):
-        out.warn(place, "no worker has an argument --num_batches that would get its share", "write --num_batches=1")
+        out.warn(place, "no worker has an argument --num_batches to receive its share", "write --num_batches=1")
     elif 0 < spec.total_number < workers.count:
         has = f"{counted(spec.total_number, 'batch', 'batches')} {are(spec.total_number)}"
         out.warn(place, f"{has} fewer than the {workers.count} workers", "each gets one")

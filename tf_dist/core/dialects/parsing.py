@@ -42,8 +42,8 @@ class Parsed:
 def parse(document: Any, *, strict: bool = True) -> Parsed:
     """Parse a user's document; InvalidJob holds all of its errors.
 
-    ``strict``: unknown keys are errors; else they are warnings, as a cluster passes them over, too.
-    Documents are never changed; what the defaults leave alone, ``Parsed.document`` and the job share with the original.
+    ``strict``: unknown keys are errors; otherwise they are warnings, as a cluster ignores them, too. Documents are
+    never changed. ``Parsed.document`` and the job share unchanged parts with the original.
     """
     try:
         return _parsed(document, FieldErrors(strict=strict))
@@ -70,7 +70,7 @@ def _parsed(document: Any, out: FieldErrors) -> Parsed:
 
 
 def _advise_tf_config(job: Job, templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """A TF_CONFIG of the user's own stands before ours in the environment, so ours is the one that is seen."""
+    """Warn about a TF_CONFIG of the user. It precedes tf-dist's in the environment, so tf-dist's takes effect."""
     if job.tf_config is TFConfigStyle.NONE:
         return
     for raw in templates:
@@ -80,7 +80,7 @@ def _advise_tf_config(job: Job, templates: Iterable[RawTemplate], out: FieldErro
 
 
 def _advise_images(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """An API server takes any text for an image, and the pod then waits for one that no registry has."""
+    """Check images. An API server accepts any text, and the pod would then wait for an image that does not exist."""
     for raw in templates:
         for field in ("initContainers", "containers"):
             for place, container in template_containers(raw.template, field):
@@ -91,7 +91,9 @@ def _advise_images(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
 
 
 def _advise_priority_classes(document: Document, templates: Iterable[RawTemplate], out: FieldErrors) -> None:
-    """Admission takes no job of a class that Kubernetes keeps for components of the cluster."""
+    """Warn about a priority class that Kubernetes reserves for components of the cluster, because admission
+    refuses it.
+    """
     of_job: list[FieldPath] = [
         ("spec", "priorityClassName"),
         ("spec", "runPolicy", "schedulingPolicy", "priorityClass"),
@@ -101,15 +103,15 @@ def _advise_priority_classes(document: Document, templates: Iterable[RawTemplate
         named.append(((*raw.loc, "spec", "priorityClassName"), value_at(raw.template, "spec", "priorityClassName")))
     for loc, name in named:
         if text(name).startswith(SYSTEM_CLASSES):
-            message = f'priority class "{name}" is for components of the cluster: the job waits for ever'
+            message = f'priority class "{name}" is for components of the cluster: the job waits forever'
             out.warn(loc, message, "name another priority class, or none")
 
 
 def read(stored: Document) -> Job:
-    """The job an object of a cluster means; InvalidJob if it can be none.
+    """The job of an object of a cluster; InvalidJob if it is invalid.
 
-    Unknown keys are passed over (the server may be newer than we are), of pod templates only the frame is checked, and
-    TFJobs are read by their layout. Cheap enough for every job in every pass.
+    Unknown keys are ignored (the server may be newer), pod templates are checked only in outline, and TFJobs are read
+    by their layout. Fast enough for every job in every pass.
     """
     stored = current(stored)
     dialect = spec_dialect(stored, dialect_of(stored))
@@ -146,23 +148,23 @@ def _annotated(job: Job) -> Job:
 
 
 def as_written(stored: Document) -> dict[str, Any]:
-    """An object of a cluster under the apiVersion of its layout, which the server may have exchanged; InvalidJob."""
+    """An object of a cluster with the apiVersion of its layout, which the server may have replaced; InvalidJob."""
     return {**stored, "apiVersion": spec_dialect(stored, dialect_of(stored)).value}
 
 
 def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
-    """What an update of a job changes that it may not, path by path; the defaults count as written."""
+    """The forbidden changes of an update of a job, by path. Defaults count as written."""
     rules = volcano.update_problems if new.get("apiVersion") == Dialect.VOLCANO else kubeflow_v1.update_problems
     return rules(old, new)
 
 
 def defaulted(document: Document) -> dict[str, Any]:
-    """The document with the defaults of the original system; never in place, and unchanged parts are shared."""
+    """A copy of the document with the defaults of the original system. Unchanged parts are shared."""
     return FORMATS[spec_dialect(document, dialect_of(document))].defaulted(document)
 
 
 def suspend_patch(document: Document, suspend: bool) -> dict[str, Any]:
-    """The JSON merge patch that suspends a job or lets it go on: v1 has a field for it, the others an annotation."""
+    """The JSON merge patch that suspends or resumes a job: v1 has a field for it, the others an annotation."""
     annotation = {"metadata": {"annotations": {SUSPEND_ANNOTATION: "true" if suspend else None}}}
     if spec_dialect(document, dialect_of(document)) is not Dialect.TFJOB_V1:
         return annotation
@@ -183,7 +185,7 @@ def _valid(document: dict[str, Any], model: type[BaseModel]) -> BaseModel:
 
 
 def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
-    """Check everything: keys and types, then pod templates, then how the keys fit together."""
+    """Check everything: keys and types, then pod templates, then relations between keys."""
     wrong: list[FieldPath] = []
     model: BaseModel | None = None
     try:
@@ -202,7 +204,7 @@ def _check(document: dict[str, Any], form: Format, out: FieldErrors) -> None:
 
 
 def _rest(document: dict[str, Any], model: type[BaseModel]) -> BaseModel | None:
-    """What is left of a document to be checked, with nothing in what it lacks; None if there is too little."""
+    """The part of a document that can be checked, with empty mappings for missing ones; None if that is too little."""
     for _ in range(2):
         try:
             return model.model_validate(document, extra="ignore")
@@ -213,7 +215,7 @@ def _rest(document: dict[str, Any], model: type[BaseModel]) -> BaseModel | None:
 
 
 def _with_nothing(value: Any, loc: Sequence[str | int]) -> Any:
-    """A copy with an empty mapping at a path where nothing is."""
+    """A copy with an empty mapping at a missing path."""
     key, deeper = loc[0], loc[1:]
     if isinstance(value, dict):
         return {**value, key: _with_nothing(value[key], deeper) if deeper and key in value else {}}
@@ -233,7 +235,7 @@ def _check_size(templates: Iterable[RawTemplate], out: FieldErrors) -> None:
 
 
 def _without(value: Any, loc: Sequence[str | int]) -> Any:
-    """A copy without the value at a path, which could not be read, so that the rest can still be checked."""
+    """A copy without the unreadable value at a path, so that the rest can be checked."""
     key, deeper = loc[0], loc[1:]
     if isinstance(value, dict) and key in value:
         if not deeper:

@@ -14,9 +14,9 @@ class Placeholder(NamedTuple):
     """A placeholder in a text."""
 
     text: str
-    """As it is written."""
+    """The text as written."""
     hint: str
-    """How its language is rendered."""
+    """How to render its language."""
     start: int
     """Its position in the text."""
 
@@ -81,7 +81,9 @@ def find_placeholder(text: str) -> Placeholder | None:
 
 
 def find_ytt(text: str) -> Placeholder | None:
-    """The first expression of ytt in a file: comments to YAML, so that the values seem to be missing."""
+    """The first expression of ytt in a file. ytt's expressions are comments in YAML, so the values seem to be
+    missing.
+    """
     found = _YTT.search(text)
     return (
         Placeholder(found[0], "render the template first: ytt -f FILE | tf-dist validate -", found.start())
@@ -91,7 +93,7 @@ def find_ytt(text: str) -> Placeholder | None:
 
 
 def find_template(text: str) -> Placeholder | None:
-    """The template language of a file that is not YAML, by its most telling mark."""
+    """The template language of a file that is not YAML, by its most characteristic mark."""
     if found := _JSONNET.search(text):
         return Placeholder(found[0].strip(), "render it first: jsonnet FILE | tf-dist validate -", found.start())
     for pattern, hint in _LANGUAGES[:_WHOLE_FILES]:
@@ -101,12 +103,12 @@ def find_template(text: str) -> Placeholder | None:
 
 
 def placeholder_problem(path: str, found: Placeholder) -> Problem:
-    """What to say of a value that holds a placeholder."""
-    return Problem(path, f"has the placeholder {found.text}, and nothing has filled it in", found.hint)
+    """The message about a value that contains a placeholder."""
+    return Problem(path, f"has the placeholder {found.text}, which was not filled in", found.hint)
 
 
 def explained(document: Any, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The problems; of a value that holds a placeholder, that this is the reason."""
+    """The problems, in which placeholders are named as the reason."""
     for problem in problems:
         found = _placeholder_at(document, problem.path)
         yield placeholder_problem(problem.path, found) if found else problem

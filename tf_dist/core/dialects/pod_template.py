@@ -1,8 +1,9 @@
-"""Validation of pod templates: what the API server would refuse at the first pod, reported when the file is read.
+"""Validation of pod templates: errors that the API server would report at the first pod are reported when the file is
+read.
 
-Types and keys come from Kubernetes' own table (``kubernetes_types``), the rules of its objects from ``pod_rules``; here
-is what relates several of them: names that refer to something, ports and paths used twice, amounts. A key that is not
-in the table is most likely a typing mistake where it resembles one that is, and most likely newer where not.
+Types and keys come from Kubernetes' own table (``kubernetes_types``), the rules of its objects from ``pod_rules``. This
+module checks relations: references by name, ports and paths used twice, amounts. An unknown key is probably a typing
+mistake if it resembles a known one; otherwise it is probably newer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tf_dist.core.openapi.kubernetes_types import (
 def _check_ports(
     container: Mapping[str, Any], loc: FieldPath, taken: dict[tuple[int, str], str], out: FieldErrors
 ) -> None:
-    """Ports of one container; ``taken``: those of the containers before it in the pod, added to here."""
+    """Check the ports of one container. ``taken``: the ports of earlier containers of the pod; this adds to them."""
     names: set[str] = set()
     own: dict[tuple[int, str], str] = {}
     for index, port in _mappings(container.get("ports")):
@@ -54,7 +55,7 @@ def _check_ports(
             if key in taken:
                 out.doubtful(
                     (*place, "containerPort"),
-                    f"port {number} is container {taken[key]!r}'s already; the containers of a pod share its ports",
+                    f"port {number} is container {taken[key]!r}'s; the containers of a pod share its ports",
                 )
             own[key] = str(container.get("name"))
     taken.update(own)
@@ -97,7 +98,7 @@ def _check_host_ports(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors)
 def _check_mounts(
     container: Mapping[str, Any], loc: FieldPath, volumes: Mapping[str, bool] | None, out: FieldErrors
 ) -> None:
-    """Check what is mounted; ``volumes``: those of the pod, and whether each may be a block device."""
+    """Check mounts. ``volumes``: those of the pod, and whether each may be a block device."""
     paths: set[str] = set()
     for index, mount in _mappings(container.get("volumeMounts")):
         place = (*loc, "volumeMounts", index)
@@ -134,7 +135,7 @@ def _check_volume_name(
 
 
 def check_amounts(resources: object, loc: FieldPath, out: FieldErrors) -> None:
-    """Check only what admission adds up: enough for what a cluster has stored."""
+    """Check only the requests that admission counts, which is enough for stored objects."""
     if resources is not None and (found := mapping_at(resources, loc, out)) is not None:
         for key in ("limits", "requests"):
             read_quantities(found, key, loc, out)
@@ -157,14 +158,16 @@ def _check_resources(found: Mapping[str, Any], loc: FieldPath, out: FieldErrors)
             out.error(place, f"{written[0]} is requested, but the limit is {written[1]}", rule)
     together = {*limits, *requests}
     if any(name.startswith("hugepages-") for name in together) and not together & {"cpu", "memory"}:
-        out.error(loc, "hugepages need cpu or memory beside them", "add memory under limits")
+        out.error(loc, "hugepages also need cpu or memory", "add memory under limits")
 
 
 _STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 
 
 def _is_extended(name: str) -> bool:
-    """Whether it is a device such as ``nvidia.com/gpu``: counted in whole pieces, and never shared."""
+    """Whether the resource is a device such as ``nvidia.com/gpu``, which is counted in whole pieces and never
+    shared.
+    """
     return "/" in name and "kubernetes.io/" not in name
 
 
@@ -216,12 +219,14 @@ def check_template(
 
 
 def require_container(template: object, loc: FieldPath, out: FieldErrors, *, named: str = "") -> None:
-    """Note an error if the template has no container at all, or none of that name."""
+    """Add an error if the template has no container, or none of that name."""
     spec = value_at(template, "spec")
     if spec is None:
         misplaced = "containers" in mapping(template)
         hint = (
-            "move containers (and what is beside it) under spec" if misplaced else "a pod template has spec.containers"
+            "move containers (and the keys next to it) under spec"
+            if misplaced
+            else "a pod template has spec.containers"
         )
         out.error((*loc, "spec"), MISSING, hint)
         return
@@ -229,12 +234,12 @@ def require_container(template: object, loc: FieldPath, out: FieldErrors, *, nam
     if isinstance(spec, Mapping) and not spec.get("containers"):
         out.error(place, "at least one container is required")
     elif named and names and named not in names and None not in names:
-        hint = f"rename {names[0]!r} to {named!r}" if len(names) == 1 else "name the one that trains so"
+        hint = f"rename {names[0]!r} to {named!r}" if len(names) == 1 else "give the container that trains this name"
         out.error(place, f"no container named {named!r}", hint)
 
 
 def check_frame(template: object, loc: FieldPath, out: FieldErrors) -> None:
-    """Check what pods are made from and what admission counts: enough for what a cluster has stored."""
+    """Check the parts from which pods are created and which admission counts, which is enough for stored objects."""
     metadata, spec = value_at(template, "metadata"), value_at(template, "spec")
     for key, part in (("metadata", metadata), ("spec", spec)):
         if not isinstance(part, Mapping | None):
@@ -263,14 +268,14 @@ def _check_number(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> 
 
 
 def _check_counted(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """What admission reads of the pod itself."""
+    """Check the fields of the pod itself that admission reads."""
     text_at(spec, "priorityClassName", loc, out, required=False)
     check_amounts(spec.get("resources"), (*loc, "resources"), out)
     read_quantities(spec, "overhead", loc, out)
 
 
 def check_spec(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """Check how the parts of a pod's spec go together; what is not of its type is passed over."""
+    """Check relations between the parts of a pod's spec. Values of a wrong type are ignored."""
     read_quantities(spec, "overhead", loc, out)
     _check_pod_resources(spec, loc, out)
     _check_number(spec, loc, out)
@@ -315,7 +320,7 @@ def _mappings(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _check_pod_resources(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """Resources of the pod itself: they are at least what its containers request together."""
+    """Check resources of the pod itself, which must be at least the sum of its containers' requests."""
     if not isinstance(spec.get("resources"), Mapping):
         return
     place = (*loc, "resources")
@@ -342,7 +347,7 @@ def _check_volumes(spec: Mapping[str, Any], loc: FieldPath, out: FieldErrors) ->
         place, name = (*loc, "volumes", index), volume.get("name")
         sources = [key for key in fields_of("Volume") if key != "name" and volume.get(key) is not None]
         if len(sources) > 1:
-            message = f"a volume has one source, this one has {', '.join(sources)}"
+            message = f"a volume can have only one source, but this one has {', '.join(sources)}"
             out.contradiction(place, message, "make it several volumes, or keep one source")
         if not isinstance(name, str) or not name:
             continue
@@ -414,5 +419,5 @@ def _advise_host_network(spec: Mapping[str, Any], loc: FieldPath, replicas: int,
         out.warn(
             (*loc, "hostNetwork"),
             f"{replicas} replicas on the host's network share port {taken[0]}: two of them cannot run on one node",
-            "drop hostNetwork, or have a node for each replica: admission finds those where the port is free",
+            "remove hostNetwork, or have a node for each replica: admission selects nodes where the port is free",
         )

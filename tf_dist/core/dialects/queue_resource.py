@@ -1,7 +1,7 @@
-"""The Queue resource (``tf-dist.dev/v1alpha1``): schema, validation, and the queue it means.
+"""The Queue resource (``tf-dist.dev/v1alpha1``): schema, validation, and conversion to a queue.
 
-``parse_queue`` is for files: strict, every problem at once, warnings for what most likely was not meant.
-``read_queue`` is for objects of a cluster, which may have keys that we do not know.
+``parse_queue`` is for files: strict, with all problems at once and warnings about probable mistakes. ``read_queue`` is
+for objects of a cluster, which may have unknown keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tf_dist.core.model.timestamps import parse_duration
 from tf_dist.errors import InvalidQueue, Problem
 
 MAX_SELECTOR_RULES: Final = 64
-"""So many expressions a selector may have here: a rule about them costs an API server as much as there may be."""
+"""The maximum number of expressions of a selector. The API server computes the cost of a rule from the maximum."""
 
 
 class RuleShape(SchemaModel):
@@ -33,9 +33,9 @@ class RuleShape(SchemaModel):
     key: str
     """The label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How its value is compared."""
+    """How the label's value is compared."""
     values: list[str] | None = None
-    """What In and NotIn compare with; Exists and DoesNotExist have none."""
+    """The values for In and NotIn; Exists and DoesNotExist have none."""
 
 
 class SelectorShape(SchemaModel):
@@ -48,7 +48,7 @@ class SelectorShape(SchemaModel):
 
 
 def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
-    """Note what is wrong with a selector besides its shape: what no label can be, and values too many or too few."""
+    """Check a selector beyond its shape: keys and values that no label can have, and the number of values."""
     for key, value in mapping(mapping(stated).get("matchLabels")).items():
         _check_key(key, (*loc, "matchLabels", key), out)
         _check_value(value, (*loc, "matchLabels", key), out)
@@ -61,10 +61,10 @@ def check_selector(stated: object, loc: FieldPath, out: FieldErrors) -> None:
         if "key" in rule:
             _check_key(rule["key"], (*rule_loc, "key"), out)
         if operator in ("In", "NotIn") and not values:
-            hint = f"{operator} compares with one value or more; Exists asks for the key alone"
+            hint = f"{operator} needs at least one value; Exists checks only the key"
             out.error((*rule_loc, "values"), MISSING, hint)
         if operator in ("Exists", "DoesNotExist") and values:
-            message = f"must be left out: {operator} asks for the key alone"
+            message = f"must be left out: {operator} checks only the key"
             out.error((*rule_loc, "values"), message, "or write In or NotIn")
         for number, value in enumerate(values):
             _check_value(value, (*rule_loc, "values", number), out)
@@ -91,56 +91,59 @@ _DEVICES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "tpu": "go
 
 
 class QuotaShape(SchemaModel):
-    """How much of a resource its jobs may hold.
+    """The quota of a resource.
 
     ``_amount`` reads the amounts.
     """
 
     nominal: Any = None
-    """What is its own."""
+    """The queue's own quota."""
     borrowing_limit: Any = None
-    """The most it may take of what others leave idle; no limit if not said."""
+    """The maximum that the queue may borrow of idle quota of others; default: no limit."""
     lending_limit: Any = None
-    """The most of its own that others may take while it is idle; all of it if not said."""
+    """The maximum of its own idle quota that the queue lends to others; default: all of it."""
 
 
 class SpecShape(SchemaModel):
-    """Its share and its rules."""
+    """The queue's quotas and rules."""
 
     parent: str | None = None
-    """The queue above it; queues below the same queue borrow from each other what is idle."""
+    """The queue above it. Queues with the same parent lend each other idle quota."""
     weight: Positive | None = None
-    """Its share of what is free, against the queues beside it; 1 if not said."""
+    """Its weight in fair sharing, relative to the other queues below the same parent; default: 1."""
     quotas: dict[str, QuotaShape] | None = None
-    """By resource: cpu, memory, nvidia.com/gpu, pods."""
+    """Quotas by resource: cpu, memory, nvidia.com/gpu, pods."""
     order: Literal["StrictFIFO", "BestEffortFIFO"] | None = None
-    """StrictFIFO: no job passes the head of the queue. BestEffortFIFO: a job that fits now passes it, unless that
-    delays the head."""
+    """StrictFIFO: no job overtakes the head of the queue. BestEffortFIFO, the default: a job that fits now
+    may overtake it, unless that delays the head.
+    """
     preemption: Literal["Never", "LowerPriority", "Reclaim"] | None = None
-    """What its gangs may preempt. LowerPriority: gangs of lower priority in this queue. Reclaim, if not said: also
-    gangs of other queues that hold what is this queue's own."""
+    """What its gangs may preempt. LowerPriority: gangs of lower priority in this queue. Reclaim, the default:
+    also gangs of other queues that have borrowed this queue's quota.
+    """
     default_priority: Int32 | None = None
-    """The priority of jobs that name none; 0 if not said."""
+    """The priority of jobs without a priority class; default: 0."""
     priority: Int32 | None = None
-    """Queues of a higher priority are served first; 0 if not said."""
+    """Queues of a higher priority are served first; default: 0."""
     reclaimable: bool | None = None
-    """Whether gangs of other queues may take back what it borrowed; true if not said."""
+    """Whether gangs of other queues may take back what it borrowed; default: true."""
     recovery_timeout: str | None = None
-    """How long a gang that was complete may lack nodes before it goes on with fewer replicas or waits again, such as
-    90s or 10m; 5m if not said."""
+    """How long a complete gang may lack lost nodes before it continues with fewer replicas or waits again,
+    such as 90s or 10m; default: 5m.
+    """
     namespace_selector: SelectorShape | None = None
-    """The namespaces of its jobs, by their labels; all if not said, or if it is empty."""
+    """The namespaces of its jobs, by their labels; default, and if it is empty: all."""
     priority_classes: list[str] | None = None
-    """The priority classes that its jobs may name; any but system-* if not said."""
+    """The priority classes that its jobs may name; default: any except system-*."""
     default: bool | None = None
-    """Whether it is the queue of jobs that name none; of several, the first by name is."""
+    """Whether it is the queue of jobs that name no queue. Of several such queues, the first by name is."""
 
 
 class QueueShape(Envelope):
     """A document of a queue."""
 
     spec: SpecShape
-    """Its share and its rules."""
+    """The queue's quotas and rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,24 +151,24 @@ class ParsedQueue:
     """A parsed document."""
 
     queue: Queue
-    """What it means."""
+    """The queue."""
     warnings: tuple[Problem, ...] = ()
     """Warnings for its author."""
 
 
 def is_queue(document: object) -> bool:
-    """Whether a document is meant as one of our queues: by its kind, unless it is another system's."""
+    """Whether a document is a Queue of tf-dist, by its kind, unless the apiVersion is another system's."""
     version = str(mapping(document).get("apiVersion") or "")
     return mapping(document).get("kind") == KIND and not version.startswith("scheduling.")
 
 
 def parse_queue(document: Document) -> ParsedQueue:
-    """Read a user's document; InvalidQueue holds everything that is wrong with it."""
+    """Read a user's document; InvalidQueue has all of its errors."""
     return _read(document, FieldErrors(), strict=True)
 
 
 def read_queue(stored: Document) -> Queue:
-    """The queue that an object of a cluster means; InvalidQueue if it means none. Unknown keys are passed over."""
+    """The queue of an object of a cluster; InvalidQueue if it is invalid. Unknown keys are ignored."""
     return _read(stored, FieldErrors(advice=False), strict=False).queue
 
 
@@ -175,7 +178,7 @@ def check_together(queues: Sequence[Queue]) -> Iterator[tuple[int, Problem, bool
     around = set(circular_parents(parents))
     for position, queue in enumerate(queues):
         if queue.name in around:
-            message = f"the parents of {queue.name} lead back to itself"
+            message = f"the parents of {queue.name} form a cycle"
             yield position, Problem("spec.parent", message, "one of them must have no parent"), False
         elif queue.parent and queue.parent not in parents:
             message = f"{queue.parent} is not in these files; if the cluster has none either, it has no quotas"
@@ -217,7 +220,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
     elif strict:  # the server took the other ones, and takes some that we would not advise
         check_label(name, ("metadata", "name"), out)
     if shape.metadata.namespace:
-        out.warn(("metadata", "namespace"), "queues belong to no namespace: it is passed over", "leave it out")
+        out.warn(("metadata", "namespace"), "queues are not namespaced: it is ignored", "leave it out")
     if spec.parent and spec.parent == name:
         out.error(("spec", "parent"), "a queue cannot be its own parent", "name the queue above it, or leave it out")
     elif spec.parent and strict:
@@ -228,7 +231,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
     for resource, quota in quotas.items():  # limits that change nothing
         loc = ("spec", "quotas", resource)
         if quota.lending_limit is not None and quota.lending_limit > quota.nominal:
-            out.warn((*loc, "lendingLimit"), "is more than nominal, so that all of it is lent", "leave it out")
+            out.warn((*loc, "lendingLimit"), "is more than nominal: the whole quota is lent", "leave it out")
         for key, limit in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
             if limit is not None and not spec.parent:
                 message = (
@@ -238,7 +241,7 @@ def _check(shape: QueueShape, quotas: Mapping[str, Quota], out: FieldErrors, *, 
 
 
 def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[str, Quota]]:
-    """The quotas that can be read; what cannot is noted. (What is not a mapping the shape has noted.)"""
+    """The valid quotas; invalid ones become errors. (The schema has reported values that are not mappings.)"""
     for resource, entry in mapping(found).items():
         loc: FieldPath = ("spec", "quotas", resource)
         if not isinstance(resource, str) or not isinstance(entry, Mapping):
@@ -246,7 +249,7 @@ def _quotas(found: object, out: FieldErrors, *, strict: bool) -> Iterator[tuple[
         if strict:
             _check_resource(resource, out)
         if entry.get("nominal") is None:
-            out.error((*loc, "nominal"), MISSING, "0: it has none of its own and may only borrow")
+            out.error((*loc, "nominal"), MISSING, "0: the queue can only borrow")
         nominal = _amount(entry, "nominal", loc, out)
         borrowing, lending = (_amount(entry, key, loc, out) for key in ("borrowingLimit", "lendingLimit"))
         if nominal is not None:

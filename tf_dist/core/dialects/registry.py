@@ -20,7 +20,7 @@ from tf_dist.errors import InvalidJob, Problem
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its schema, defaults, validation, the job it means, and its pod templates."""
+    """A format: its schema, defaults, validation, conversion to a job, and pod templates."""
 
     model: type[BaseModel]
     defaulted: Callable[[Document], dict[str, Any]]
@@ -55,7 +55,7 @@ _KNOWN: Final = ", ".join(f"{dialect} {dialect.kind}" for dialect in Dialect)
 
 
 def dialect_of(document: object) -> Dialect:
-    """The dialect that apiVersion and kind name; InvalidJob, with the nearest known one as hint, if they name none."""
+    """The dialect of apiVersion and kind; InvalidJob, with the nearest known one as a hint, if there is none."""
     if not isinstance(document, Mapping):
         hint = f"known: {_KNOWN}"
         if isinstance(document, list):
@@ -76,12 +76,12 @@ def dialect_of(document: object) -> Dialect:
 
 
 FORERUNNERS: Final = ("kubeflow.org/v1alpha2", "kubeflow.org/v1beta1", "kubeflow.org/v1beta2")
-"""Versions of TFJob between v1alpha1 and v1, of tf-operator 0.2 to 0.7. Their layout is v1's; pods that still ran were
-removed at the end (``SetDefaults_TFJob``), and of exit codes 130, 137, 138 and 143 were retried (``train_util``).
+"""Versions of TFJob between v1alpha1 and v1, of tf-operator 0.2 to 0.7. Their layout is that of v1. Running pods were
+removed at the end (``SetDefaults_TFJob``), and the exit codes 130, 137, 138 and 143 were retried (``train_util``).
 """
 _FORMER_TTL: Final = "ttlSecondsAfterFinishing"
 _BOUNDS: Final = {"min-instances": MIN_WORKERS, "max-instances": MAX_WORKERS}
-"""What DRAGON 0.9 added to the spec of a v1 TFJob, and the annotations that say the same."""
+"""The fields that DRAGON 0.9 added to the spec of a v1 TFJob, and the equivalent annotations."""
 
 
 def _is_forerunner(document: Document) -> bool:
@@ -107,7 +107,7 @@ def current(document: Any) -> Any:
 
 
 def _forerunner_spec(spec: Document) -> Document:
-    """The spec with its own default of cleanPodPolicy, and with the time to live under the name that v1 gave it."""
+    """The spec with its own default of cleanPodPolicy, and with the time to live under its v1 name."""
     policy = spec.get("runPolicy")
     if not isinstance(policy, Mapping | None):
         return spec
@@ -122,7 +122,7 @@ def _forerunner_spec(spec: Document) -> Document:
 
 
 def _with_bounds(document: Document) -> dict[str, Any]:
-    """The document with DRAGON's bounds of workers as annotations. What is not a number stays and is reported."""
+    """The document with DRAGON's bounds of workers as annotations. Other values stay, and are reported as unknown."""
     spec = document["spec"]
     found = {key: spec[key] for key in _BOUNDS if type(spec.get(key)) is int and spec[key] >= 0}
     kept = {key: value for key, value in spec.items() if key not in found}
@@ -153,14 +153,14 @@ def advise_version(document: Document, out: FieldErrors) -> None:
 
 
 def _unknown(document: Document, version: object, kind: object, out: FieldErrors) -> None:
-    """Report which of apiVersion and kind is wrong: each is checked against the other, where that one is known."""
+    """Report which of apiVersion and kind is wrong. Each is checked against the other, if that is known."""
     if known := related_kind(document):
         out.error(("kind",), *known)
         return
     kinds = sorted({one.kind for one in Dialect})
     if isinstance(version, str) and isinstance(kind, str) and not _resembles_a_job(version, kind, kinds):
         article = "an" if kind[:1] in "AEIOU" else "a"
-        out.error(("kind",), f"{article} {kind} is not a job, and not one of the objects that go with a job", _BESIDE)
+        out.error(("kind",), f"{article} {kind} is neither a job nor an object that goes with jobs", _BESIDE)
         return
     versions = [one.value for one in Dialect if one.kind == kind] or [one.value for one in Dialect]
     if kind == Dialect.TFJOB_V1.kind and (actual := spec_layout(document)):
@@ -174,13 +174,14 @@ def _unknown(document: Document, version: object, kind: object, out: FieldErrors
 
 
 _BESIDE: Final = (
-    "apply it with kubectl from a file of its own; beside jobs a file may hold ConfigMaps, Secrets, Services, "
+    "apply it with kubectl from a file of its own; in addition to jobs, a file can contain ConfigMaps, Secrets, "
+    "Services, "
     "PersistentVolumeClaims and Queues"
 )
 
 
 def _resembles_a_job(version: str, kind: str, kinds: Collection[str]) -> bool:
-    """Whether a document may have been meant as a job: its group or its kind is a job's, or nearly."""
+    """Whether a document is probably meant as a job, by its group or its kind."""
     groups = {one.value.partition("/")[0] for one in Dialect}
     group = version.partition("/")[0]
     return bool(nearest_word(group, groups) or nearest_word(kind, kinds))
@@ -198,7 +199,7 @@ def _unknown_word(key: str, found: object, known: list[str], out: FieldErrors) -
 
 
 def spec_dialect(document: Document, dialect: Dialect) -> Dialect:
-    """The dialect a TFJob's spec is written in; its apiVersion may say another.
+    """The dialect in which a TFJob's spec is written, which its apiVersion may contradict.
 
     A CRD that serves v1 and v1alpha1 without conversion only exchanges the apiVersion, so an object may come back under
     the other one.
@@ -216,7 +217,7 @@ def spec_layout(document: Document) -> Dialect | None:
 
 
 def check_other_layout(document: Document, dialect: Dialect, out: FieldErrors) -> None:
-    """Errors for keys of the other layout, which the definition of TFJobs knows as well: its replicas, and types."""
+    """Errors for keys of the other layout, which the definition of TFJobs also accepts."""
     if dialect is Dialect.VOLCANO:
         return
     spec = mapping(value_at(document, "spec"))
@@ -233,9 +234,9 @@ def check_other_layout(document: Document, dialect: Dialect, out: FieldErrors) -
 def _foreign_keys(
     own: type[BaseModel], other: type[BaseModel], moved: Collection[str] = ()
 ) -> tuple[frozenset[str], type[BaseModel]]:
-    """The keys of the other layout's spec that the own one does not have, and their shapes; replicas are left out.
+    """The keys of the other layout's spec that this layout does not have, with their shapes, except replicas.
 
-    ``moved``: keys of the own one that the defaults put elsewhere, where another may stand in their place.
+    ``moved``: keys of this layout that the defaults move elsewhere.
     """
     mine = {info.alias for info in own.model_fields.values()}.difference(moved)
     every = {**other.model_fields, **own.model_fields}
@@ -254,7 +255,7 @@ _FOREIGN_KEYS: Final = {
 
 
 def check_layout(document: Document, dialect: Dialect, out: FieldErrors) -> Dialect:
-    """The dialect to read the document in; an error is noted if its apiVersion is another's."""
+    """The dialect with which to read the document; adds an error if its apiVersion is that of another."""
     actual = spec_dialect(document, dialect)
     if actual is not dialect:
         key = "tfReplicaSpecs" if actual is Dialect.TFJOB_V1 else "replicaSpecs"

@@ -1,6 +1,6 @@
 """Changes of a document for one step of a pipeline, and of its number of workers.
 
-Their paths differ between the formats; a change that a format has no field for is an error.
+Paths differ between the formats. A change is an error if the format has no field for it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _SPECS: Final[Mapping[Dialect, tuple[str, str]]] = {
 
 
 def scale_patch(document: Document, workers: int) -> dict[str, Any]:
-    """The JSON merge patch that gives a job so many workers.
+    """The JSON merge patch that sets the number of workers.
 
-    InvalidJob where it has none, or would not be a valid job with so many. Two formats keep their replicas in a list,
-    which a patch replaces as a whole; so it holds for the version of the object that was seen (Conflict, else).
-    An elastic job may have no more than that from then on: what admission gives it beyond is what the user takes away.
+    InvalidJob if the job has no workers, or would be invalid with this number. Two formats keep their replicas in a
+    list, which a patch replaces as a whole, so the patch carries the version of the object (Conflict if that has
+    changed). The number is also the new maximum of an elastic job, because the user takes away workers that admission
+    has added.
     """
     dialect = spec_dialect(document, dialect_of(document))
     place = _workers(document, dialect)
@@ -89,7 +90,7 @@ def replica_paths(document: Document, dialect: Dialect, job: Job) -> tuple[Field
 
 
 def _scaled_error(error: InvalidJob, place: str, workers: int) -> Iterator[Problem]:
-    """The errors of the scaled job, introduced by what was asked for: no file has them."""
+    """The errors of the scaled job, introduced by the requested change, because no file contains it."""
     for problem in error.problems:
         asked = counted(workers, "worker")
         yield Problem(problem.path or place, f"with {asked}: {problem.message}", problem.hint)
@@ -133,7 +134,7 @@ _CLEAN_PODS: Final = ("spec", "runPolicy", "cleanPodPolicy")
 
 
 def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[str, Any]:
-    """A copy with the changes; InvalidJob with everything that this document has no field for."""
+    """A copy with the changes; InvalidJob with all changes that this format cannot express."""
     dialect = spec_dialect(document, dialect_of(document))
     job = read(document)
     problems: list[Problem] = []
@@ -153,7 +154,7 @@ def apply_step_overrides(document: Document, tailoring: StepOverrides) -> dict[s
 
 
 def _has_clean_pod_policy(document: Document) -> bool:
-    """In its place, or in the one that the first version of the format had for it."""
+    """Set the value in its place, or in the place of the first version of the format."""
     return value_at(document, *_CLEAN_PODS) is not None or value_at(document, "spec", "cleanPodPolicy") is not None
 
 
@@ -180,7 +181,7 @@ def _named(
         yield Override(where[dialect], value)
     else:
         hint = "tf-dist convert FILE --to kubeflow.org/v1 makes a format of it that has"
-        problems.append(Problem("spec", f"{dialect} has no word for the {what} {value}", hint))
+        problems.append(Problem("spec", f"{dialect} cannot express the {what} {value}", hint))
 
 
 def _templates(document: Document, dialect: Dialect, job: Job, tailoring: StepOverrides) -> Iterator[Override]:
@@ -223,7 +224,7 @@ def training_containers(
 
 
 def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | float]) -> dict[str, Any]:
-    """With these amounts where the container names the resource; else as limits where that is all (``x.com/gpu``)."""
+    """Set amounts where the container names the resource; otherwise set limits for devices (``x.com/gpu``)."""
     found = mapping(container.get("resources"))
     parts = {key: dict(mapping(found.get(key))) for key in ("requests", "limits")}
     for resource, amount in amounts.items():
@@ -234,7 +235,7 @@ def _resources(container: Mapping[str, Any], amounts: Mapping[str, str | int | f
 
 
 def _env(container: Mapping[str, Any], more: Mapping[str, str | Mapping[str, Any]]) -> list[Any]:
-    """First, because a variable may only refer to those before it."""
+    """Insert variables first, because a variable can only refer to earlier ones."""
     own = list(list_items(container.get("env")))
     taken = {value_at(variable, "name") for variable in own}
     new = ((name, value) for name, value in more.items() if name not in taken)

@@ -1,7 +1,7 @@
-"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, updates, and the job it means.
+"""``batch.volcano.sh/v1alpha1`` Job: the defaults of Volcano's webhook, validation, updates, and conversion to a job.
 
-The rules are those of Volcano's validating webhook; what tf-dist does not do is an error where the job would run
-differently without it, and a warning where not.
+The rules are those of Volcano's validating webhook. An unsupported setting is an error if the job would run differently
+without it, otherwise a warning.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def raw_templates(spec: Spec) -> list[RawTemplate]:
 
 
 def defaulted(document: Document) -> dict[str, Any]:
-    """The document as Volcano's webhook makes it; unchanged parts are shared with the original.
+    """The document with the defaults of Volcano's webhook; unchanged parts are shared with the original.
 
-    ``schedulerName`` stays out: its default is not the document's but the webhook's configuration.
+    ``schedulerName`` is left out, because its default is part of the webhook's configuration.
     """
     result = dict(document)
     spec = result.get("spec")
@@ -88,7 +88,7 @@ def defaulted(document: Document) -> dict[str, Any]:
 
 
 def _or(value: object, default: str | int) -> object:
-    """The default for what is not there, or is the zero of its type, as Go has it; what is wrong stays to be seen."""
+    """The default for a missing value or the zero value of its type, as in Go. Wrong values stay, and are reported."""
     return default if value is None or (type(value) is type(default) and not value) else value
 
 
@@ -107,13 +107,13 @@ def _defaulted_task(task: object, index: int) -> object:
 
 
 def _least(tasks: list[object]) -> int:
-    """The sum of the tasks' minAvailable, where it is set."""
+    """The sum of the tasks' minAvailable."""
     counts = (value_at(task, "minAvailable") for task in tasks)
     return sum(count for count in counts if type(count) is int)
 
 
 def build(job: VolcanoJob) -> Job:
-    """The job that a defaulted and checked document means."""
+    """The job of a checked document with defaults."""
     spec = job.spec
     tensorflow = job_plugins.tensorflow_plugin(spec.plugins)
     plugins = job_plugins.job_plugins(spec.plugins)
@@ -163,7 +163,7 @@ def build(job: VolcanoJob) -> Job:
 
 
 def _min_available(spec: Spec, specs: Sequence[ReplicaSpec]) -> int:
-    """The gang's minimum; that of an elastic job is no more than its smallest size."""
+    """The gang's minimum; for an elastic job, at most its smallest size."""
     written = spec.min_available or sum(task.least for task in spec.tasks)
     elastic = any(one.min_replicas < one.replicas for one in specs)
     return min(written, sum(one.min_replicas for one in specs)) if elastic else written
@@ -174,7 +174,7 @@ def _roles(tensorflow: TensorFlowPlugin | None) -> Mapping[str, Role]:
 
 
 def worker_task(spec: Spec) -> int | None:
-    """The index of the task of workers; None if there is none."""
+    """The index of the task of workers, or None."""
     roles = _roles(job_plugins.tensorflow_plugin(spec.plugins))
     names = [task_name(task, index) for index, task in enumerate(spec.tasks)]
     return next((index for index, name in enumerate(names) if roles.get(name) is Role.WORKER), None)
@@ -264,7 +264,7 @@ def _check_tasks(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
         if names.index(names[index]) != index:
             out.error((*place, "name"), f"a second task named {names[index]!r}")
         if task.replicas is None and not out.partial:
-            out.warn((*place, "replicas"), "is missing, which Volcano takes for 0", "write how many there are")
+            out.warn((*place, "replicas"), "is missing, and Volcano reads that as 0", "write the number of replicas")
         if task.min_available is not None and task.min_available > task.count and not out.partial:
             out.error(
                 (*place, "minAvailable"),
@@ -295,7 +295,7 @@ def _check_dependencies(tasks: Sequence[Task], names: Sequence[str], out: FieldE
 
 
 def _find_cycle(edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """A circle in the graph, in its order; empty if there is none. (A loop, not recursion: a document may be deep.)"""
+    """A cycle in the graph, in order; empty if there is none. (Iterative, because a document may be deep.)"""
     done: set[str] = set()
     for start in edges:
         path, branches = [start], [iter(edges[start])]
@@ -351,7 +351,7 @@ def _check_volumes(spec: Spec, out: FieldErrors) -> None:
         elif volume.volume_claim is not None:
             out.error(
                 (*place, "volumeClaim"),
-                "tf-dist makes no claims, and without it what the job writes there would be lost",
+                "tf-dist does not create claims, and without one the data that the job writes would be lost",
                 "make the PersistentVolumeClaim yourself and write its name as volumeClaimName",
             )
         elif not volume.volume_claim_name and not out.partial:
@@ -373,15 +373,15 @@ def _check_not_done(spec: Spec, out: FieldErrors) -> None:
 
 _FREE: Final = frozenset({"minAvailable", "priorityClassName"})
 _FREE_OF_TASK: Final = frozenset({"replicas", "minAvailable"})
-_KEEP: Final = "undo the change, or delete the job and submit it anew"
+_KEEP: Final = "undo the change, or delete the job and submit it again"
 _MAY_CHANGE: Final = "minAvailable, priorityClassName, and a task's replicas and minAvailable"
 
 
 def update_problems(old: Document, new: Document) -> tuple[Problem, ...]:
-    """What an update of a job changes that it may not, path by path; the defaults count as written.
+    """The forbidden changes of an update of a job, by path.
 
-    The rules of Volcano's webhook: the minimum, the replicas of tasks and their minimums, and the priority class may
-    change; nothing else, and no task more or less.
+    Defaults count as written. By the rules of Volcano's webhook, only the minimum, the replicas of tasks and their
+    minimums, and the priority class may change.
     """
     before, after = (mapping(defaulted(document).get("spec")) for document in (old, new))
     return tuple(_update_problems(before, after))
@@ -406,4 +406,4 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object], free: fr
 
 
 def _immutable(path: str) -> Problem:
-    return Problem(path, f"cannot be changed once the job is there; what may change: {_MAY_CHANGE}", _KEEP)
+    return Problem(path, f"cannot be changed after the job is created; these can be changed: {_MAY_CHANGE}", _KEEP)

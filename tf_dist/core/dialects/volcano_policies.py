@@ -1,6 +1,6 @@
-"""Lifecycle policies of a Volcano Job: their checks, and the rules that they mean.
+"""Lifecycle policies of a Volcano Job: their checks, and conversion to rules.
 
-The checks include what Volcano leaves to its controller: PodPending has an effect only with a timeout.
+The checks include those that Volcano leaves to its controller: PodPending has an effect only with a timeout.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _rules(policy: Policy) -> Iterator[Rule]:
 
 
 def check_policies(policies: Sequence[Policy] | None, loc: FieldPath, out: FieldErrors) -> None:
-    """Check a list of policies: each by itself, then for duplicates."""
+    """Check a list of policies: each policy, then duplicates."""
     for index, policy in enumerate(policies or ()):
         _check_policy(policy, (*loc, index), out)
     _check_twice(policies or (), loc, out)
@@ -79,11 +79,11 @@ def check_policies(policies: Sequence[Policy] | None, loc: FieldPath, out: Field
 def _check_policy(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     named = events_of(policy)
     if named and policy.exit_code is not None:
-        out.error(loc, "names both an event and an exitCode", "make two policies of it")
+        out.error(loc, "names both an event and an exitCode", "split it into two policies")
     elif not named and policy.exit_code is None and not out.partial:
         out.error(loc, "names neither an event nor an exitCode", f"events: {', '.join(EVENTS)}")
     if policy.exit_code == 0:
-        out.error((*loc, "exitCode"), "0 is success, to which no policy answers", "use event: TaskCompleted")
+        out.error((*loc, "exitCode"), "0 means success, and policies do not react to it", "use event: TaskCompleted")
     _check_action(policy, loc, out)
     for name in named:
         _check_event(name, policy, (*loc, "event" if name == policy.event else "events"), out)
@@ -100,20 +100,24 @@ def _check_action(policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     elif policy.action == "RestartPartition":
         out.error(place, "tf-dist does not know partitions, and would restart nothing", "RestartTask or RestartPod")
     elif policy.action in _INTERNAL_ACTIONS:
-        out.error(place, f"{policy.action} is Volcano's own and may not be asked for", f"known: {', '.join(ACTIONS)}")
+        out.error(
+            place,
+            f"{policy.action} is internal to Volcano and cannot be used in a policy",
+            f"known: {', '.join(ACTIONS)}",
+        )
     elif policy.action not in ACTIONS:
         out.error(place, f"unknown action {policy.action!r}", suggestion(policy.action, ACTIONS))
 
 
 def _check_event(name: str, policy: Policy, loc: FieldPath, out: FieldErrors) -> None:
     if name in _INTERNAL_EVENTS:
-        out.error(loc, f"{name} is Volcano's own; no policy may answer it", f"known: {', '.join(EVENTS)}")
+        out.error(loc, f"{name} is internal to Volcano; a policy cannot react to it", f"known: {', '.join(EVENTS)}")
     elif name not in EVENTS:
         out.error(loc, f"unknown event {name!r}", suggestion(name, EVENTS))
     elif name == UNREACHABLE_EVENT:
         out.warn(loc, "JobUpdated never happens: Volcano accepts it and does not emit it")
     elif name == Event.POD_PENDING and not policy.timeout:
-        out.warn(loc, "PodPending without a timeout never fires", "say how long is too long: timeout: 10m")
+        out.warn(loc, "PodPending without a timeout never fires", "add the time: timeout: 10m")
 
 
 def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -> None:
@@ -121,10 +125,10 @@ def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -
     for index, policy in enumerate(policies):
         for name in events_of(policy):
             if name in seen:
-                out.error((*loc, index), f"event {name} has a policy already", "the first one wins: keep one of them")
+                out.error((*loc, index), f"event {name} already has a policy", "the first one wins: keep one of them")
         if policy.exit_code is not None and policy.exit_code in seen:
             place = (*loc, index, "exitCode")
-            out.error(place, f"exit code {policy.exit_code} has a policy already", "keep one of them")
+            out.error(place, f"exit code {policy.exit_code} already has a policy", "keep one of them")
         seen.update(events_of(policy), [] if policy.exit_code is None else [policy.exit_code])
     named = {name for policy in policies for name in events_of(policy)}
     if ANY_EVENT in named and len(named) > 1:
@@ -136,11 +140,13 @@ def _check_twice(policies: Sequence[Policy], loc: FieldPath, out: FieldErrors) -
 
 
 def advise_restarts(task: Task, spec: Spec, loc: FieldPath, out: FieldErrors) -> None:
-    """Warn of restart policies of a template that keep the kubelet from ending pods as the policies expect."""
+    """Warn about restart policies of a template with which pods do not end as the policies expect."""
     policy = value_at(task.template, "spec", "restartPolicy")
     place = (*loc, "template", "spec", "restartPolicy")
     if policy is None:
-        out.warn(place, "is not set; Kubernetes takes Always, and a pod that is done starts again", "write Never")
+        out.warn(
+            place, "is not set; the default of Kubernetes is Always, and a completed pod starts again", "write Never"
+        )
     handled = _handled_events(task.policies) | _handled_events(spec.policies)
     restarts = policy in (None, "Always")
     if restarts and Event.TASK_COMPLETED in handled:
@@ -160,7 +166,7 @@ _RESTARTS: Final = frozenset({Action.RESTART_JOB.value, Action.RESTART_TASK.valu
 
 
 def advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldErrors) -> None:
-    """Warn of policies that restart a task because it has succeeded: they repeat until the budget is spent."""
+    """Warn about policies that restart a task because it has succeeded. They repeat until maxRetry is reached."""
     tasks: dict[FieldPath, list[str]] = {}
     for index, task in enumerate(spec.tasks):
         if value_at(task.template, "spec", "restartPolicy") in (None, "Always"):
@@ -179,5 +185,5 @@ def advise_restarts_of_success(spec: Spec, names: Sequence[str], out: FieldError
 
 
 def _handled_events(policies: Sequence[Policy] | None) -> set[str]:
-    """The events that a list of policies answers."""
+    """The events to which a list of policies reacts."""
     return {name for policy in policies or () for name in events_of(policy)}

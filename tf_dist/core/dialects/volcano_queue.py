@@ -1,8 +1,8 @@
 """Volcano's Queue (``scheduling.volcano.sh/v1beta1``) as a queue of ours.
 
-What its fields mean: volcano-sh/volcano, ``pkg/scheduler/plugins/capacity`` and ``proportion``. A capability is the
-most that a queue may hold; what it deserves is its own, lent while it is idle and taken back; a guarantee is never
-lent.
+The meaning of its fields: volcano-sh/volcano, ``pkg/scheduler/plugins/capacity`` and ``proportion``. ``capability`` is
+the maximum that a queue may use. ``deserved`` is its own quota, which it lends while idle and takes back. ``guarantee``
+is never lent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConvertedQueue:
     document: dict[str, Any]
     """The Queue of tf-dist."""
     lost: tuple[Problem, ...] = ()
-    """What it does not say, by the path in the original."""
+    """The parts of the original that it lacks, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class _Amounts:
     """The amounts of a Queue of Volcano, by resource."""
 
     capability: Mapping[str, Decimal]
-    """The most that it may hold."""
+    """The maximum that the queue may use."""
     deserved: Mapping[str, Decimal]
-    """What is its own, lent while it is idle and taken back."""
+    """The queue's own quota, which it lends while idle and takes back."""
     guarantee: Mapping[str, Decimal]
-    """What it never lends."""
+    """The quota that it never lends."""
 
     def own(self, resource: str) -> Decimal:
-        """What others may not keep from it."""
+        """The quota that is always available to it."""
         return self.deserved.get(resource, self.guarantee.get(resource, _NOTHING))
 
 
@@ -66,9 +66,9 @@ def is_volcano_queue(document: object) -> bool:
 
 
 def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
-    """Our queues for Volcano's, in order; what a parent has of its own depends on those below it.
+    """Queues of tf-dist for Volcano's, in order.
 
-    InvalidQueue: all that cannot be read of the first one that cannot.
+    A parent's own quota depends on the queues below it. InvalidQueue: all errors of the first invalid queue.
     """
     listed = list(documents)
     amounts = [_amounts(document) for document in listed]
@@ -80,10 +80,10 @@ def convert_queues(documents: Iterable[Document]) -> list[ConvertedQueue]:
 
 
 def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> list[Queue]:
-    """The queues that objects of a cluster mean, but for names that are ``taken``.
+    """The queues of objects of a cluster, except names that are ``taken``.
 
-    One that cannot be read is left out, and so are its demands on the one above it: its jobs wait. Nothing is meant by
-    the two queues that Volcano makes by itself as long as they are what it made.
+    An invalid queue is left out, with its share of the parent's quota; its jobs wait. The two queues that Volcano
+    creates are left out while they are unchanged.
     """
     found = []
     for document in served_documents(stored, taken):
@@ -93,7 +93,7 @@ def served_queues(stored: Iterable[Document], taken: Container[str] = ()) -> lis
 
 
 def served_documents(stored: Iterable[Document], taken: Container[str] = ()) -> list[Document]:
-    """``served_queues`` as documents of ours."""
+    """``served_queues`` as documents of tf-dist."""
     readable, touched = [], False
     for document in stored:
         with suppress(InvalidQueue):
@@ -107,7 +107,7 @@ def served_documents(stored: Iterable[Document], taken: Container[str] = ()) -> 
 
 
 def _closed(document: Document) -> bool:
-    """Whether it takes no more jobs: by its status, or by its spec, where queues had it before Volcano 1.3."""
+    """Whether the queue accepts no more jobs: by its status, or by its spec, as before Volcano 1.3."""
     return any(value_at(document, part, "state") in ("Closed", "Closing") for part in ("status", "spec"))
 
 
@@ -224,7 +224,10 @@ def _lost(document: Document, own: _Amounts, quotas: Mapping[str, Any], *, share
     for key in annotations:
         if key in ("volcano.sh/hierarchy", "volcano.sh/hierarchy-weights"):
             hint = "write spec.parent and spec.weight, and queues for the levels"
-            yield Problem(f'metadata.annotations["{key}"]', "is left out: it is a tree in a text", hint)
+            yield Problem(f'metadata.annotations["{key}"]', "is left out: it describes a tree as text", hint)
     if shares and quotas and any(resource in own.deserved for resource in quotas):
-        hint = f"give the queue {_parent(document)} as nominal what the cluster has beyond what its queues deserve"
-        yield Problem("spec.deserved", "queues of a tree together hold no more than what is theirs", hint)
+        hint = (
+            f"give the queue {_parent(document)} a nominal quota of the cluster's capacity minus what its queues "
+            "deserve"
+        )
+        yield Problem("spec.deserved", "the queues of a tree together cannot use more than their quotas", hint)

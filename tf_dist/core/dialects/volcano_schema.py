@@ -18,7 +18,7 @@ from tf_dist.core.dialects.common_schema import (
 )
 
 MAX_TASKS = 256
-"""So many tasks a job may have: each is compared with each when an API server checks one."""
+"""The maximum number of tasks. An API server compares each task with every other."""
 
 
 class Policy(SchemaModel):
@@ -36,7 +36,7 @@ class Policy(SchemaModel):
     exit_code: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] | None = None
     """An exit code."""
     timeout: str | None = None
-    """How long after the event: 10m."""
+    """The time after the event, such as 10m."""
 
 
 class DependsOn(SchemaModel):
@@ -45,26 +45,26 @@ class DependsOn(SchemaModel):
     name: list[str] | None = None
     """Their names."""
     iteration: Literal["any", "all"] | None = None
-    """Whether any of the tasks must run, or all."""
+    """Whether any or all of the tasks must run."""
 
 
 class Task(SchemaModel):
     """One group of equal pods."""
 
     name: str | None = None
-    """Its name; default0, default1, … if not said."""
+    """The name; default: default0, default1, …"""
     replicas: ReplicaCount | None = None
-    """How many pods; 0 if not said."""
+    """The number of pods; default: 0."""
     min_available: Count | None = None
-    """How many pods must run at once; all of them if not said."""
+    """The number of pods that must be admitted together; default: all."""
     template: Template
     """The pods to run, as in any workload."""
     policies: list[Policy] | None = None
-    """What follows from an event or an exit code."""
+    """The actions on events and exit codes."""
     topology_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] | None = None
     """Not used."""
     max_retry: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
-    """How many restarts the task may spend; -1: no limit."""
+    """The number of restarts after which the task fails; -1: no limit."""
     depends_on: DependsOn | None = None
     """The tasks that must run before this task starts."""
     partition_policy: Any = None
@@ -72,12 +72,12 @@ class Task(SchemaModel):
 
     @property
     def count(self) -> int:
-        """How many there are; Volcano takes a missing number for 0."""
+        """The number of replicas; Volcano reads a missing number as 0."""
         return self.replicas or 0
 
     @property
     def least(self) -> int:
-        """How many must run at once."""
+        """The number of pods that must be admitted together."""
         return self.count if self.min_available is None else self.min_available
 
 
@@ -98,13 +98,13 @@ class Spec(SchemaModel):
     scheduler_name: str | None = None
     """The scheduler of the pods."""
     min_available: Count | None = None
-    """How many pods must have room at once."""
+    """The number of pods that must be admitted together."""
     volumes: list[Volume] | None = None
     """Claims that are mounted in every pod."""
     tasks: list[Task]
     """The groups of pods."""
     policies: list[Policy] | None = None
-    """What follows from an event or an exit code, for all tasks."""
+    """The actions on events and exit codes, for all tasks."""
     plugins: dict[str, list[str] | None] | None = None
     """Plugins of Volcano, with their arguments."""
     running_estimate: Any = None
@@ -112,13 +112,13 @@ class Spec(SchemaModel):
     queue: str | None = None
     """The queue in which the job waits."""
     max_retry: Count | None = None
-    """How many attempts the job has; 3 if not said."""
+    """The number of attempts; default: 3."""
     ttl_seconds_after_finished: Seconds | None = None
     """How long the job is kept after its end, in seconds."""
     priority_class_name: str | None = None
-    """A PriorityClass: which job goes first, and which makes room."""
+    """A PriorityClass. It decides which job is admitted first, and which is preempted."""
     min_success: Positive | None = None
-    """How many pods that have succeeded make the job succeed."""
+    """The number of successful pods with which the job succeeds."""
     network_topology: Any = None
     """Not used."""
 

@@ -1,1 +1,1 @@
-"""The job, its status, pods as decisions see them, and the plan that ``reconcile`` returns."""
+"""The job, its status, pods reduced to what decisions need, and the plan that ``reconcile`` returns."""

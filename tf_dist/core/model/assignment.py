@@ -1,10 +1,10 @@
-"""What gang admission assigns to a job: its verdict, replica counts, and the node of each replica.
+"""The decisions of gang admission about a job: its verdict, replica counts, and the node of each replica.
 
-Everything else in the core sees the admitted numbers as if the document said them (``current_job``): TF_CONFIG,
-services, success rules and counts need not know about elasticity.
+The rest of the core uses the admitted numbers like those of a document (``current_job``), so TF_CONFIG, services,
+success rules and counts do not handle elasticity.
 
-Replicas take nodes in one order everywhere: first the nodes with parameter servers, then the fullest. So the highest
-indexes, which go first when a job shrinks, are those far from the rest.
+Replicas always take nodes in the same order: first the nodes with parameter servers, then the fullest. The highest
+indexes, which are removed first when a job shrinks, are therefore far from the others.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def replica_counts(job: Job) -> dict[str, int]:
 
 
 def fallback_job(job: Job, number: int) -> Job:
-    """The job as one of its fallbacks (1, 2, …); ``job`` itself for 0, and for one that it has no more."""
+    """The job as one of its fallbacks (1, 2, …); ``job`` itself for 0, and for a fallback that no longer exists."""
     if not 0 < number <= len(job.fallbacks):
         return job
     return replace(job.fallbacks[number - 1], fallbacks=job.fallbacks)
 
 
 def current_job(job: Job, status: Status, verdict: Verdict | None = None) -> Job:
-    """The job as it runs now: as the fallback, and with the replica counts, that it was admitted with last.
+    """The job as it runs now, with the fallback and the replica counts of its last admission. While it waits, and if
+    nothing differs, this is ``job`` itself.
 
-    While it waits, and where nothing differs, that is ``job`` itself, as it was requested. ``verdict``: as the job runs
-    once this is applied. A document with fewer replicas than were admitted holds at once; a replica type that was added
-    later has all its replicas.
+    ``verdict``: the job after this is applied. If the document has fewer replicas than were admitted, the document
+    takes effect at once. A replica type that was added later has all its replicas.
     """
     admission = status.admission
     if isinstance(verdict, Admit):
@@ -58,12 +58,12 @@ def current_job(job: Job, status: Status, verdict: Verdict | None = None) -> Job
 
 
 def bounded_counts(job: Job, counts: Sizes) -> dict[str, int]:
-    """These numbers of replicas, none above what the type may have; of a type without one, what the job says."""
+    """These numbers of replicas, within the maximum of each type; for other types, the job's numbers."""
     return {spec.type: min(counts.get(spec.type, spec.replicas), spec.most) for spec in job.replica_specs}
 
 
 def possible_replicas(job: Job) -> tuple[ReplicaId, ...]:
-    """Every replica that the job may ever have, at its largest size and as any of its fallbacks."""
+    """Every replica that the job may have, at its largest size and as any of its fallbacks."""
     most = {spec.type: spec.most for spec in job.replica_specs}
     for spec in (spec for other in job.fallbacks for spec in other.replica_specs):
         most[spec.type] = max(most.get(spec.type, 0), spec.most)
@@ -71,7 +71,7 @@ def possible_replicas(job: Job) -> tuple[ReplicaId, ...]:
 
 
 def with_replica_counts(job: Job, sizes: Sizes) -> Job:
-    """The job with other numbers of replicas; what has to be there, or to succeed, is never more than there are."""
+    """The job with other numbers of replicas, and with minimums that do not exceed them."""
     if all(sizes[spec.type] == spec.replicas for spec in job.replica_specs):
         return job
     total = sum(sizes[spec.type] for spec in job.replica_specs)
@@ -90,11 +90,11 @@ def _with_count(spec: ReplicaSpec, count: int) -> ReplicaSpec:
 
 
 def replica_bounds(job: Job) -> dict[str, tuple[int, int]]:
-    """The fewest replicas of each type to which the job may be resized, and the most it may grow to.
+    """The minimum and maximum of each replica type for resizing.
 
-    Only workers of a job that says it is elastic can be fewer than the document asks for; worker 0 is always needed.
-    A minimum of the whole gang (``minAvailable``) that says more than those of the types is made up by the workers; one
-    that says less resizes nothing (see ``start_counts``).
+    Only workers of an elastic job can be fewer than the document requests, and worker 0 always stays. If the gang's
+    minimum (``minAvailable``) exceeds those of the types, more workers are needed; a lower one has no effect on
+    resizing (see ``start_counts``).
     """
     least = {spec.type: _least(job, spec) for spec in job.replica_specs}
     for spec in sorted(job.replica_specs, key=lambda spec: spec.role is not Role.WORKER):
@@ -108,10 +108,10 @@ def _least(job: Job, spec: ReplicaSpec) -> int:
 
 
 def minimum_met(job: Job, have: Mapping[str, int]) -> bool:
-    """Whether so many pods of each type are the gang's minimum.
+    """Whether these numbers of pods reach the gang's minimum.
 
-    As in Volcano (``CheckTaskReady`` of its scheduler): the minimums of the tasks count beside the job's, unless the
-    job's is smaller than their sum: then any pods will do.
+    As in Volcano (``CheckTaskReady`` of its scheduler), the minimums of the tasks apply in addition to the job's. If
+    the job's is smaller than their sum, any pods count.
     """
     tasks = {spec.type: spec.min_available or 0 for spec in job.replica_specs}
     total = sum(have.get(spec.type, 0) for spec in job.replica_specs)
@@ -125,11 +125,11 @@ _START_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.OTHER, Role.WORKER
 
 
 def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
-    """With how many replicas of each type the gang starts at least: its minimum; the others start as room appears.
+    """The minimum numbers of replicas with which the gang starts. Other replicas start when capacity is free.
 
-    The minimums of the tasks as they are written, 0 included, and of the others so many that ``minAvailable`` is met;
-    a ``minAvailable`` below the sum of the tasks' minimums stands above them (``minimum_met``). ``priorities``: by
-    type; replicas of a higher one are counted first, as Volcano's scheduler places them.
+    These are the written minimums of the tasks, including 0, plus as many others as ``minAvailable`` needs. A
+    ``minAvailable`` below the sum of the tasks' minimums has precedence (``minimum_met``). ``priorities``: by type;
+    replicas of a higher one count first, as Volcano's scheduler places them.
     """
     most = {type_: low for type_, (low, _) in replica_bounds(job).items()}
     tasks = {spec.type: min(most[spec.type], spec.min_available or 0) for spec in job.replica_specs}
@@ -142,9 +142,9 @@ def start_counts(job: Job, priorities: Mapping[str, int] = MappingProxyType({}))
 
 
 def admitted_with(admission: Admission, job: Job, admitted: Sizes) -> Admission:
-    """The admission with room for so many pods of each type (empty: for all).
+    """The admission of these numbers of pods of each type (empty: of all).
 
-    Only an elastic job is resized to what has room; another keeps its size, and the replicas beyond wait for room.
+    Only an elastic job is resized to them. Another job keeps its size, and its other replicas wait for capacity.
     """
     if not admitted:
         return replace(admission, sizes={}, started={})
@@ -154,7 +154,7 @@ def admitted_with(admission: Admission, job: Job, admitted: Sizes) -> Admission:
 
 
 def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
-    """The replicas that may have pods: those that have succeeded and the first of the others, as many as have room.
+    """The replicas that may have pods: those that have succeeded, and the first of the others, as many as are admitted.
 
     ``job`` has its admitted size.
     """
@@ -169,19 +169,19 @@ def startable_replicas(job: Job, status: Status) -> frozenset[ReplicaId]:
 
 
 def _first(job: Job, spec: ReplicaSpec) -> int:
-    """So many that the one whose success is the job's is among them."""
+    """As many as needed to include the replica whose success is the job's."""
     deciding = [rule.index for rule in job.success if rule.type == spec.type and rule.index is not None]
     return 1 + max(deciding, default=0)
 
 
 def resize_restarts(job: Job, before: Sizes, after: Sizes) -> bool:
-    """Whether pods that were started among ``before`` replicas cannot go on among ``after``.
+    """Whether pods that were started among ``before`` replicas cannot continue among ``after``.
 
-    TF_CONFIG stands in the environment of a process and never changes. A sparse one names the parameter servers, so
-    workers may come and go. A dense one names every replica: those who come are unknown to those who are there, and so
-    all start again. Those who leave are missed only where workers talk to each other; with parameter servers they do
-    not (the first operator removed workers from under the others in the same way). Programs that make their own
-    configuration look at the host files, which follow.
+    TF_CONFIG is an environment variable and never changes. A sparse TF_CONFIG names the parameter servers, so workers
+    can be added and removed. A dense one names every replica: running replicas do not know added ones, so all restart.
+    Removed workers matter only if workers communicate with each other, which they do not with parameter servers (the
+    first operator also removed workers without a restart). Programs with a configuration of their own read the host
+    files, which are updated.
     """
     if job.tf_config is TFConfigStyle.NONE:
         return False
@@ -195,13 +195,13 @@ def resize_restarts(job: Job, before: Sizes, after: Sizes) -> bool:
 
 
 def grows_live(job: Job) -> bool:
-    """Whether workers that come leave those that run undisturbed."""
+    """Whether running workers continue when workers are added."""
     more = {spec.type: spec.replicas + (spec.role not in _WHOLE) for spec in job.replica_specs}
     return not resize_restarts(job, replica_counts(job), more)
 
 
 def replica_nodes(job: Job, placement: Placement, type_: str) -> tuple[str, ...]:
-    """The nodes of a type's replicas, by index; as many as the placement has."""
+    """The nodes of a type's replicas, by index, as far as the placement has them."""
     serving = {node for spec in job.replica_specs if spec.role is Role.PS for node in placement.get(spec.type, ())}
     counts = placement.get(type_, {})
     nodes = sorted(counts, key=lambda node: (node not in serving, -counts[node], node))
@@ -216,7 +216,7 @@ def placement_within(job: Job, placement: Placement, sizes: Mapping[str, int]) -
 
 
 def topology_label(job: Job) -> str:
-    """The node label in one of whose domains all of the gang's nodes are to be; "": none."""
+    """The node label whose value should be equal on all nodes of the gang; "": none."""
     return job.annotations.get(names.TOPOLOGY, "") or job.scheduling.topology
 
 
@@ -227,9 +227,9 @@ def requires_domain(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """The gang may start, with ``sizes`` pods per type (empty: as many as it wants), on the nodes of ``placement``.
+    """The gang may start, with ``sizes`` pods of each type (empty: as requested), on the nodes of ``placement``.
 
-    ``fallback``: as which of its fallbacks (0: as its document says).
+    ``fallback``: the number of the fallback (0: the document itself).
     """
 
     placement: Placement = field(default_factory=dict)
@@ -239,8 +239,8 @@ class Admit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The gang waits. ``position``: its place in its queue, from 1 (0: it has none). ``rank``: about how many gangs of
-    all queues have their turn until it has its own (0: not known), so how soon its message matters.
+    """The gang waits. ``position``: its position in its queue, from 1 (0: none). ``rank``: approximately how
+    many gangs of all queues come before it (0: unknown), which decides how often its message is refreshed.
     """
 
     reason: Reason
@@ -251,7 +251,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """An admitted gang is to have other ``sizes`` from now on; ``placement`` says where all of its pods then are."""
+    """An admitted gang gets other ``sizes``; ``placement`` has the nodes of all of its pods."""
 
     sizes: Sizes
     placement: Placement
@@ -260,7 +260,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempt:
-    """An admitted gang is preempted for the gang ``by`` (None: not known for which), which waits in ``queue``."""
+    """An admitted gang is preempted for the gang ``by`` (None: unknown), which waits in ``queue``."""
 
     by: JobKey | None
     message: str
@@ -271,12 +271,14 @@ Verdict = Admit | Wait | Resize | Preempt
 
 
 def replica_change_text(before: Sizes, after: Sizes) -> str:
-    """``goes from 2 to 4 worker``, for every type of which the number changes."""
+    """``goes from 2 to 4 worker``, for every type whose number changes."""
     pairs = ((before.get(type_, 0), count, type_) for type_, count in after.items())
     return f"goes {' and '.join(f'from {old} to {new} {type_}' for old, new, type_ in pairs if old != new)}"
 
 
 def replica_difference_text(asked: Job, sized: Job) -> str:
-    """``3 worker instead of 5``, for every type that has another number of replicas than asked for; "" if none has."""
+    """``3 worker instead of 5``, for every type whose number of replicas differs from the requested one; ""
+    if none does.
+    """
     pairs = zip(asked.replica_specs, sized.replica_specs, strict=True)
     return ", ".join(f"{b.replicas} {a.type} instead of {a.replicas}" for a, b in pairs if a.replicas != b.replicas)

@@ -1,4 +1,4 @@
-"""Input and output of ``reconcile``: what is observed of a job, the context of its rules, the plan of actions."""
+"""Input and output of ``reconcile``: the observation of a job, the context of its rules, the plan of actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiResource:
-    """A kind of object that a gang scheduler reads, and the versions of it that are understood, best first."""
+    """A kind of object that a gang scheduler reads, and its supported versions, preferred first."""
 
     group: str
     kind: str
@@ -30,17 +30,17 @@ class ApiResource:
 
     @property
     def key(self) -> str:
-        """The kind as kubectl names it where there are several: ``PodGroup.scheduling.volcano.sh``."""
+        """The kind with its group, as in kubectl: ``PodGroup.scheduling.volcano.sh``."""
         return f"{self.kind}.{self.group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApis:
-    """What a cluster has of a gang scheduler's API at one moment.
+    """The state of a gang scheduler's API in a cluster.
 
-    ``versions``: which version of each kind it serves, by ``ApiResource.key``. ``missing``: why the scheduler cannot
-    be used here, "" if it can. ``shared``: objects in no namespace, by (``ApiResource.key``, name). ``priorities``: of
-    PriorityClasses. ``assume_served``: the cluster was not asked: what a job names is taken to be there.
+    ``versions``: the served version of each kind, by ``ApiResource.key``. ``missing``: why the scheduler cannot be used
+    here, "" if it can. ``shared``: cluster-wide objects, by (``ApiResource.key``, name). ``priorities``: of
+    PriorityClasses. ``assume_served``: no cluster was read, so every object that a job names is assumed to exist.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -52,9 +52,10 @@ class ServedApis:
 
 @dataclass(frozen=True, slots=True)
 class PodClassification:
-    """``current``: the pod of the present attempt of each replica; ``stale``: every other pod of the job.
+    """``current``: the pod of the current attempt of each replica. ``stale``:
 
-    ``departed``: the pod that a replica without one has had, as it was seen last, if it is still remembered.
+    every other pod of the job. ``departed``: the former pod of a replica without a pod, as last observed, if it is
+    still cached.
     """
 
     current: Mapping[ReplicaId, PodView]
@@ -64,7 +65,7 @@ class PodClassification:
     departed: Mapping[ReplicaId, PodView] = field(default_factory=dict)
 
     def count(self, type_: str) -> Counts:
-        """Pods of a type by what they do."""
+        """Counts of a type's pods by state."""
         return self.counts.get(type_, NO_PODS)
 
     def without_node(self, job: Job) -> tuple[ReplicaId, ...]:
@@ -74,7 +75,7 @@ class PodClassification:
 
     @property
     def with_node(self) -> Counter[str]:
-        """How many replicas of each type have a node or have succeeded."""
+        """The number of replicas of each type that have a node or have succeeded."""
         found = Counter(replica.type for replica, pod in self.current.items() if pod.has_node)
         found.update(
             replica.type for replica in self.succeeded if (pod := self.current.get(replica)) is None or not pod.has_node
@@ -86,7 +87,7 @@ class PodClassification:
         return minimum_met(job, self.with_node)
 
     def total(self) -> Counts:
-        """Pods of the whole job by what they do."""
+        """Counts of the job's pods by state."""
         return Counts(**{one.name: sum(getattr(c, one.name) for c in self.counts.values()) for one in fields(Counts)})
 
 
@@ -94,20 +95,20 @@ class PodClassification:
 class ReconcileContext:
     """The snapshot that one pass decides on: the job, its status, its pods, and everything else observed of it.
 
-    A pass reads the job in two ways: as its document requests it, and as it runs now.
+    A pass uses the job in two forms: as its document requests it, and as it runs now.
     """
 
     requested_job: Job
-    """As its document says, with all its replicas."""
+    """The job of the document, with all its replicas."""
     job: Job
-    """As it runs now: as the fallback, and with the replica counts, that it was admitted with (``current_job``)."""
+    """The job as it runs now, with the fallback and the replica counts of its admission (``current_job``)."""
     status: Status
     facts: PodClassification
     observed: Observed
     before: Status
     """The status at the start of the pass."""
     integration: Integration | None = None
-    """The gang scheduler that decides about it (None: tf-dist itself)."""
+    """The gang scheduler that admits it (None: tf-dist itself)."""
     verdict: Verdict | None = None
     """The verdict of admission, or of the integration, for this pass. It is never replaced within the pass."""
 
@@ -117,14 +118,15 @@ class ReconcileContext:
         return self.observed.now
 
     def next_of(self, *moments: float | None) -> float | None:
-        """The earliest of these moments that is yet to come; None if none is."""
+        """The earliest of these times that is in the future, or None."""
         return min((moment for moment in moments if moment is not None and moment > self.now), default=None)
 
     @property
     def standing_resize(self) -> Resize | None:
-        """The verdict to resize the gang, as long as it stands; None if the pass has no such verdict.
+        """The verdict to resize the gang, while it is valid; None if the pass has no such verdict.
 
-        It counts on the capacity of replicas that had succeeded, so it lapses when one of these restarts in the pass.
+        It uses the capacity of replicas that had succeeded, so it becomes invalid when one of these restarts in the
+        pass.
         """
         lapsed = self.before.succeeded - self.status.succeeded
         return self.verdict if isinstance(self.verdict, Resize) and not lapsed else None
@@ -134,13 +136,13 @@ class ReconcileContext:
 class Integration:
     """One gang scheduler, as data. All functions are pure; ``ServedApis`` is never one with something ``missing``.
 
-    ``apis``: its kinds; of several alternatives the first that is served is used. ``pods_first``: it binds pods, and so
-    the gang waits as pods without nodes (else it is asked before there is any pod).
+    ``apis``: its kinds; of several alternatives, the first served one is used. ``pods_first``: it binds pods, so the
+    gang waits as pods without nodes (otherwise it decides before any pod is created).
 
-    ``wanted``: the objects that should exist while a job lives. ``updates``: what to change in one that is there.
-    ``verdict``: what it says of a job that lives (None: nothing new, or nothing yet). ``takes_pods``: whether pods may
-    be created now. ``decorate``: what a pod must carry so that the scheduler knows it. ``scheduler_name``: of pods
-    whose template names none ("": as Kubernetes has it).
+    ``wanted``: the objects that should exist while a job is active. ``updates``: the changes of an existing object.
+    ``verdict``: its decision about an active job (None: no news, or none yet). ``takes_pods``: whether pods may be
+    created now. ``decorate``: adds what the scheduler needs to a pod. ``scheduler_name``: for pods without one in their
+    template ("": Kubernetes' default).
     """
 
     name: GangScheduler
@@ -166,21 +168,21 @@ def matching_replicas(job: Job, type_: str, index: int | None) -> tuple[ReplicaI
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Replace the job's status. It comes first: the other actions are valid only once it has been written."""
+    """Replace the job's status. It is the first action; the others are valid only after it is written."""
 
     status: Document
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object. That it exists already is no error, if it is the job's."""
+    """Create an object. An existing object of the job is not an error."""
 
     body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EnsureKeys:
-    """Create a Secret of the job unless it is there; one that lacks its key pair gets a new one when it is made."""
+    """Create a Secret of the job unless it exists. If it lacks its key pair, one is generated."""
 
     body: dict[str, Any]
 
@@ -200,7 +202,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the object with this uid. That it is gone already is no error."""
+    """Delete the object with this uid. A missing object is not an error."""
 
     kind: str
     name: str
@@ -223,8 +225,8 @@ class DeleteJob:
 class EmitEvent:
     """Record a Kubernetes Event on the job. ``type`` is Normal or Warning.
 
-    ``routine``: one of many of its kind, which must not take the room of others (``controller/observability/events``).
-    ``count``: how often it happened.
+    ``routine``: one of many of its kind, which must not displace others (``controller/observability/events``).
+    ``count``: the number of occurrences.
     """
 
     type: str
@@ -239,7 +241,7 @@ Action = WriteStatus | Create | EnsureKeys | Update | Delete | PatchJob | Delete
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of one pass: the status from now on, what to do, and when to reconcile again (epoch seconds)."""
+    """The result of one pass: the new status, the actions, and the time of the next pass (epoch seconds)."""
 
     status: Status
     actions: tuple[Action, ...] = ()
@@ -248,7 +250,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What is observed of one job at one moment.
+    """The observation of one job at one time.
 
     - ``now``: epoch seconds. ``stored_status``: the job's status as stored. ``deleting``: the job is being deleted.
     - ``pods``: those of the job; ``departed``: pods that are gone, as they were observed last, if still in the cache;
@@ -295,5 +297,5 @@ class Observed:
     refused: RefusedSpec | None = None
 
     def __post_init__(self) -> None:
-        """Times are stored to the microsecond, so one that is compared with a stored one must be no finer."""
+        """Times are stored in microseconds, so times that are compared with stored ones are rounded to them."""
         object.__setattr__(self, "now", round_time(self.now))

@@ -1,4 +1,4 @@
-"""Credentials in text that others wrote: containers, kubelets, webhooks. What tf-dist repeats of it hides them."""
+"""Credentials in text of containers, kubelets and webhooks. tf-dist hides them when it repeats such text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECRETS: Final = (
 
 
 def hide_credentials(text: str) -> str:
-    """The text without what is a credential by its form, or by the name that stands before it."""
+    """The text without credentials, which are detected by their form or by the name before them."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text

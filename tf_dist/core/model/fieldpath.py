@@ -28,7 +28,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def value_at(value: object, *keys: str) -> Any:
-    """The value under nested keys, None where the way ends."""
+    """The value under nested keys, or None."""
     for key in keys:
         value = value.get(key) if type(value) is dict else mapping(value).get(key)
     return value
@@ -73,7 +73,7 @@ _PART: Final = re.compile(
 
 
 def parse_field_path(text: str) -> FieldPath:
-    """The keys and indexes of a path; ValueError says from where it cannot be read."""
+    """The keys and indexes of a path; ValueError with the part that cannot be read."""
     parts: list[str | int] = []
     position = 0
     while position < len(text):
@@ -105,7 +105,7 @@ def format_field_path(path: FieldPath) -> str:
 
 
 def nearest_word(word: str, known: Iterable[str], cutoff: float = 0.7) -> str:
-    """The known word most like this one, "" if none is: case does not count, ``Comand`` is near ``command``."""
+    """The most similar known word, or "". Case is ignored: ``Comand`` is near ``command``."""
     import difflib  # only after a mistake: it is slow to import
 
     by_folded = {name.casefold(): name for name in known}
@@ -114,7 +114,7 @@ def nearest_word(word: str, known: Iterable[str], cutoff: float = 0.7) -> str:
 
 
 def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """The hint for a word that is not known: the nearest known one, else ``otherwise``, by default all known ones."""
+    """The hint for an unknown word: the nearest known word, or ``otherwise``, by default all known words."""
     names = list(known)
     if near := nearest_word(word, names):
         return f"did you mean {near}?"
@@ -128,9 +128,8 @@ D = TypeVar("D", bound="DataclassInstance")
 
 
 def shared(value: T) -> T:
-    """The first value that had the same ``repr``: of what thousands of objects have in common there is a handful.
-
-    For values that nothing changes, and of which ``repr`` leaves nothing out.
+    """The first value with the same ``repr``, so that equal values of thousands of objects share memory. Only
+    for immutable values with a complete ``repr``.
     """
     if len(_SHARED) > _MAX_SHARED:
         _SHARED.clear()
@@ -139,14 +138,14 @@ def shared(value: T) -> T:
 
 
 def updated(value: D, **fields: Any) -> D:
-    """A dataclass with these fields; the very object where they are so already, as in most passes over most jobs."""
+    """A dataclass with these fields; the same object if nothing changes, as in most passes."""
     if all(getattr(value, name) == new for name, new in fields.items()):
         return value
     return replace(value, **fields)
 
 
 class _Deferred(Mapping[str, Any]):
-    """A mapping whose content is there once it is looked at."""
+    """A mapping whose content is created on first access."""
 
     __slots__ = ()
 
@@ -164,7 +163,7 @@ class _Deferred(Mapping[str, Any]):
 
 
 class LazyMapping(_Deferred):
-    """A mapping that ``make`` makes when it is looked at first: what most readers pass by costs nothing."""
+    """A mapping that ``make`` creates on first access, so that unused ones cost nothing."""
 
     __slots__ = ("_made", "_make")
 
@@ -183,10 +182,10 @@ _DECODED: Final = 64  # of the documents that were read last, so many stay decod
 
 
 class PackedJson(_Deferred):
-    """A JSON object that nothing changes; a copy is a plain dict. Thread-safe.
+    """An immutable JSON object; a copy is a plain dict. Thread-safe.
 
-    It is kept as text while it is not read: a garbage collection walks every mapping and list of a document, of which
-    there may be thousands, and passes a text over.
+    It is kept as text while it is not read, because Python's garbage collection visits every mapping and list of
+    thousands of documents, but not text.
     """
 
     __slots__ = ("__weakref__", "_content", "_text")
@@ -204,7 +203,7 @@ class PackedJson(_Deferred):
         return content
 
     def pack(self) -> None:
-        """Keep it as text until it is read; what is not JSON stays as it is."""
+        """Keep it as text until it is read; values that are not JSON stay unchanged."""
         content = self._content
         if content is not None:
             with suppress(TypeError, ValueError, RecursionError):  # this is called as another document is read
@@ -219,7 +218,7 @@ _recent: deque[ref[PackedJson]] = deque()
 
 
 def _keep_decoded(packed: PackedJson) -> None:
-    """Keep it decoded for now, in place of the one for which that was said the longest time ago."""
+    """Keep it decoded, and pack the least recently used one."""
     _recent.append(ref(packed))
     if len(_recent) > _DECODED:
         oldest = _recent.popleft()()

@@ -11,11 +11,11 @@ from typing import Final
 from tf_dist.core.model.names import Requirements
 
 DEFAULT_QUEUE: Final = "default"
-"""The queue of jobs that name none. It is always there, and has no quotas unless it is defined."""
+"""The queue of jobs that name no queue. It always exists, and has no quotas unless it is defined."""
 
 
 class QueueingStrategy(StrEnum):
-    """Whether a gang that cannot start holds back those behind it in its queue."""
+    """Whether a gang that cannot start blocks those behind it in its queue."""
 
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
@@ -35,27 +35,27 @@ class Quota:
     """Quota of one resource."""
 
     nominal: Decimal
-    """What is the queue's own."""
+    """The queue's own quota."""
     borrowing_limit: Decimal | None = None
-    """The most that it borrows; None: all that others lend."""
+    """The maximum that it borrows; None: all that others lend."""
     lending_limit: Decimal | None = None
-    """The most that it lends; None: all that it does not use."""
+    """The maximum that it lends; None: all that it does not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A queue of gangs. Queues with the same ``parent`` are a cohort: they lend each other what they do not use."""
+    """A queue of gangs. Queues with the same ``parent`` are a cohort, and lend each other unused quota."""
 
     name: str
     """Its name."""
     parent: str = ""
     """The queue above it; "": none."""
     weight: int = 1
-    """Its part in fair sharing."""
+    """Its weight in fair sharing."""
     quotas: Mapping[str, Quota] = field(default_factory=dict)
-    """By resource. A resource without a quota, here and in every ancestor, is not limited."""
+    """Quotas by resource. A resource without a quota here and in every ancestor is not limited."""
     order: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
-    """Whether a gang that cannot start holds back those behind it."""
+    """Whether a gang that cannot start blocks those behind it."""
     preemption: PreemptionPolicy = PreemptionPolicy.RECLAIM
     """What its gangs may preempt."""
     default_priority: int = 0
@@ -63,11 +63,11 @@ class Queue:
     recovery_timeout: float | None = None
     """Seconds, see ``node_loss``; None: the default."""
     namespace_selector: Requirements | None = None
-    """The labels of namespaces whose jobs it takes; None: of all. Queues below have their own."""
+    """The selector of namespaces whose jobs it accepts; None: all. Queues below it have their own."""
     priority: int = 0
-    """Queues of a higher priority are served first, whatever they use."""
+    """Queues of a higher priority are served first, independent of their use."""
     reclaimable: bool = True
-    """Whether gangs of other queues may take back what it borrowed."""
+    """Whether gangs of other queues may take back the quota that it borrowed."""
     priority_classes: tuple[str, ...] | None = None
     """The classes that its jobs may name; None: any."""
     default: bool = False
@@ -75,7 +75,7 @@ class Queue:
 
 
 def circular_parents(parents: Mapping[str, str]) -> list[str]:
-    """The queues whose parents (by name; "": none) lead back to themselves."""
+    """The queues whose parents (by name; "": none) form a cycle."""
     circular: list[str] = []
     settled: set[str] = set()
     for start in parents:

@@ -1,4 +1,4 @@
-"""The gang schedulers by name, apart from the job for the start-up time of commands."""
+"""The gang schedulers by name. A module of its own, for the start-up time of commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class GangScheduler(StrEnum):
-    """Who decides when a gang starts, and where: tf-dist itself, or a system that the cluster has for it."""
+    """The system that decides when and where a gang starts: tf-dist itself, or a scheduler of the cluster."""
 
     BUILTIN = "builtin"
     VOLCANO = "volcano"

@@ -1,9 +1,9 @@
-"""The internal job: what every dialect is parsed into and all decisions are made on.
+"""The internal job: every dialect is parsed into it, and all decisions use it.
 
-Words are those of the field: a job has replica specs (TFJob) = tasks (Volcano); each has a *type* (``worker``) and
-replicas with an index; ``worker-1`` is a replica. What differs between the dialects is data here, never a branch in the
-code that decides: restart behaviour is a list of rules, success a list of conditions, running a threshold.
-Times are seconds (epoch when absolute).
+A job has replica specs (TFJob) = tasks (Volcano). Each has a *type* (``worker``) and replicas with an index;
+``worker-1`` is a replica. Differences between dialects are data here, never a branch in the code that decides: restart
+behaviour is a list of rules, success a list of conditions, running a threshold. Times are seconds (epoch when
+absolute).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tf_dist.core.model.gang_scheduler import GangScheduler
 
 
 class Event(StrEnum):
-    """What may happen to a job, derived from what is there, never from a watch event."""
+    """What may happen to a job, derived from the observed state, never from a watch event."""
 
     POD_FAILED = "PodFailed"
     POD_EVICTED = "PodEvicted"
@@ -31,7 +31,7 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What a policy may answer to an event."""
+    """The action of a policy on an event."""
 
     RESTART_POD = "RestartPod"
     RESTART_TASK = "RestartTask"
@@ -77,8 +77,8 @@ ANY_EXIT = ExitCodes(ranges=((-(2**31), 2**31),), unknown=True)
 class Rule:
     """One row of the policy table: when one of ``events`` happens (with such an exit code), do ``action``.
 
-    ``timeout``: the event must have lasted so many seconds (PodPending needs one to mean anything). ``index``: only for
-    that replica of the group (None: for all).
+    ``timeout``: the seconds for which the event must last (required for PodPending). ``index``: only for this replica
+    of the group (None: for all).
     """
 
     events: frozenset[Event]
@@ -91,7 +91,7 @@ class Rule:
 Document = Mapping[str, Any]
 
 MAX_REPLICAS: Final = 100_000
-"""So many pods a job may have, of all its types together: more than any cluster runs, and each costs time in a pass."""
+"""The maximum number of pods of a job, over all types: more than any cluster runs, and each costs time in a pass."""
 _DIGITS: Final = len(str(MAX_REPLICAS))
 
 
@@ -120,15 +120,15 @@ class Role(StrEnum):
 
     @property
     def leads(self) -> bool:
-        """Whether a replica of this role decides the job's success where there is one (chief, master)."""
+        """Whether a replica of this role decides the job's success (chief, master)."""
         return self in (Role.CHIEF, Role.MASTER)
 
 
 class DisruptionPolicy(StrEnum):
-    """What becomes of a job that loses pods through no fault of its own; a contract of every face.
+    """The reaction to disruptions of a job's pods; a contract of every face.
 
-    ``RESTART``: as its format's own policies say. ``REQUEUE``: it gives up its admission and waits again, with its old
-    age. ``FAIL``: it ends. ``FALLBACK``: it waits again, and the next of its fallbacks comes first.
+    ``RESTART``: by the policies of the job's format. ``REQUEUE``: the job gives up its admission and waits again, with
+    its age. ``FAIL``: the job fails. ``FALLBACK``: the job waits again, and its next fallback comes first.
     """
 
     RESTART = "restart"
@@ -138,7 +138,7 @@ class DisruptionPolicy(StrEnum):
 
 
 class CleanPodPolicy(StrEnum):
-    """Which pods go when a job has finished."""
+    """Which pods are deleted when a job has finished."""
 
     ALL = "All"
     RUNNING = "Running"
@@ -158,7 +158,7 @@ class ReplicaId:
 
 @lru_cache(maxsize=65_536)
 def replica_id(type_: str, index: int) -> ReplicaId:
-    """One object for a name: the replicas of thousands of jobs, each named in several places, have a few names."""
+    """One object for each name, because replicas of thousands of jobs share a few names."""
     return ReplicaId(type_, index)
 
 
@@ -180,7 +180,7 @@ def stored_index(written: str) -> int:
 
 
 def parse_ranges(written: str) -> Iterator[int]:
-    """The numbers of ``0-2,5``, which only rise, each below the most that a job may have; ValueError."""
+    """The numbers of ``0-2,5``, which must be ascending and below the maximum of a job; ValueError."""
     least = 0
     for part in written.split(","):
         low, dash, high = part.partition("-")
@@ -203,7 +203,7 @@ def format_ranges(indexes: Iterable[int]) -> str:
 
 
 class JobKey(NamedTuple):
-    """A job's place in a cluster."""
+    """A job's namespace and name."""
 
     namespace: str
     name: str
@@ -222,9 +222,10 @@ class SuccessRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionByCounts:
-    """Volcano's way to end a job: by counting pods once they have all finished.
+    """Volcano's way to end a job: by counting pods after all have finished.
 
-    ``min_available``: so many must have succeeded; ``min_success``: so many successes complete the job at once.
+    ``min_available``: the number that must have succeeded. ``min_success``: the number of successes that complete the
+    job at once.
     """
 
     min_available: int
@@ -233,7 +234,7 @@ class CompletionByCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
-    """Pods of a task wait until the named tasks have come up (Volcano ``dependsOn``); ``any`` of them or all."""
+    """Pods of a task wait until the named tasks run (Volcano ``dependsOn``): ``any`` of them or all."""
 
     on: tuple[str, ...]
     any: bool = False
@@ -244,14 +245,14 @@ class ReplicaSpec:
     """One group of equal replicas.
 
     ``name`` is the document's own key (``Worker``, ``PS``, a Volcano task name), ``type`` the form used in names and
-    labels. ``min_replicas``: an elastic job may be resized to so few (== replicas: it is not elastic);
-    ``max_replicas``: it may grow to so many (None: not beyond ``replicas``). ``min_available``: so many of them are
-    part of the gang's minimum (Volcano's tasks; None: nothing is said). ``template`` is the pod template
-    (v1: with the port that its defaulter adds); ``container`` the one that trains: it gets TF_CONFIG and its exit code
-    counts. ``last_exit_counts``: how its container ended before the kubelet restarted it is judged too (v1alpha1).
-    ``container_restarts``: so many restarts by the kubelet, over all replicas, are the event TaskFailed (Volcano; None:
-    never). ``server_image``: the pod runs the standard gRPC server, from this image, instead of a program of the user's
-    ("": it does not). ``batches``: those of all replicas together (0: their templates say each one's).
+    labels. ``min_replicas``: the size to which an elastic job may shrink (== replicas: it is not elastic).
+    ``max_replicas``: the size to which it may grow (None: ``replicas``). ``min_available``: the replicas that are part
+    of the gang's minimum (Volcano's tasks; None: not given). ``template`` is the pod template (v1: with the port that
+    its defaulter adds). ``container`` is the container that trains: it gets TF_CONFIG, and its exit code counts.
+    ``last_exit_counts``: its end before a restart by the kubelet also counts (v1alpha1). ``container_restarts``: the
+    number of restarts by the kubelet, over all replicas, that is the event TaskFailed (Volcano; None: never).
+    ``server_image``: the image of the standard gRPC server, which the pod runs instead of a program of the user ("": it
+    runs the program). ``batches``: the batches of all replicas together (0: each template has its own).
     """
 
     name: str
@@ -274,12 +275,12 @@ class ReplicaSpec:
 
     @property
     def most(self) -> int:
-        """How many there may ever be at once."""
+        """The maximum number of replicas."""
         return self.replicas if self.max_replicas is None else max(self.replicas, self.max_replicas)
 
     @property
     def pod_spec(self) -> Document:
-        """The spec of its pod template; empty where the template is."""
+        """The spec of its pod template; empty if the template is empty."""
         return mapping(self.template.get("spec"))
 
     @property
@@ -290,7 +291,7 @@ class ReplicaSpec:
 
 
 class TFConfigStyle(StrEnum):
-    """How TF_CONFIG is made; NONE where the job makes its own."""
+    """How TF_CONFIG is made; NONE if the job sets its own."""
 
     V1ALPHA1 = auto()
     V1 = auto()
@@ -300,7 +301,7 @@ class TFConfigStyle(StrEnum):
 
 
 class ServiceStyle(StrEnum):
-    """Which services give replicas their names: one each, one (headless) for the job, or none."""
+    """The services that give replicas their names: one each, one (headless) for the job, or none."""
 
     PER_REPLICA = auto()
     PER_JOB = "per-job"  # as the annotation has it
@@ -309,7 +310,7 @@ class ServiceStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SSHPlugin:
-    """Volcano's ssh plugin: where the keys are mounted, the port of the servers, and the keys of the user's own."""
+    """Volcano's ssh plugin: the mount path of the keys, the port of the servers, and the user's own keys."""
 
     path: str = "/root/.ssh"
     port: int = 22
@@ -319,8 +320,8 @@ class SSHPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugins:
-    """Volcano's job plugins that tf-dist plays: index variables, host files, what the svc plugin publishes, and the
-    keys by which pods reach each other over SSH (None: none).
+    """The supported job plugins of Volcano: index variables, host files, the publications of the svc plugin,
+    and the keys for SSH between pods (None: no SSH).
     """
 
     env: bool = False
@@ -332,22 +333,21 @@ class Plugins:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The plugins that are there, by Volcano's names."""
+        """The plugins of the job, by Volcano's names."""
         known = (("env", self.env), ("svc", self.svc), ("ssh", self.ssh is not None))
         return tuple(name for name, there in known if there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """What admission needs: the gang's minimum, its queue and priority, and how long it may stay unscheduled.
+    """The settings for admission: the gang's minimum, its queue and priority, and its timeouts.
 
-    ``min_available``: so many pods must have room before any starts (``minimum_met``); a minimum is not a size.
-    ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
-    ``node_loss``). ``patience``: seconds after which room is reserved for it (None: those of the policy);
-    ``preemptable``: whether others may take its place; ``topology``: the node label in whose value its nodes should
-    agree, unless an annotation names another ("": no matter). ``gang``: who decides about the gang (None: the job names
-    none, and its controller's default holds). ``admission_timeout``: seconds after which its fallbacks are tried, too
-    (None: only after a disruption).
+    ``min_available``: the number of pods that must be admitted before any starts (``minimum_met``); a minimum is not a
+    size. ``timeout``: seconds (None or 0: the default, see ``reconciler/requeue``); ``recovery_timeout`` too (see
+    ``node_loss``). ``patience``: seconds after which capacity is reserved for it (None: those of the policy);
+    ``preemptable``: whether others may preempt it; ``topology``: the node label whose value should be equal on its
+    nodes, unless an annotation names another ("": none). ``gang``: the gang scheduler (None: the controller's default).
+    ``admission_timeout``: seconds after which its fallbacks are tried, too (None: only after a disruption).
     """
 
     min_available: int
@@ -367,7 +367,7 @@ class Scheduling:
 class Backoff:
     """Pause before the n-th restart of a replica: none at first, then ``base`` doubling up to ``cap`` seconds.
 
-    A replica that ran ``healthy`` seconds starts counting afresh (the kubelet's own rule and figures).
+    After ``healthy`` seconds of running, the count starts again (the rule and the figures of the kubelet).
     """
 
     base: float = 10.0
@@ -383,13 +383,13 @@ class Backoff:
 class RunPolicy:
     """Limits and housekeeping of a run.
 
-    ``max_restarts`` bounds restarts after failures (None: no bound), those by the kubelet inside a pod included when
-    ``container_restarts_count`` says so. ``failures_count_together``: what fails at the same moment costs one restart,
-    however many replicas or tasks that restarts (Volcano). ``max_disruptions``: see ``core.disruptions`` (None: the
-    default). ``active_deadline``, ``startup_timeout`` (from its place until it runs) and ``ttl`` are seconds.
-    ``resume_keeps_succeeded``: replicas that have succeeded stay so when a suspended job is resumed; else all run
-    again, because those that go on need their peers. ``on_eviction``, ``on_preemption``: what follows when pods are
-    taken away, or the gang is preempted.
+    ``max_restarts`` limits restarts after failures (None: no limit), including those by the kubelet inside a pod if
+    ``container_restarts_count`` is set. ``failures_count_together``: simultaneous failures count as one restart,
+    independent of the number of restarted replicas or tasks (Volcano). ``max_disruptions``: see ``core.disruptions``
+    (None: the default). ``active_deadline``, ``startup_timeout`` (from admission until it runs) and ``ttl`` are
+    seconds. ``resume_keeps_succeeded``: replicas that have succeeded stay so when a suspended job is resumed; otherwise
+    all run again, because the others need their peers. ``on_eviction``, ``on_preemption``: the reactions to evicted
+    pods, and to a preemption of the gang.
     """
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -411,12 +411,12 @@ class RunPolicy:
 class Job:
     """A job as decided on: identity, replica specs in document order, and policies.
 
-    ``running_types``: the job counts as running when a replica of one of these runs (empty: when ``min_available``
-    pods do). ``runtime_id``: the part of v1alpha1 names that tells two runs apart. ``spec_defaults``:
-    fields that are missing in the stored spec, and that the original's controller writes into it. ``cluster_domain``:
-    what addresses of a v1 TFJob end in where it runs (``cluster.local``; "": in nothing). ``disruption_budget``: its
-    pods have a PodDisruptionBudget. ``fallbacks``: the same job with fewer replicas, in another queue or on other
-    nodes, in the order in which admission tries them (``assignment.current_job``).
+    ``running_types``: the job is running when a replica of one of these types runs (empty: when ``min_available`` pods
+    run). ``runtime_id``: the part of v1alpha1 names that differs between runs. ``spec_defaults``: missing fields of the
+    stored spec, which the original's controller writes. ``cluster_domain``: the end of addresses of a v1 TFJob
+    (``cluster.local``; "": none). ``disruption_budget``: its pods have a PodDisruptionBudget. ``fallbacks``: the same
+    job with fewer replicas, in another queue or on other nodes, in the order in which admission tries them
+    (``assignment.current_job``).
     """
 
     dialect: Dialect
@@ -453,7 +453,9 @@ class Job:
 
     @property
     def training_specs(self) -> tuple[ReplicaSpec, ...]:
-        """The replica specs whose end is the end of the job: all but parameter servers, which run until stopped."""
+        """The replica specs whose end is the end of the job: all except parameter servers, which run until
+        they are stopped.
+        """
         return tuple(spec for spec in self.replica_specs if spec.role is not Role.PS) or self.replica_specs
 
 
@@ -462,7 +464,7 @@ _PRIORITY_ORDER: Final = (Role.CHIEF, Role.MASTER, Role.PS, Role.WORKER, Role.EV
 
 
 def priority_class(job: Job) -> str:
-    """The PriorityClass that the job names, or else the first of its pod templates that names one; "" for none."""
+    """The PriorityClass of the job, or of its first pod template with one; "" for none."""
     specs = job.replica_specs
     if job.dialect is Dialect.TFJOB_V1:
         specs = tuple(sorted(specs, key=lambda spec: _PRIORITY_ORDER.index(spec.role)))
@@ -471,7 +473,9 @@ def priority_class(job: Job) -> str:
 
 
 def compact_job(job: Job) -> Job:
-    """The same job as thousands of them are kept: templates packed, and one object for policies that are equal."""
+    """The same job in a compact form, because thousands are kept: packed templates, and one object for equal
+    policies.
+    """
     specs = (replace(spec, template=PackedJson(spec.template), rules=shared(spec.rules)) for spec in job.replica_specs)
     return replace(
         job,

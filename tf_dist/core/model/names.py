@@ -1,7 +1,7 @@
 """Names, labels and annotations of jobs, pods and services, and label selectors.
 
-Every object carries tf-dist's own labels; the dialect's own sets (those of the systems it replaces, old and new)
-come on top, so that users' selectors go on working.
+Every object has tf-dist's own labels, and the label sets of its dialect (those of the systems it replaces, old and
+new), so that users' selectors continue to work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN: Final = 3
 
 
 def is_dns_label(text: str) -> bool:
-    """Whether it is a DNS-1123 label: what jobs, pods and namespaces may be called."""
+    """Whether it is a DNS-1123 label, as names of jobs, pods and namespaces must be."""
     return len(text) <= LONGEST_VALUE and DNS_LABEL.fullmatch(text) is not None
 
 
@@ -40,7 +40,7 @@ def is_label_key(text: str) -> bool:
 
 
 def is_label_value(text: str) -> bool:
-    """Whether a label may have it."""
+    """Whether it is a valid value of a label."""
     return not text or _VALUE.fullmatch(text) is not None
 
 
@@ -88,7 +88,7 @@ Requirements = tuple[Requirement, ...]
 
 
 def requirements(selector: object) -> Requirements:
-    """What a stored selector asks for. One without rules matches everything."""
+    """The rules of a stored selector. A selector without rules matches everything."""
     stated = mapping(selector)
     equal = (Requirement(str(key), "In", frozenset({str(v)})) for key, v in mapping(stated.get("matchLabels")).items())
     return (*equal, *map(_requirement, mappings(stated.get("matchExpressions"))))
@@ -100,7 +100,7 @@ def _requirement(rule: Mapping[str, Any]) -> Requirement:
 
 
 def selector_text(rules: Requirements) -> str:
-    """A selector as kubectl writes it, no longer than a line has room for."""
+    """A selector as kubectl writes it, shortened to one line."""
     return _first(list(map(str, rules)), ",")
 
 
@@ -185,13 +185,15 @@ SERVICES: Final = "tf-dist.dev/services"
 ``headless``: the Services of a TFJob's replicas are headless, so that names also lead to undeclared ports."""
 
 KEPT_NAME: Final = 40
-"""So many characters of a v1alpha1 job's name are in the names of its pods and services."""
+"""The number of characters of a v1alpha1 job's name in the names of its pods and services."""
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def short_hash(*parts: object, length: int = 5) -> str:
-    """A few characters [0-9a-z] that depend on every part: where the originals roll dice, a name must be derivable."""
+    """A few characters [0-9a-z] that depend on every part. The originals draw random ones; here, names must
+    be derivable.
+    """
     number = int.from_bytes(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16])
     characters = []
     for _ in range(length):
@@ -201,7 +203,9 @@ def short_hash(*parts: object, length: int = 5) -> str:
 
 
 def replica_name(job: Job, replica: ReplicaId) -> str:
-    """The stable name of a replica, without attempt: that of its service, and of its pod but for v1alpha1."""
+    """The stable name of a replica, without the attempt: the name of its service and, except in v1alpha1, of
+    its pod.
+    """
     if job.dialect is Dialect.TFJOB_V1ALPHA1:
         return f"{job.key.name[:KEPT_NAME]}-{replica.type}-{job.runtime_id}-{replica.index}"
     return f"{job.key.name}-{replica.type}-{replica.index}"
@@ -227,8 +231,8 @@ def replica_host(job: Job, replica: ReplicaId) -> str:
 def pod_host(job: Job, replica: ReplicaId) -> tuple[str, str]:
     """Host name and subdomain of a pod behind the job's one service: its template's, else the replica's and the job's.
 
-    The rule of Volcano's svc plugin; its tensorflow plugin writes the same into TF_CONFIG (``MakeDomainName``). Where
-    each replica has a service of its own, as with the Kubeflow operators, that is its address, for any template.
+    This is the rule of Volcano's svc plugin; its tensorflow plugin writes the same into TF_CONFIG (``MakeDomainName``).
+    If each replica has its own service, as with the Kubeflow operators, the service is its address, for any template.
     """
     spec = job.spec(replica.type)
     template = spec.pod_spec if spec else {}
@@ -251,7 +255,7 @@ def job_labels(job: Job) -> dict[str, str]:
 
 
 def owner_reference(job: Job) -> dict[str, Any]:
-    """The reference by which everything a job made is deleted with it."""
+    """The owner reference, with which all objects of a job are deleted with it."""
     return {
         "apiVersion": job.dialect.value,
         "kind": job.dialect.kind,
@@ -273,15 +277,15 @@ def object_metadata(job: Job, name: str, labels: Mapping[str, str]) -> dict[str,
 
 
 def owned_by_key(namespace: str, uid: str) -> str:
-    """What the objects of a job are indexed by."""
+    """The index key of a job's objects."""
     return f"{namespace}/{uid}"
 
 
 def owner_key(stored: Document) -> str:
-    """The ``owned_by_key`` of the job whose object this is, "" for none.
+    """The ``owned_by_key`` of the job that owns this object, "" for none.
 
-    The label alone says nothing: any user may write it, in any namespace. The object's controller has to be that job,
-    and then it is in the job's namespace, or the garbage collector takes it.
+    The label alone proves nothing, because any user may write it in any namespace. The job must also be the object's
+    controller. Then the object is in the job's namespace, or the garbage collector removes it.
     """
     metadata = stored["metadata"]
     uid = (metadata.get("labels") or {}).get(JOB_UID)
@@ -291,9 +295,9 @@ def owner_key(stored: Document) -> str:
 
 
 def orphan_key(stored: Document) -> str:
-    """A key for what is left of a job and has no controller any more, as ``--cascade=orphan`` leaves it; "" for others.
+    """A key for remaining objects of a job that have no controller, as ``--cascade=orphan`` leaves them; "" for others.
 
-    It is not an ``owned_by_key``: the label may name a job that exists.
+    It differs from ``owned_by_key``, because the label may name an existing job.
     """
     metadata = stored["metadata"]
     uid = (metadata.get("labels") or {}).get(JOB_UID)
@@ -302,7 +306,7 @@ def orphan_key(stored: Document) -> str:
 
 
 def replica_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
-    """All labels of a replica but the attempt: tf-dist's own and its dialect's."""
+    """All labels of a replica except the attempt: tf-dist's and its dialect's."""
     own = {**job_labels(job), REPLICA_TYPE: spec.type, REPLICA_INDEX: str(index)}
     match job.dialect:
         case Dialect.TFJOB_V1:
@@ -348,8 +352,8 @@ def _volcano_labels(job: Job, spec: ReplicaSpec, index: int) -> dict[str, str]:
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
 """The ``managedBy`` of the controller whose jobs tf-dist runs."""
 SYSTEM_CLASSES: Final = "system-"
-"""How the names of the priority classes begin that Kubernetes keeps for components of the cluster."""
+"""The prefix of priority classes that Kubernetes reserves for components of the cluster."""
 
 
 BATCHES_FLAG: Final = re.compile(r"(--?num[_-]batches)(?:=.*)?", re.DOTALL)
-"""The argument of tf_cnn_benchmarks and its kin by which a worker is given how many batches it trains."""
+"""The argument of tf_cnn_benchmarks and similar programs for the number of batches of a worker."""

@@ -1,11 +1,11 @@
 """``--set PATH=VALUE``: overrides of a document before it is parsed; scalars are YAML with the types of JSON.
 
 Scalars are read as kubectl reads them, which follows YAML 1.1 further than PyYAML does: ``y`` is true, and ``1_000``
-and ``09`` are numbers. Dates and ``12:30`` stay text, and a value that JSON has no word for (``!!set``, ``!Ref``) is an
+and ``09`` are numbers. Dates and ``12:30`` stay text, and a value that JSON cannot express (``!!set``, ``!Ref``) is an
 error.
 
-What is set is checked by the dialect afterwards like everything else; here only what cannot be followed is refused: a
-path into a scalar, an index that is not there, and a key that looks like a slip of one that is.
+The dialect checks the result afterwards. This module refuses only paths that cannot be followed: into a scalar, to a
+missing index, or to a key that looks like a misspelling of an existing one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Loader(_Base):  # type: ignore[misc]
 
 
 class _NumberPattern:
-    """What a number looks like once each ``_`` is left out."""
+    """The form of a number without ``_``."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
@@ -68,7 +68,7 @@ def _construct_int(loader: Any, node: yaml.ScalarNode) -> int:
 
 
 def _construct_float(loader: Any, node: yaml.ScalarNode) -> float:
-    """ValueError for what is beyond a float: JSON has no infinity."""
+    """ValueError for numbers beyond a float, because JSON has no infinity."""
     found = float(str(node.value).replace("_", ""))
     if math.isinf(found):
         raise ValueError(f"{node.value} is too large a number")
@@ -88,26 +88,26 @@ _ALIKE: Final = 0.8
 _MOST_ADDED: Final = 2  # `initContainers` is not a slip of `containers`
 _MOST_SHOWN: Final = 60
 _BREAKS: Final = "\u2028\u2029"
-_WAYS: Final = "--set-json PATH=JSON takes lists and mappings, --set-string PATH=TEXT any text as it is"
+_WAYS: Final = "--set-json PATH=JSON takes lists and mappings, --set-string PATH=TEXT any text without parsing"
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One value to put into a document."""
+    """One value to set in a document."""
 
     path: FieldPath
     value: Any
     written: str = field(default="", compare=False)
-    """The scalar of a ``--set`` as it was given: YAML reads ``2.10`` as 2.1. Empty for all other values."""
+    """The scalar of a ``--set`` as written, because YAML reads ``2.10`` as 2.1. Empty for all other values."""
 
 
 def parse_overrides(
     scalars: Iterable[str] = (), *, json: Iterable[str] = (), strings: Iterable[str] = ()
 ) -> tuple[Override, ...]:
-    """``PATH=VALUE`` each; InvalidJob with all that cannot be read.
+    """Overrides from ``PATH=VALUE`` texts; InvalidJob with all invalid ones.
 
-    ``scalars``: a number, a word, ``true`` or ``null``, as YAML reads one, and never a list or a mapping. ``json``: any
-    JSON. ``strings``: text, as it is.
+    ``scalars``: a YAML scalar such as a number, a word, ``true`` or ``null``, never a list or a mapping. ``json``: any
+    JSON. ``strings``: text without parsing.
     """
     ways: tuple[tuple[str, Iterable[str], Callable[[str], Any]], ...] = (
         ("--set", scalars, _scalar),
@@ -138,7 +138,7 @@ class _Structure(ValueError):
 
 
 def named_overrides(values: Mapping[Any, Any], argument: str = "overrides") -> tuple[Override, ...]:
-    """Values by their paths, as an argument in Python holds them; InvalidJob with every path that is none."""
+    """Overrides from values by path, as in Python arguments; InvalidJob with every invalid path."""
     found, problems = [], []
     for path, value in values.items():
         if not isinstance(path, str):
@@ -182,7 +182,7 @@ def _json(text: str) -> Any:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is none of its values")
+    raise ValueError(f"{constant} is not one of its values")
 
 
 def is_single_line(text: str) -> bool:
@@ -191,12 +191,14 @@ def is_single_line(text: str) -> bool:
 
 
 def shorten_text(text: str) -> str:
-    """A text as messages show it: what does not print is escaped."""
+    """A text for messages, with unprintable characters escaped."""
     return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
 
 
 def _split(text: str) -> tuple[str, str]:
-    """At the first ``=`` outside quotes: a quoted key may have one of its own. ValueError if there is none."""
+    """The parts before and after the first ``=`` outside quotes, because a quoted key may contain ``=``.
+    ValueError without one.
+    """
     quote = ""
     for position, character in enumerate(text):
         if quote:
@@ -209,7 +211,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def refuse_unknown_keys(overrides: Iterable[Override], warnings: Iterable[Problem]) -> None:
-    """InvalidJob if an override set a key that nothing reads: of a document that is a warning, here a mistake."""
+    """InvalidJob if an override sets an unknown key. In a document that is a warning; here it is a mistake."""
     places = tuple(format_field_path(one.path) for one in overrides)
     if wrong := [one for one in warnings if one.message == "unknown key" and one.path.startswith(places)]:
         raise InvalidJob(wrong)
@@ -265,7 +267,7 @@ def _put_item(place: Any, index: int, deeper: FieldPath, value: Any, here: Field
 
 
 def _misspelled(word: str, known: Iterable[Any]) -> str:
-    """The key that was most likely meant, "" if the word looks like a key of its own."""
+    """The key that was probably intended, "" if the word looks like a different key."""
     near = nearest_word(word, map(str, known), _ALIKE)
     return near if abs(len(near) - len(word)) <= _MOST_ADDED else ""
 

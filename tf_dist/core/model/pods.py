@@ -1,8 +1,8 @@
-"""Pods and nodes reduced to what decisions need, and what disrupted a pod.
+"""Pods and nodes reduced to what decisions need, and disruptions of pods.
 
-They spend nothing of ``backoffLimit`` or ``maxRetry``, are counted apart and by cause, and have a bound of their own
-(annotation ``tf-dist.dev/max-disruptions``), so that a controller that deletes every new pod does not do so for ever.
-Reasons are those of the pod condition ``DisruptionTarget`` and of pods that a kubelet has ended.
+Disruptions do not count against ``backoffLimit`` or ``maxRetry``. They are counted by cause, and have their own limit
+(annotation ``tf-dist.dev/max-disruptions``), in case another controller deletes every new pod. Reasons are those of the
+pod condition ``DisruptionTarget``, and of pods that a kubelet has ended.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _AT_LEAST: Final = 100
 CONDITION_REASONS: Final[Mapping[str, str]] = {
     "EvictionByEvictionAPI": "was evicted{node} through the Eviction API",
     "PreemptionByScheduler": "was preempted{node} by the cluster's scheduler",
-    "DeletionByTaintManager": "was evicted{node}, whose taints it does not tolerate (any more)",
-    "DeletionByPodGC": "was removed{node} by the garbage collector of pods: the node is gone, or out of service",
+    "DeletionByTaintManager": "was evicted{node}, whose taints it does not tolerate (any longer)",
+    "DeletionByPodGC": "was removed{node} by the pod garbage collector: the node is gone, or out of service",
     "TerminationByKubelet": "was ended{node} by the kubelet",
 }
 _TEXTS: Final[Mapping[str, str]] = {
@@ -48,7 +48,7 @@ _TEXTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Disruption:
-    """What took a pod away: the reason in a word, what was said about it, and the node it was on ("": unknown)."""
+    """A disruption of a pod: its reason, its message, and the node of the pod ("": unknown)."""
 
     reason: str
     message: str = ""
@@ -66,7 +66,7 @@ class Disruption:
 
 
 def disruption_limit(job: Job) -> int:
-    """How many disruptions the job may go through."""
+    """The number of disruptions after which the job fails."""
     said = job.run_policy.max_disruptions
     return max(_AT_LEAST, _PER_REPLICA * len(job.replicas)) if said is None else said
 
@@ -127,8 +127,8 @@ _NO_COMMAND: Final = "no command specified"
 class Exit:
     """How a container ended: its code (signals as 128+n; None: not known), and the reason and message.
 
-    ``beside``: another container, by name, and how it ended, if that is what the pod has failed by. ``container``:
-    which one ended so, in words, where that is not the one that trains (``init container fetch``).
+    ``beside``: another container and its end, if that is why the pod failed. ``container``: the container in words, if
+    it is not the one that trains (``init container fetch``).
     """
 
     code: int | None
@@ -141,24 +141,22 @@ class Exit:
 
     @property
     def start_failed(self) -> bool:
-        """Whether the container could not be started, whatever code that is given (containerd: 128)."""
+        """Whether the container could not be started, for any code (containerd: 128)."""
         return self.reason in START_FAILURES
 
     @property
     def never_runs(self) -> bool:
-        """Whether no container of the pod could be made, and another pod of the same template would fail likewise."""
+        """Whether no container of the pod could be created, and another pod of the same template would fail as well."""
         return self.code is None and reason_row(self.reason).permanent
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed it for its memory."""
+        """Whether the kernel killed it because it ran out of memory."""
         return self.reason == "OOMKilled"
 
 
 class StoredPod(dict[str, Any]):
-    """A stored pod that nothing changes: its view is made once for every reader of the same object. A copy is a plain
-    dict.
-    """
+    """An immutable stored pod, whose view is created once for all readers of the object. A copy is a plain dict."""
 
     __slots__ = ("viewed_as",)
     viewed_as: PodView
@@ -169,16 +167,16 @@ class StoredPod(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """One pod of a job, reduced to what decisions need. ``attempt`` is its label: which attempt made it.
+    """One pod of a job, reduced to what decisions need. ``attempt`` is its label with the attempt that created it.
+    ``scheduler_name``:
 
-    ``scheduler_name``: of a pod that no scheduler has looked at so far; else "". ``evicted``: it has failed and calls
-    that an eviction; ``past_deadline``: at its ``activeDeadlineSeconds``. ``disruption``: what took it away, or is
-    about to, if that was no failure of its own. ``stops_at``: when the grace period of one that is being deleted is
-    over. ``pulling``: all that its container still lacks is its image, and no attempt to pull it has failed.
-    ``pinned``: the node that one without a node requires by its name ("": none). ``kept_by``: the finalizers that keep
-    a deleted pod which runs no more ("": none does). ``sidecar_runs``: its container has ended, and another one runs.
-    ``running_since``: when its container started that runs now; None: it does not run.
-    ``container``: as it was asked for.
+    of a pod that no scheduler has processed yet; otherwise "". ``evicted``: it has failed by an eviction;
+    ``past_deadline``: by its ``activeDeadlineSeconds``. ``disruption``: the present or coming disruption, if the pod
+    has not failed by itself. ``stops_at``: the end of the grace period of a deleted pod. ``pulling``: its container
+    lacks only its image, and no pull has failed. ``pinned``: the node that a pod without a node requires by name ("":
+    none). ``kept_by``: the finalizers that keep a deleted pod that has ended ("": none). ``sidecar_runs``: its
+    container has ended, and another one runs. ``running_since``: the start of its running container; None: it does not
+    run. ``container``: the requested container name.
     """
 
     name: str
@@ -212,12 +210,12 @@ class PodView:
 
     @property
     def finished(self) -> bool:
-        """Whether the pod has ended for good."""
+        """Whether the pod has ended and will not run again."""
         return self.phase in FINISHED
 
     @property
     def held_by(self) -> str:
-        """What keeps its container from running, in a word ("": nothing that would last)."""
+        """The lasting reason why its container does not run ("": none)."""
         if self.finished or self.deleting or self.waiting is None:
             return ""
         reason = stable_reason(self.waiting[0])
@@ -225,7 +223,7 @@ class PodView:
 
     @property
     def ends(self) -> int:
-        """How often its container has ended, as far as its status tells."""
+        """How often its container has ended, by its status."""
         ended_now = self.exit is not None or (self.waiting is not None and self.last_exit is not None)
         return self.restarts + ended_now
 
@@ -236,20 +234,20 @@ class PodView:
 
     @property
     def waits_for_node(self) -> bool:
-        """Whether the cluster's scheduler has still to find a node for the pod."""
+        """Whether the cluster's scheduler has not found a node for the pod yet."""
         return not self.has_node and not self.deleting
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadyNode:
-    """A node that is not ready, since then (epoch seconds; None: not known), or that is ``gone``."""
+    """A node that is not ready since a time (epoch seconds; None: unknown), or that is ``gone``."""
 
     since: float | None = None
     gone: bool = False
 
 
 def unready_node(node: Mapping[str, Any] | None) -> UnreadyNode | None:
-    """What there is to say about a raw node (None: it is not there) that is not ready; None if it is."""
+    """The state of a raw node (None: it does not exist) that is not ready; None if it is ready."""
     if node is None:
         return UnreadyNode(gone=True)
     conditions = (node.get("status") or {}).get("conditions") or ()
@@ -260,7 +258,7 @@ def unready_node(node: Mapping[str, Any] | None) -> UnreadyNode | None:
 def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
     """The view of a raw pod; None if its labels name no replica.
 
-    ``container`` is the one whose exit counts; where the pod has none of that name the first one does.
+    ``container`` is the container whose exit counts; otherwise the first container.
     """
     known: PodView | None = getattr(pod, "viewed_as", None)
     if known is not None and known.container == container:
@@ -272,7 +270,7 @@ def pod_view(pod: Mapping[str, Any], container: str = "") -> PodView | None:
 
 
 def pod_views(job: Job, pods: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
-    """A job's raw pods as decisions see them."""
+    """The views of a job's raw pods."""
     containers = {spec.type: spec.container for spec in job.replica_specs}
     types = ((pod, (pod["metadata"].get("labels") or {}).get(names.REPLICA_TYPE, "")) for pod in pods)
     views = (pod_view(pod, containers.get(type_, "")) for pod, type_ in types)
@@ -338,7 +336,7 @@ def _view(pod: Mapping[str, Any], container: str) -> PodView | None:
 
 
 def required_node(spec: Mapping[str, Any]) -> str:
-    """The one node to which a pod of this spec may go by its name, as ``podbuilder`` pins it; "": it is not pinned."""
+    """The node to which a pod of this spec is pinned by name, as by ``podbuilder``; "": it is not pinned."""
     if "affinity" not in spec:
         return ""
     nodes = mapping(mapping(spec["affinity"]).get("nodeAffinity"))
@@ -356,7 +354,7 @@ def _named_node(term: Mapping[str, Any]) -> str:
 
 
 def _sound(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read of a pod's status, each part of the type that it should have, or absent."""
+    """The parts of a pod's status that are read, each with the right type, or absent."""
     return {
         **texts({key: status.get(key) for key in ("phase", "reason", "message", "startTime")}),
         "conditions": [texts(one) for one in mappings(status.get("conditions"))],
@@ -381,7 +379,7 @@ def _sound_state(state: object) -> dict[str, Any]:
 def _disruption(
     status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool, node: str
 ) -> Disruption | None:
-    """What took the pod away, or is about to, independent of how its containers ended."""
+    """The present or coming disruption of the pod, independent of the end of its containers."""
     reason, message = status.get("reason") or "", status.get("message") or ""
     if _node_lost(status):
         return Disruption(NODE_LOST, message, node)
@@ -405,7 +403,9 @@ def _ended_by_node(status: Mapping[str, Any]) -> bool:
 
 
 def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleting: bool) -> bool:
-    """Whether the program ended by itself, though the pod was disrupted: before that, or for its memory."""
+    """Whether the program ended by itself, although the pod was disrupted: before that, or because it ran out
+    of memory.
+    """
     if exit_.out_of_memory:
         return not deleting
     disrupted = parse_time(conditions.get(OTHER_DISRUPTION, {}).get("lastTransitionTime"))
@@ -415,7 +415,9 @@ def _own_end(exit_: Exit, conditions: Mapping[Any, Mapping[str, Any]], *, deleti
 
 
 def _running_since(container: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:
-    """When the container started that runs now. Its first run counts from the pod's start: informers keep no other."""
+    """The start of the running container. For the first run it is the pod's start, because informers keep no
+    other time.
+    """
     state = mapping(container.get("state"))
     if "running" not in state:
         return None
@@ -447,9 +449,9 @@ def _exit(terminated: Mapping[str, Any] | None) -> Exit | None:
 
 
 def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
-    """The end of a pod whose training container has none: that of the container which failed, if any.
+    """The end of a pod whose training container has not ended: that of the failed container, if any.
 
-    A pod may fail with no container having said a word (eviction, a node gone): its own reason is all there is.
+    If no container has ended (an eviction, a lost node), the pod's own reason is used.
     """
     if phase is not PodPhase.FAILED:
         return None
@@ -458,7 +460,9 @@ def _pod_exit(status: Mapping[str, Any], phase: PodPhase) -> Exit | None:
 
 
 def _other_exit(status: Mapping[str, Any], when: str) -> Exit | None:
-    """How the first container has failed that has, where the one that trains has not ended; in its state, or before."""
+    """The failure of the first failed container, if the training container has not ended; from its current or
+    last state.
+    """
     found = _failed_beside(status, when)
     if found is None:
         return None
@@ -481,7 +485,7 @@ def _unschedulable(conditions: Mapping[Any, Mapping[str, Any]]) -> str:
 
 
 def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
-    """Whether an image is what is left: volumes and network are there, init containers are over.
+    """Whether only an image is missing: volumes and network are ready, init containers have ended.
 
     The runtime ends a pull without progress with an error (containerd: ``image_pull_progress_timeout``, 5 minutes).
     """
@@ -491,13 +495,13 @@ def _pulling(state: Mapping[str, Any], status: Mapping[str, Any], conditions: Ma
 
 
 def _failed_beside(status: Mapping[str, Any], when: str = "state") -> tuple[str, Exit] | None:
-    """The first container that has failed: a sidecar, where the one that trains has not."""
+    """The first failed container: a sidecar, if the training container has not failed."""
     ends = ((one["name"], _exit(one[when].get("terminated"))) for one in _every_container(status))
     return next(((name, end) for name, end in ends if end is not None and end.code != 0), None)
 
 
 def _what_waits(state: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What the container waits for; where it only waits for another one that is held, or runs, what that waits for."""
+    """The reason why the container waits, or why the container before it waits."""
     own = _waiting(state.get("waiting"))
     every = _every_container(status)
     for one in every:
@@ -516,10 +520,10 @@ def _every_container(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]
 
 
 def _node_silent(pod: Mapping[str, Any], conditions: Mapping[Any, Mapping[str, Any]]) -> bool:
-    """Whether its node has stopped reporting, as the pod itself tells.
+    """Whether its node has stopped reporting, by the pod's conditions.
 
-    The node lifecycle controller then sets Ready, and nothing else: ContainersReady stays as the kubelet wrote it. The
-    only other way to that is a readiness gate.
+    The node lifecycle controller then changes only Ready, and ContainersReady stays as the kubelet wrote it. Only a
+    readiness gate could have the same effect.
     """
     if mapping(pod.get("spec")).get("readinessGates"):
         return False

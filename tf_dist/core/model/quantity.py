@@ -1,7 +1,8 @@
 """Kubernetes quantities: ``500m`` CPUs, ``64Gi`` bytes, ``4`` GPUs.
 
-The grammar is the API's own (resource.Quantity): a signed decimal number and one suffix. Nothing else is taken, not
-even what Python's Decimal would read (``NaN``, ``1_000``, Arabic digits), because the API server would refuse it.
+The grammar is the API's own (resource.Quantity): a signed decimal number and one suffix. Nothing else is accepted, not
+even other forms that Python's Decimal reads (``NaN``, ``1_000``, Arabic digits), because the API server would refuse
+it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _DIGITS: Final = 40
 
 
 def parse_quantity(text: object) -> Decimal:
-    """The exact value in base units (CPUs, bytes, pieces); ValueError says what is not a quantity, or too large."""
+    """The exact value in base units (CPUs, bytes, pieces); ValueError if it is not a quantity, or is too large."""
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         raise ValueError(f"a {type(text).__name__} is not a quantity")
     if isinstance(text, int) and abs(text) > MAX_QUANTITY:
-        raise ValueError("is more than there can be of anything")
+        raise ValueError("is too large")
     written = str(text)
     match = _GRAMMAR.fullmatch(written) if len(written) <= _LONGEST else None
     if match is None:
@@ -42,12 +43,14 @@ def parse_quantity(text: object) -> Decimal:
     factor = _SUFFIX[suffix] if suffix in _SUFFIX else Decimal(f"1{suffix}")
     value = Decimal(match["number"]) * factor
     if abs(value) > MAX_QUANTITY:
-        raise ValueError(f"{written!r} is more than there can be of anything")
+        raise ValueError(f"{written!r} is too large")
     return value
 
 
 def format_quantity(value: Decimal, resource: str = "") -> str:
-    """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory: not to be parsed, it may be rounded."""
+    """A short text of a value for display, ``500m`` CPUs, ``23.5Gi`` of memory. It may be rounded, so do not
+    parse it.
+    """
     with localcontext(prec=_DIGITS):
         if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
             for power, suffix in reversed(list(enumerate(("Ki", "Mi", "Gi", "Ti"), start=1))):

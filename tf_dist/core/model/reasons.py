@@ -1,4 +1,4 @@
-"""The registry of reasons: each word that says why a job, a container or an Event is as it is, with its consequences.
+"""The registry of reasons of jobs, containers and Events, with their consequences.
 
 A reason is a member of ``Reason`` and has one row. Statuses, conditions, Events, diagnoses, outcomes and the reference
 (``docs/reference/reasons.md``) read the row; no other module maps reasons to anything of its own.
@@ -26,7 +26,7 @@ class Level(StrEnum):
 
 
 class Category(StrEnum):
-    """Category of a diagnosis. A contract: tools may rely on the values, so they are added to and never renamed."""
+    """Category of a diagnosis. A contract for tools: values may be added, and are never renamed."""
 
     ADMISSION = "waits-for-admission"
     NEVER_FITS = "never-fits"
@@ -62,7 +62,9 @@ class Category(StrEnum):
 
 
 class OutcomeKind(StrEnum):
-    """How a job ended, or why a client stopped waiting for it. A contract of every face: added to, never renamed."""
+    """How a job ended, or why a client stopped waiting for it. A contract: values may be added, and are never
+    renamed.
+    """
 
     SUCCEEDED = "succeeded"  # its success policy is met
     FAILED = "failed"  # a replica failed, or a policy ended the job after a failure
@@ -83,7 +85,7 @@ DISRUPTED: Final = frozenset({OutcomeKind.EVICTED, OutcomeKind.PREEMPTED})
 
 
 class Group(StrEnum):
-    """What a reason is the reason of; the values are the headings of the reference."""
+    """The subject of a reason; the values are the headings of the reference."""
 
     WAITING = "Reasons why a job waits"
     STATE = "Reasons of a job's state"
@@ -94,11 +96,11 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What follows from a reason."""
+    """The consequences of a reason."""
 
     group: Group
     word: str
-    """The reason as it is written: a contract, added to and never renamed."""
+    """The reason as written. A contract: reasons may be added, and are never renamed."""
     level: Level = Level.INFO
     """How severe it is; the Event of anything above INFO is a Warning."""
     category: Category | None = None
@@ -108,19 +110,19 @@ class Row:
     advice: str = ""
     """What a user can do about it."""
     advice_at_end: str = ""
-    """The same, once the job has ended for it; "": ``advice``."""
+    """The advice after the job has ended for this reason; "": ``advice``."""
     outcome: OutcomeKind = OutcomeKind.FAILED
-    """The outcome of a job that has ended, or was stopped, for it."""
+    """The outcome of a job that ended, or was stopped, for this reason."""
     is_event: bool = True
     """Whether an Event is recorded when a job gets this reason."""
     cuts_pods_short: bool = False
     """Whether running pods stop when a job ends for it, although ``cleanPodPolicy: None`` would keep them."""
     charged: bool = True
-    """Whether a restart for it is charged to the restart budget."""
+    """Whether a restart for it counts against the restart budget."""
     unreachable: bool = False
-    """Whether no change of load lets the gang start, only a change of the job or of the nodes."""
+    """Whether the gang can start only after a change of the job or of the nodes, independent of the load."""
     permanent: bool = False
-    """Of a container: whether another pod of the same template would fail as well."""
+    """For a container: whether another pod of the same template would fail as well."""
 
     @property
     def event_type(self) -> str:
@@ -137,7 +139,7 @@ _INFO, _WARNING, _ERROR = Level
 
 
 class Reason(StrEnum):
-    """Every reason that tf-dist writes or acts on; ``row`` is what follows from it."""
+    """Every reason that tf-dist writes or acts on; ``row`` has the consequences."""
 
     row: Row
 
@@ -212,7 +214,7 @@ class Reason(StrEnum):
         advice="read what the scheduler reports; a longer scheduleTimeoutSeconds waits for late nodes")
     PODS_REJECTED = _waits("PodsRejected", _ERROR, Category.REFUSED, cuts_pods_short=True,
         meaning="the API server refuses its pods, or finds another of its objects invalid",
-        advice="correct the job, which then starts at once, or change the cluster's rule; it is tried again by itself",
+        advice="correct the job, which then starts at once, or change the cluster's rule; it is retried automatically",
         advice_at_end="correct what the message names, and submit the job again")
     NAME_CONFLICT = _waits("NameConflict", _ERROR, Category.REFUSED,
         meaning="an object of another owner has the name of one of its pods or Services",
@@ -368,7 +370,7 @@ _ROWS: Final[Mapping[str, Row]] = {reason.value: reason.row for reason in Reason
 
 
 def reason_row(word: str) -> Row:
-    """The row of a word; of a word that other controllers wrote, a row without consequences."""
+    """The row of a reason; for a reason of another controller, a row without consequences."""
     return _ROWS.get(word) or Row(Group.STATE, word)
 
 
@@ -378,7 +380,7 @@ HOLDING_REASONS: Final = frozenset(reason for reason in Reason if reason.row.gro
 
 
 def stable_reason(reason: str) -> str:
-    """The reason of a container that waits, the same for states between which a kubelet alternates."""
+    """The reason of a waiting container, which is equal for states between which a kubelet alternates."""
     return _SAME_REASON.get(reason, reason)
 
 

@@ -1,7 +1,7 @@
-"""The status of a job: everything that cannot be derived again from what is observed.
+"""The status of a job: everything that cannot be derived from observation.
 
-It is written before any action that depends on it, so one that dies at any point leaves enough for the next.
-The phases are Volcano's ten, a superset of those of the TFJob dialects; which may follow which is a table.
+It is written before any action that depends on it, so the next controller can continue after a crash at any point. The
+phases are Volcano's ten, a superset of those of the TFJob dialects. A table has the allowed changes.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ STOPPED: Final = frozenset({Phase.ABORTING, Phase.ABORTED})
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Which attempt of the job, of each task and of each replica is the present one.
+    """The current attempts of the job, of each task and of each replica.
 
-    A pod is current if its attempt label is exactly ``label(replica)``; every other pod of the job is stale. A restart
-    is decided by counting one of them up; once that is written, that old pods go and new ones come follows from it.
+    A pod is current if its attempt label is exactly ``label(replica)``; every other pod of the job is stale. To
+    restart, one of the attempts is raised. After that is written, old pods are deleted and new ones created.
     """
 
     job: int = 1
@@ -71,16 +71,16 @@ class Attempts:
         return f"{self.job}.{self.tasks.get(replica.type, 0)}.{self.pods.get(replica, 0)}"
 
     def next_job(self) -> Attempts:
-        """All pods anew."""
+        """The attempts after a restart of all pods."""
         return Attempts(self.job + 1)
 
     def next_task(self, type_: str) -> Attempts:
-        """All pods of a type anew."""
+        """The attempts after a restart of all pods of a type."""
         pods = {replica: count for replica, count in self.pods.items() if replica.type != type_}
         return Attempts(self.job, {**self.tasks, type_: self.tasks.get(type_, 0) + 1}, pods)
 
     def next_pod(self, replica: ReplicaId) -> Attempts:
-        """One pod anew."""
+        """The attempts after a restart of one pod."""
         return Attempts(self.job, self.tasks, {**self.pods, replica: self.pods.get(replica, 0) + 1})
 
 
@@ -89,7 +89,7 @@ FIRST_ATTEMPTS: Final = Attempts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Numbers of pods of one replica type, by what they are doing."""
+    """Numbers of pods of one replica type, by state."""
 
     pending: int = 0
     """Pods that wait for a node, an image or a container."""
@@ -102,7 +102,7 @@ class Counts:
     failed: int = 0
     """Pods that have failed."""
     terminating: int = 0
-    """Pods that are being deleted, which count as nothing else."""
+    """Pods that are being deleted; they count only here."""
     restarts: int = 0
     """Restarts of containers in these pods by the kubelet."""
 
@@ -115,7 +115,7 @@ class RestartBackoff:
     """A back-off before a restart."""
 
     count: int
-    """Back-offs in a row, this one included."""
+    """Consecutive back-offs, including this one."""
     until: float
     """When the restart may happen (epoch seconds)."""
 
@@ -133,17 +133,17 @@ class Admission:
     resized: float | None = None
     """When the sizes changed last."""
     complete: float | None = None
-    """Since when every pod has had a node. None: they never all had one."""
+    """The time since which every pod has had a node. None: never."""
     incomplete: float | None = None
-    """Since when a pod that should have a node has none. None: no pod lacks its node."""
+    """The time since which a pod lacks its node. None: no pod does."""
     by: str = ""
-    """The gang scheduler that admitted the gang and decides about it from then on. Empty: tf-dist itself."""
+    """The gang scheduler that admitted the gang and decides about it. Empty: tf-dist itself."""
     started: Mapping[str, int] = field(default_factory=dict)
-    """Replicas by type that may have pods by now; the others wait for free capacity. Empty: no replica waits."""
+    """Replicas by type that may have pods; the others wait for free capacity. Empty: no replica waits."""
 
     @property
     def admitted_sizes(self) -> Mapping[str, int]:
-        """How many pods of each type are admitted by now; empty: as many as the job says."""
+        """The number of admitted pods of each type; empty: as many as the job requests."""
         return self.started or self.sizes
 
 
@@ -174,30 +174,30 @@ class AcceptedSpec:
     generation: int
     """The job's ``metadata.generation`` when it was accepted."""
     digest: str
-    """Tells whether another version says the same: annotations that are part of the spec change no generation."""
+    """A digest that identifies the spec, because annotations that are part of it do not change the generation."""
     runtime_id: str = ""
-    """v1alpha1: the ``RuntimeId`` in the names of its pods, for a replacement that leaves it out."""
+    """v1alpha1: the ``RuntimeId`` in the names of its pods, in case a replacement of the job lacks it."""
     document: Document = field(default_factory=dict, repr=False)
-    """The spec with its annotations and labels while the present one is refused, if it is known and not too large."""
+    """The spec with its annotations and labels while the current spec is refused, if it is known and not too large."""
     unknown: str = field(default="", compare=False)
-    """The keys of the spec that nothing reads, as text."""
+    """The unknown keys of the spec, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedSpec:
-    """The present spec, which is not accepted."""
+    """The current spec, which is not accepted."""
 
     generation: int
     """The job's ``metadata.generation`` of that spec."""
     digest: str
-    """Tells whether another version says the same."""
+    """A digest that identifies the spec."""
     message: str = field(default="", compare=False)
     """Why it is not accepted; controllers of two releases may word that differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What a job remembers. Times are epoch seconds.
+    """The status of a job. Times are epoch seconds.
 
     First the memory: what the next pass decides by. A difference in it is written before anything else is done. Then
     what is only shown, or is observed again in the pods: a difference is written within seconds
@@ -209,74 +209,76 @@ class Status:
     phase: Phase = Phase.PENDING
     """The phase; the transition rules set it."""
     reason: str = ""
-    """Why the job is in that phase, in one word."""
+    """The reason of the phase, in one word."""
     since: float | None = None
     """When the phase began."""
     created: float | None = None
     """When a controller first saw the job."""
     start_time: float | None = None
-    """When the first pod of this run started; a job that waits for admission again has none."""
+    """When the first pod of this run started. None while the job waits for admission."""
     completion_time: float | None = None
     """When the job ended, which is when its last pods were asked to stop."""
     attempts: Attempts = FIRST_ATTEMPTS
-    """The present attempts; each restart raises one."""
+    """The current attempts; each restart raises one."""
     survivors: frozenset[ReplicaId] = frozenset()
-    """While the job restarts: replicas whose pods of before were left alone. Where failures of the same moment count
-    together (Volcano), theirs are part of the restart under way."""
+    """While the job restarts: replicas whose earlier pods continue. If simultaneous failures count together
+    (Volcano), failures of these pods are part of the current restart.
+    """
     restarts: Mapping[str, int] = field(default_factory=dict)
     """Restarts spent, by cause."""
     disruptions: Mapping[str, int] = field(default_factory=dict)
-    """Pods that were taken away, by reason (``core.model.pods``)."""
+    """Disruptions of pods, by reason (``core.model.pods``)."""
     retries: int = 0
-    """Restarts of the job or a part of it by a policy (Volcano's ``retryCount``). Failures of the same moment count
-    once; disruptions that a policy answers count."""
+    """Restarts of the job or a part of it by a policy (Volcano's ``retryCount``). Simultaneous failures count
+    once. Disruptions count if a policy reacts to them.
+    """
     commands: tuple[str, ...] = ()
-    """Uids of the last Commands that were carried out, so that none is twice (``core.reconciler.commands``)."""
+    """Uids of the last executed Commands, so that none is executed twice (``core.reconciler.commands``)."""
     policy_timeouts: Mapping[str, float] = field(default_factory=dict)
-    """Since when events last that a policy answers after its timeout and that have no other date, by ``event_key``."""
+    """The start times of events with a policy timeout, if no object has the time, by ``event_key``."""
     backoffs: Mapping[str, RestartBackoff] = field(default_factory=dict)
     """Back-offs before restarts, by replica, task or "" (the job)."""
     admission: Admission | None = None
-    """The admission of the gang; None while the job waits and once it is over."""
+    """The admission of the gang; None while the job waits, and after its end."""
     last_sizes: Mapping[str, int] = field(default_factory=dict)
-    """Replicas by type in the last admission, once that is over."""
+    """Replicas by type in the last admission, after it has ended."""
     fallback: int = 0
-    """The fallback that the job was admitted with last (1, 2, …). 0: none, its document."""
+    """The fallback of the last admission (1, 2, …). 0: the document itself."""
     fallback_from: int = 0
     """The fallback that admission tries first, after a disruption. 0: the job's document."""
     requeues: int = 0
-    """How often in a row its pods found no nodes in time."""
+    """How many consecutive times its pods found no nodes in time."""
     not_before: float = 0.0
-    """The job is not admitted before that."""
+    """The job is not admitted before this time."""
     refused_nodes: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that the scheduler refused its pods, and until when admission leaves them out."""
+    """Nodes that the scheduler refused to its pods, and the time until which admission excludes them."""
     failure: Failure | None = None
     """The last failure."""
     gang: str = ""
     """The gang scheduler of a job that names none, set when it was first seen. Empty: tf-dist itself."""
     last_error: str = ""
-    """Why its passes fail, several in a row; the reconciler sets it. Empty: they do not fail."""
+    """The error of several consecutive passes; the reconciler sets it. Empty: passes succeed."""
     accepted_spec: AcceptedSpec | None = None
     """The spec in force (``core.reconciler.accepted_spec``)."""
     refused_spec: RefusedSpec | None = None
-    """The present spec, if it is another than the one in force and cannot be accepted."""
+    """The current spec, if it differs from the one in force and is not accepted."""
     unconfirmed: str = ""
-    """Pods of earlier attempts that may still run, which keep the job from asking for admission."""
+    """Pods of earlier attempts that may still run, and prevent another admission."""
 
     # -- shown, or observed again --
 
     message: str = ""
-    """Why the job is in its phase, in a sentence."""
+    """The message of the phase, as a sentence."""
     counts: Mapping[str, Counts] = field(default_factory=dict)
     """Pods by replica type."""
     observed_replicas: frozenset[ReplicaId] = frozenset()
-    """Replicas whose present pod was observed. If that pod is missing, it was taken away."""
+    """Replicas whose current pod was observed. If that pod is missing later, it was disrupted."""
     succeeded: frozenset[ReplicaId] = frozenset()
-    """Replicas that have succeeded for good, even when their pods are gone."""
+    """Replicas that have succeeded, even if their pods are deleted."""
     container_restarts: int = 0
-    """Restarts by the kubelet in pods that are gone."""
+    """Restarts by the kubelet in deleted pods."""
     usage: Usage = NO_USAGE
-    """What the job used, and what of that was lost; accounted once a pass (``core.reconciler.usage_accounting``)."""
+    """The use of resources, and the lost part of it; updated in each pass (``core.reconciler.usage_accounting``)."""
 
     def with_phase(self, phase: Phase, now: float, reason: str, message: str) -> Self:
         """This status in another phase; ValueError if the table of transitions does not allow it."""
@@ -300,9 +302,9 @@ class Status:
         )
 
     def next_attempt(self, admission: Admission | None) -> Self:
-        """This status with the next attempt of the whole job: every pod is stale, and no backoff of theirs is left.
+        """This status with the next attempt of the whole job: every pod is stale, and back-offs are cleared.
 
-        Without ``admission`` the job waits again, and its time starts anew. Replicas that have succeeded stay so.
+        Without ``admission`` the job waits again, and its time starts again. Replicas that have succeeded stay so.
         """
         return replace(
             self,
@@ -315,45 +317,45 @@ class Status:
         )
 
     def with_restart(self, cause: str) -> Self:
-        """This status with one restart more of this cause."""
+        """This status with one more restart of this cause."""
         cause = str(cause)  # it becomes a key of the stored document
         return replace(self, restarts={**self.restarts, cause: self.restarts.get(cause, 0) + 1})
 
     @property
     def display_message(self) -> str:
-        """The message to show: what keeps the job from going on if anything does, else the message of its state."""
+        """The message to show: the error that prevents progress, or the message of its state."""
         if self.stalled:
-            return f"cannot go on: {self.last_error}"
+            return f"cannot continue: {self.last_error}"
         return self.refusal or self.message
 
     @property
     def display_reason(self) -> str:
-        """The reason of its state in one word, as a list of jobs shows it."""
+        """The reason of its state, as shown in a list of jobs."""
         if self.stalled:
             return Reason.RECONCILE_FAILED.value
         return Reason.INVALID_SPEC.value if self.refusal else str(self.reason)
 
     @property
     def stalled(self) -> bool:
-        """Whether an error keeps it from going on; of a job that is over it can only delay the clean-up."""
+        """Whether an error prevents progress. After the job's end, an error can only delay the clean-up."""
         return bool(self.last_error) and not self.finished
 
     @property
     def refusal(self) -> str:
-        """Why its present spec is not accepted, and what that means for it ("": it is, or the job is over)."""
+        """Why its current spec is not accepted, with the consequences ("": it is accepted, or the job has ended)."""
         if self.refused_spec is None or self.finished:
             return ""
         if self.never_accepted:
-            follows = "the job starts once this is mended"
+            follows = "the job starts when this is corrected"
         elif self.accepted_spec is not None and self.accepted_spec.document:
             follows = f"generation {self.accepted_spec.generation} stays in force"
         else:
-            follows = "its pods are left as they are, and nothing is restarted until this is mended"
+            follows = "its pods are not changed, and nothing is restarted until this is corrected"
         return f"the spec is not accepted: {self.refused_spec.message}; {follows}"
 
     @property
     def never_accepted(self) -> bool:
-        """Whether no spec of it was ever accepted, so that there never was anything to run."""
+        """Whether none of its specs was ever accepted, so that it never ran."""
         return self.refused_spec is not None and self.accepted_spec is None and self.created is None
 
     @property
@@ -366,36 +368,36 @@ class Status:
 
     @property
     def placed_at(self) -> float | None:
-        """Since when it is pending with its place: since its gang has its nodes, or since its last restart."""
+        """The start of its pending time: when its gang got its nodes, or its last restart."""
         if self.phase is not Phase.PENDING or not self.admission_holds or self.admission is None:
             return None
         return max(self.admission.complete or self.admission.at, self.since or 0.0)
 
     @property
     def finished(self) -> bool:
-        """Whether the job is over and stays so."""
+        """Whether the job has ended, finally."""
         return self.phase in TERMINAL
 
     @property
     def charged_restarts(self) -> int:
-        """Restarts charged to the job's budget, those by the kubelet not included."""
+        """Restarts that count against the job's budget, except those by the kubelet."""
         return sum(count for cause, count in self.restarts.items() if reason_row(cause).charged)
 
     @property
     def total_disruptions(self) -> int:
-        """How often pods were taken away."""
+        """The number of disruptions."""
         return sum(self.disruptions.values())
 
     @property
     def total_restarts(self) -> int:
-        """Restarts so far, those of containers in their pods included; disruptions are counted apart."""
+        """Restarts so far, including those of containers in their pods. Disruptions are counted separately."""
         # From the end of a job on ``container_restarts`` counts those of its last pods, too.
         living = sum(counts.restarts for counts in self.counts.values()) if self.phase in LIVE else 0
         return sum(self.restarts.values()) + self.container_restarts + living
 
 
 def display_phase(status: Status) -> str:
-    """The state in one word, as a list of jobs shows it."""
+    """The state in one word, as shown in a list of jobs."""
     if status.phase in STOPPED and status.reason == Reason.SUSPENDED:
         return "Suspended" if status.phase is Phase.ABORTED else "Suspending"
     if status.phase is Phase.COMPLETED:
@@ -411,7 +413,7 @@ _SIGTERM: Final = 143
 
 
 def outcome_kind(status: Status) -> OutcomeKind | None:
-    """How the job ended, from its status alone; None while it goes on."""
+    """How the job ended, from its status alone; None while it continues."""
     if status.phase in LIVE:
         return None
     if status.phase in SUCCESSFUL:
@@ -432,9 +434,8 @@ def outcome_kind(status: Status) -> OutcomeKind | None:
 
 
 def outcome_reason(status: Status) -> str:
-    """Why the job ended so, in one word: of an image that cannot be used the reason of the container that needs it.
-
-    A client may see that reason before the job fails for it, and another client sees the end of the job first.
+    """The reason of the end. For an unusable image, it is the container's reason, because a client may see
+    that before the job fails, and another client sees the end first.
     """
     if outcome_kind(status) is OutcomeKind.IMAGE_PULL_FAILED and status.failure is not None and status.failure.reason:
         return stable_reason(status.failure.reason)
@@ -451,25 +452,25 @@ _ENDED_FOR_FAILURE: Final = DISRUPTED | {
 
 
 def ending_failure(status: Status) -> Failure | None:
-    """The failure for which the job ended; None if it goes on, or ended for another reason."""
+    """The failure that ended the job; None if it continues, or ended for another reason."""
     return status.failure if outcome_kind(status) in _ENDED_FOR_FAILURE else None
 
 
 def disruptions(status: Status) -> int:
-    """How often pods were taken away, the last time included where the job ended for it."""
+    """The number of disruptions, including the one that ended the job."""
     ended = status.reason != Reason.PREEMPTED and outcome_kind(status) in DISRUPTED
     return status.total_disruptions + ended
 
 
 def preemptions(status: Status) -> int:
-    """How often the job lost its admission, or a pod of it, to a job of a higher priority; likewise."""
+    """The number of preemptions of the job or of one of its pods, including the one that ended the job."""
     before = status.restarts.get(Reason.PREEMPTED, 0) + status.disruptions.get(SCHEDULER_PREEMPTION, 0)
     return before + (outcome_kind(status) is OutcomeKind.PREEMPTED)
 
 
 class StoredDocument(PackedJson):
-    """A stored job: its metadata, and packed what else it says. Its status, and whether another controller manages it,
-    are read once for every reader of the same object: a controller, and in Airflow the tasks that wait.
+    """A stored job: its metadata, and the packed rest. Its status, and whether another controller manages it,
+    are parsed once for all readers of the object: a controller, and in Airflow the waiting tasks.
     """
 
     __slots__ = ("_metadata", "managed_elsewhere", "read_as")

@@ -10,7 +10,7 @@ Every client that may write a status can store anything there, up to the size of
 
 Definitions that others installed keep only the fields of their own operators. There the memory is stored as JSON text
 in such a field: a condition of a TFJob, an entry of ``controlledResources`` of a Volcano Job. It is never stored in
-metadata: it says what a job was admitted to, and the right to write a job does not include its status subresource.
+metadata, because it contains the admission, and users who may write a job may not write its status.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class InvalidStatus(TFDistError):
     """A stored status holds something that no release of tf-dist wrote."""
 
     def __init__(self, path: str, wanted: str) -> None:
-        hint = "unless it was written by hand, this is a defect; the job is left as it is until its status is mended"
+        hint = "unless it was written by hand, this is a defect; the job is not changed until its status is corrected"
         super().__init__(f"status.tfDist{path[:_MAX_SHOWN]} must be {wanted}", hint=hint)
 
 
@@ -76,11 +76,11 @@ class Codec:
     """How a value is stored."""
 
     load: Callable[[Any, str], Any]
-    """The value of what is stored, which is not null, under a path; InvalidStatus. None: as if nothing was stored."""
+    """Decode a stored value, which is not null, under a path; InvalidStatus. None: as if nothing was stored."""
     dump: Callable[[Any], Any]
-    """What to store for a value, which is not None."""
+    """Encode a value, which is not None."""
     absent: Any = None
-    """The stored form that is left out, and the value of a field without a default for which nothing is stored."""
+    """The stored form that is left out, and the value of a field without a default if nothing is stored."""
 
 
 def _load_mapping(raw: Any, path: str) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ _PHASE: Final = Codec(_load_phase, str)
 
 
 def _mapping_of(codec: Codec) -> Codec:
-    """Values by name; a value that is null is left out."""
+    """Values by name; null values are left out."""
 
     def load(raw: Any, path: str) -> dict[str, Any]:
         found = ((key, value) for key, value in _load_mapping(raw, path).items() if value is not None)
@@ -298,7 +298,7 @@ def dump_status(status: Status) -> dict[str, Any]:
 def load_status(stored: Document) -> Status:
     """The memory in a job's raw status, whose version is known (see ``check_version``); InvalidStatus.
 
-    A job that another operator finished before tf-dist came has no memory, but is finished all the same.
+    A job that another operator has finished has no memory, but is read as finished.
     """
     raw = stored.get(FIELD)
     if not isinstance(raw, Mapping):
@@ -316,11 +316,11 @@ def load_status(stored: Document) -> Status:
 
 
 class NewerStatusFormat(TFDistError):
-    """A newer release of tf-dist wrote this status, in a form that may mean things that this one does not know."""
+    """A newer release of tf-dist wrote this status, in a format that this release does not know."""
 
 
 def check_version(stored: Document) -> None:
-    """NewerStatusFormat if a raw status is of a later form than this release knows."""
+    """NewerStatusFormat if a raw status has a newer format than this release knows."""
     raw = stored.get(FIELD)
     version = raw.get("version", VERSION) if isinstance(raw, Mapping) else VERSION
     if type(version) is not int or version > VERSION:
@@ -344,7 +344,7 @@ def read_status(job: Document) -> Status:
 
 
 def displayed_status(job: Document) -> Status:
-    """The status of a stored job, or, where this release cannot load it, as much of it as is displayed."""
+    """The status of a stored job; if this release cannot load it, only its displayed part."""
     try:
         return read_status(job)
     except (NewerStatusFormat, InvalidStatus):
@@ -352,7 +352,7 @@ def displayed_status(job: Document) -> Status:
 
 
 def partial_status(stored: Document) -> Status:
-    """As much of a raw status of a newer form as is displayed."""
+    """The displayed part of a raw status of a newer format."""
     known = mapping(stored.get(FIELD))
     texts = {key: known[key] for key in ("reason", "message") if isinstance(known.get(key), str)}
     phase = next((one for one in Phase if one == known.get("phase")), Phase.PENDING)
@@ -368,7 +368,7 @@ MEMORY_RESOURCE: Final = "tf-dist.dev/memory"
 
 
 def stored_status(job: Document) -> Document:
-    """A job's raw status with ``tfDist``, wherever its definition keeps that."""
+    """A job's raw status with ``tfDist``, from any place where its definition stores it."""
     return with_restored_memory(job.get("status"))
 
 
@@ -391,7 +391,7 @@ def has_embedded_memory(status: object) -> bool:
 
 
 def with_restored_memory(status: object) -> Document:
-    """A stored status with ``tfDist`` under its own key, wherever it was; without if there is none. Never raises."""
+    """A stored status with ``tfDist`` under its own key, from any place; without it if there is none. Never raises."""
     raw = mapping(status)
     text = _text(raw)
     if text is None:
@@ -439,9 +439,8 @@ _RUNNING_ELSEWHERE: Final = frozenset({"Running", "Restarting"})
 
 
 def runs_under_other_controller(stored: Document) -> bool:
-    """Whether another operator ran the job (or restarted pods of it) when tf-dist came: its pods have their room.
-
-    It says so in the status, which users of a job may not write.
+    """Whether another operator ran the job (or restarted its pods) before tf-dist took it over, so that its
+    pods count as admitted. This is read from the status, which users of a job may not write.
     """
     return FIELD not in stored and not _RUNNING_ELSEWHERE.isdisjoint(_words_of_other_controller(stored))
 

@@ -15,7 +15,7 @@ _LONGEST_TIMESTAMP: Final = 64
 def parse_time(text: str | None) -> float | None:
     """RFC 3339, with or without a fraction, to epoch seconds; None for nothing or for what is not a time.
 
-    One that names no zone is taken for UTC, wherever this runs. Never raises.
+    A time without a zone is read as UTC. Never raises.
     """
     if not isinstance(text, str) or not 0 < len(text) <= _LONGEST_TIMESTAMP:
         return None
@@ -27,7 +27,7 @@ def parse_time(text: str | None) -> float | None:
 
 
 def utc_datetime(seconds: float) -> datetime:
-    """A time in UTC; the nearest that has a date where there is none. Never raises."""
+    """A time in UTC, limited to the range of dates. Never raises."""
     return datetime.fromtimestamp(max(_FIRST, min(_LAST, seconds)), UTC)
 
 
@@ -37,7 +37,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_dragon_time(seconds: float) -> str:
-    """As DRAGON writes times into the status of a job: ``2018.05.09-15:19:36``."""
+    """A time as in DRAGON's status of a job: ``2018.05.09-15:19:36``."""
     return utc_datetime(seconds).strftime("%Y.%m.%d-%H:%M:%S")
 
 
@@ -47,7 +47,7 @@ def format_micro_time(seconds: float) -> str:
 
 
 def end_of_second(seconds: float | None) -> float | None:
-    """The latest moment that a time of Kubernetes can mean, which names a whole second and not the part of it."""
+    """The latest time that a Kubernetes time can represent, which has whole seconds."""
     return seconds + 1 if seconds is not None and seconds == int(seconds) else seconds
 
 
@@ -70,7 +70,7 @@ _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds of ``90``, ``10m`` or ``1h30m``, 68 years at most; None if it is none of these."""
+    """Seconds of ``90``, ``10m`` or ``1h30m``, up to 68 years; None for other values."""
     if len(text) > MAX_DURATION_LENGTH or not re.fullmatch(DURATION, text):
         return None
     seconds = float(text) if text.isdecimal() else _total(text)
@@ -78,9 +78,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def seconds_of(given: Any) -> Any:
-    """Seconds of what people write as an argument: ``90``, ``90s``, ``1h30m``, ``2d`` or a number; what is not a time
-    stays as it is.
-    """
+    """Seconds of an argument: ``90``, ``90s``, ``1h30m``, ``2d`` or a number. Other values are returned unchanged."""
     if not isinstance(given, str) or not _ARGUMENT.fullmatch(given.strip()):
         return given
     parts = _PART_OF_ARGUMENT.findall(given)
@@ -99,7 +97,7 @@ def duration_text(given: object) -> str | None:
 
 
 def parse_go_duration(text: str) -> float | None:
-    """Seconds of a Go duration such as ``1h30m`` or ``1.5s``; None if it is none, is negative or overflows."""
+    """Seconds of a Go duration such as ``1h30m`` or ``1.5s``; None if it is invalid, negative or too large."""
     if len(text) > MAX_DURATION_LENGTH:
         return None
     unsigned = text.removeprefix("+")

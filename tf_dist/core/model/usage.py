@@ -1,4 +1,4 @@
-"""What a job used, and what of that was lost: seconds of its replicas and GPUs, and the time that it waited."""
+"""The use of a job, and the lost part of it: seconds of its replicas and GPUs, and its waiting time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Seconds of one resource, added up over its pieces: 8 GPUs for a minute are 480."""
+    """Seconds of one resource, summed over its pieces: 8 GPUs for a minute are 480."""
 
     held: float = 0.0
     """While the gang was admitted, and the replica had not succeeded."""
     trained: float = 0.0
-    """While containers ran, of runs that are over."""
+    """While containers ran, in runs that have ended."""
     lost: float = 0.0
     """The part of ``trained`` since the last checkpoint, or since the start, of runs that failed or were stopped."""
 
     def plus(self, pieces: float, *, held: float = 0.0, trained: float = 0.0, lost: float = 0.0) -> Self:
-        """With seconds of so many pieces more."""
+        """The sum with seconds of more pieces."""
         if not pieces:
             return self
         return replace(
@@ -31,18 +31,20 @@ class Spent:
 
     @property
     def goodput(self) -> float | None:
-        """The share of what was held that trained and was kept, from 0 to 1; None if nothing was held."""
+        """The share of the held time in which the job trained and kept the result, from 0 to 1; None if
+        nothing was held.
+        """
         return None if self.held <= 0 else round(max(0.0, min(1.0, (self.trained - self.lost) / self.held)), 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a job used. Times are epoch seconds."""
+    """The use of a job. Times are epoch seconds."""
 
     since: float | None = None
-    """Since when the job waits, or holds what it holds now. None: it is stopped or over, or was never seen."""
+    """The time since which the job waits, or holds its resources. None: it is stopped or has ended, or is new."""
     replicas_held: int = 0
-    """Replicas that hold their resources since then. 0: the job waits."""
+    """Replicas that have held their resources since then. 0: the job waits."""
     gpus_held: float = 0.0
     """The GPUs of these replicas."""
     waited: float = 0.0
@@ -52,10 +54,10 @@ class Usage:
     gpus: Spent = Spent()
     """Seconds of GPUs, until ``since``."""
     runs: Mapping[str, float] = field(default_factory=dict)
-    """By replica, until when the runs of its container are counted: the kubelet restarted it in a pod that goes on."""
+    """By replica, the time until which runs of its container are counted, if the kubelet restarted it in its pod."""
 
     def until(self, now: float) -> Self:
-        """With the time until ``now``, in which nothing changed."""
+        """The use including the time until ``now``, in which nothing changed."""
         if self.since is None or now <= self.since:
             return self
         seconds = now - self.since

@@ -1,5 +1,5 @@
-"""What an API server refuses of a pod though every value is of its type.
+"""Rules of pods that an API server checks in addition to types.
 
-A rule belongs to a type of Kubernetes' API, wherever a pod has an object of that type. How the parts of a pod go
-together is checked by ``pod_template``.
+A rule belongs to a type of Kubernetes' API, wherever a pod has an object of that type. ``pod_template`` checks
+relations between parts of a pod.
 """

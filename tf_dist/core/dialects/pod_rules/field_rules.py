@@ -14,7 +14,7 @@ from tf_dist.core.model.names import DNS_LABEL, is_label_key, is_label_value
 from tf_dist.core.model.quantity import parse_quantity
 
 FieldRule = Callable[[Any, FieldPath, FieldErrors], None]
-"""Checks a field that is there and of its type."""
+"""Checks a field that is present and has the right type."""
 
 PORT_NAME: Final = re.compile(r"(?=.*[a-z])[a-z0-9](?:-?[a-z0-9])*")
 _SUBDOMAIN: Final = re.compile(rf"{DNS_LABEL.pattern}(?:\.{DNS_LABEL.pattern})*")
@@ -65,7 +65,7 @@ def check_subdomain(value: str, loc: FieldPath, out: FieldErrors) -> None:
         better = re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-.")[:253]
         out.error(
             loc,
-            f"{value!r} is not a name Kubernetes takes: lower-case letters, digits, '-' and '.' only",
+            f"{value!r} is not a valid Kubernetes name: lower-case letters, digits, '-' and '.' only",
             f'write "{better}"' if _SUBDOMAIN.fullmatch(better) else "use the name of the object in the cluster",
         )
 

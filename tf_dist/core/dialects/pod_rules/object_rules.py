@@ -1,4 +1,4 @@
-"""Rules of objects: what is required, and how the fields of an object go together, by its type."""
+"""Rules of objects by type: required fields, and relations between fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tf_dist.core.model.fieldpath import FieldPath, mapping, suggestion
 from tf_dist.core.model.names import is_label_key, is_label_value
 
 ObjectRule = Callable[[Mapping[str, Any], FieldPath, FieldErrors], None]
-"""Checks how the fields of an object go together; fields of a wrong type are left out."""
+"""Checks relations between the fields of an object; fields of a wrong type are left out."""
 
 REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "Container": {"image": "add image: with the image of the container"},
@@ -46,11 +46,11 @@ REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
     "PreferredSchedulingTerm": {"weight": "add weight: 1 to 100"},
     "NodeSelector": {"nodeSelectorTerms": "add at least one term"},
 }
-"""What an API server misses though the schema does not, and hints for what the schema requires."""
+"""Fields that an API server requires in addition to the schema, and hints for required fields."""
 
 
 def _sources(found: Mapping[str, Any], fields: tuple[str, ...] = ()) -> list[str]:
-    """The fields that are there, of these."""
+    """The present fields among these."""
     return [key for key in fields or found if found.get(key) is not None]
 
 
@@ -284,7 +284,7 @@ OBJECT_RULES: Final[Mapping[str, ObjectRule]] = {
 
 
 def check_object(type_: str, found: Mapping[str, Any], loc: FieldPath, out: FieldErrors) -> None:
-    """Check one object of a type; fields of a wrong type are not in it."""
+    """Check one object of a type, without its fields of a wrong type."""
     for field, hint in REQUIRED.get(type_, {}).items():
         if found.get(field) in (None, "", []):
             out.error((*loc, field), MISSING, hint)

@@ -1,4 +1,4 @@
-"""Values against the types of Kubernetes and the rules of those types, each mistake with its place and a hint."""
+"""Checks of values against the types of Kubernetes and their rules, with a path and a hint for each mistake."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEWER: Final[Mapping[str, frozenset[str]]] = {
     "PodSpec": frozenset({"evictionResponders", "schedulingGroup"}),
     "VolumeMount": frozenset({"bindMountOptions"}),
 }
-"""Fields of other versions of Kubernetes than the one of the table."""
+"""Fields of Kubernetes versions other than that of the table."""
 
 
 def known_fields(type_: str) -> frozenset[str]:

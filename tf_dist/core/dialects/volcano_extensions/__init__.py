@@ -1,1 +1,3 @@
-"""What a Volcano Job says beside tasks and policies: job plugins, annotations of the scheduler, and related kinds."""
+"""Parts of a Volcano Job other than tasks and policies: job plugins, annotations of the scheduler, and
+related kinds.
+"""

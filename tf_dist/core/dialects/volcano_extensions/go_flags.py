@@ -1,7 +1,7 @@
 """Arguments of Volcano's job plugins, read as Go's ``flag`` package reads them (``FlagSet.Parse``, ContinueOnError).
 
-A plugin whose arguments cannot be parsed is not refused there: the error is logged, what stood before the bad argument
-holds, and nothing after it is read.
+Volcano does not refuse a plugin with invalid arguments. It logs the error, uses the arguments before the invalid one,
+and ignores those after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class FlagKind(StrEnum):
-    """What a flag takes."""
+    """The type of a flag's value."""
 
     TEXT = "text"
     BOOL = "true or false"
@@ -23,8 +23,9 @@ class FlagKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParsedFlags:
-    """The values that hold, as written; ``stopped_at``: the argument at which reading ended ("": all was read), why
-    (``problem``), the name of the flag that is not known, if that is it, and what came after (``unread``).
+    """The values in effect, as written. ``stopped_at``: the argument at which reading ended ("": all were
+    read), with the reason (``problem``), the name of an unknown flag, and the arguments after it
+    (``unread``).
     """
 
     values: Mapping[str, str]
@@ -42,12 +43,12 @@ _INT: Final = re.compile(r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO]?(_?[
 
 
 def parse_go_bool(text: str) -> bool | None:
-    """What ``strconv.ParseBool`` makes of a text; None: it refuses it."""
+    """The result of ``strconv.ParseBool``; None for an error."""
     return _BOOLEANS.get(text)
 
 
 def parse_go_int(text: str) -> int | None:
-    """What ``strconv.ParseInt(text, 0, 64)`` makes of a text; None: it refuses it."""
+    """The result of ``strconv.ParseInt(text, 0, 64)``; None for an error."""
     if len(text) > 64 or not _INT.fullmatch(text):
         return None
     found = int(re.sub(r"^([+-]?)0(_?[0-7])", r"\g<1>0o\2", text), 0)  # Go's 017 is Python's 0o17
@@ -57,7 +58,7 @@ def parse_go_int(text: str) -> int | None:
 def parse_go_flags(arguments: Sequence[str], kinds: Mapping[str, FlagKind]) -> ParsedFlags:
     """The flags among ``arguments``: ``--port=22``, ``-port=22``, ``--port 22``; a lone boolean flag is true.
 
-    The first argument that is not a flag, and ``--``, end the reading.
+    Reading ends at ``--``, or at the first argument that is not a flag.
     """
     values: dict[str, str] = {}
     waiting = list(arguments)

@@ -1,4 +1,4 @@
-"""Job plugins of a Volcano Job: their arguments, those that tf-dist does not play, and programs that miss one.
+"""Job plugins of a Volcano Job: their arguments, unsupported plugins, and programs that need a missing plugin.
 
 Arguments and defaults: volcano-sh/volcano, ``pkg/controllers/job/plugins``.
 """
@@ -40,7 +40,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "ray": "leave the job to Volcano, or make it a RayJob of KubeRay",
     "hcclrank": "leave the job to Volcano; or set the annotation hccl/rankIndex in templates of one replica each",
 }
-"""The plugins of Volcano that tf-dist does not play, and what to do instead."""
+"""The plugins of Volcano that tf-dist does not support, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def _flags(given: PluginArguments, plugin: str) -> ParsedFlags:
 
 
 def job_plugins(given: PluginArguments | None) -> Plugins:
-    """The plugins of a job; the tensorflow plugin brings svc with it."""
+    """The plugins of a job; the tensorflow plugin includes svc."""
     given = given or {}
     svc = _flags(given, "svc").values
     return Plugins(
@@ -81,7 +81,7 @@ def _ssh_plugin(given: PluginArguments) -> SSHPlugin:
 
 
 def tensorflow_plugin(given: PluginArguments | None) -> TensorFlowPlugin | None:
-    """The tensorflow plugin, None if the job makes its own TF_CONFIG."""
+    """The tensorflow plugin; None if the job sets its own TF_CONFIG."""
     if given is None or "tensorflow" not in given:
         return None
     flags = _flags(given, "tensorflow").values
@@ -92,11 +92,11 @@ def tensorflow_plugin(given: PluginArguments | None) -> TensorFlowPlugin | None:
 
 
 def check_plugins(given: PluginArguments | None, tasks: Sequence[str], out: FieldErrors) -> None:
-    """Errors for plugins that are not played, warnings for arguments that Volcano would not use either."""
+    """Errors for unsupported plugins, warnings for arguments that Volcano would not use either."""
     for name, arguments in (given or {}).items():
         loc: FieldPath = ("spec", "plugins", name)
         if name in REFUSED:
-            message = f"tf-dist does not play Volcano's {name} plugin, and without it the job would run differently"
+            message = f"tf-dist does not support Volcano's {name} plugin, and without it the job would run differently"
             out.error(loc, message, REFUSED[name])
         elif name not in _FLAGS:
             out.error(loc, "unknown plugin", suggestion(name, (*_FLAGS, *REFUSED)))
@@ -133,9 +133,15 @@ def _check_values(values: Mapping[str, str], loc: FieldPath, tasks: Sequence[str
             message = f"--{name} names the task {value!r}, which the job does not have: no task has this role"
             out.warn(loc, message, suggestion(value, tasks))
     if bool(values.get(_PRIVATE)) != bool(values.get(_PUBLIC)):
-        out.warn(loc, f"--{_PRIVATE} and --{_PUBLIC} belong together", "write both, or none: then a pair is made")
+        out.warn(
+            loc, f"--{_PRIVATE} and --{_PUBLIC} belong together", "write both, or neither to have a pair generated"
+        )
     if values.get(_PRIVATE):
-        out.warn(loc, f"--{_PRIVATE}: every user who may read the job can read the key", "leave it out: a pair is made")
+        out.warn(
+            loc,
+            f"--{_PRIVATE}: every user who may read the job can read the key",
+            "leave it out to have a pair generated",
+        )
     roles = [values.get(name, name) for name in _ROLES]
     if doubled := sorted({one for one in roles if roles.count(one) > 1 and one in tasks}):
         out.error(loc, f"gives the task {doubled[0]!r} two roles", "one task has one role")
@@ -152,7 +158,7 @@ _INIT: Final = "initContainers"
 def advise_missing_plugins(
     plugins: Plugins, tasks: Sequence[str], templates: Sequence[RawTemplate], out: FieldErrors
 ) -> None:
-    """Warnings for programs that read what no plugin of the job brings: its index, or where its peers are."""
+    """Warnings for programs that read their index or the addresses of peers, if no plugin of the job provides them."""
     variables = {name.upper().replace("-", "_") for name in tasks}
     for raw in templates:
         for place, container in (*template_containers(raw.template), *template_containers(raw.template, _INIT)):
@@ -163,7 +169,7 @@ def advise_missing_plugins(
             if not plugins.env and (found := _INDEX.search(said)) and found[0] not in own:
                 out.warn(loc, f"uses ${found[0]}, which is not set without the env plugin", "write plugins: {env: []}")
             if not plugins.svc and _FOLDER in said and not any(_FOLDER.startswith(path) for path in mounted if path):
-                message = f"reads {_FOLDER}, which is not there without the svc plugin"
+                message = f"reads {_FOLDER}, which does not exist without the svc plugin"
                 out.warn(loc, message, "write plugins: {svc: []}")
             hosts = next((one for one in _HOSTS.finditer(said) if one[1] in variables and one[0] not in own), None)
             if hosts and not (plugins.svc and plugins.hosts_env):

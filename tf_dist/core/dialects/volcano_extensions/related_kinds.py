@@ -1,4 +1,4 @@
-"""Documents of neighbouring kinds that are not jobs of ours: what each is, and what to do with it."""
+"""Documents of related kinds that are not jobs of tf-dist: what each is, and what to do with it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tf_dist.core.model.job import Document
 
 _TEMPLATE: Final = "make its jobTemplate.spec the spec of a Job of batch.volcano.sh/v1alpha1, and schedule it by an "
 _PIPELINE: Final = (
-    "run its jobs as steps of a pipeline: tf_dist.argo for Argo Workflows, TFJobOperator for Airflow; a JobTemplate is "
-    "a Volcano Job but for its kind"
+    "run its jobs as steps of a pipeline: tf_dist.argo for Argo Workflows, TFJobOperator for Airflow; a JobTemplate "
+    "is a Volcano Job except for its kind"
 )
 _TRAINING: Final = "tf-dist runs TensorFlow jobs"
 _SERVING: Final = f"{_TRAINING}: write a TFJob or a Volcano Job"
 _POD_GROUP: Final = (
-    "a PodGroup is made for each job by what drives it",
+    "the controller of a job creates its PodGroup",
     "write its minMember as minAvailable of the job, and its queue as spec.queue",
 )
 _OPERATOR: Final = "leave it to Kubeflow's training operator"
@@ -26,11 +26,11 @@ _VOLCANO: Final = "submit it with kubectl apply; Volcano reads it"
 # By group of the API ("" for the core) and kind: what is said of it, and the hint.
 _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("batch.volcano.sh", "CronJob"): (
-        "a CronJob makes Jobs at times, and tf-dist has no clock of that kind",
+        "a CronJob creates Jobs on a schedule, and tf-dist does not start jobs by time",
         f"{_TEMPLATE}Argo CronWorkflow, an Airflow DAG, or a CronJob of Kubernetes that runs tf-dist submit",
     ),
     ("batch", "CronJob"): (
-        "a CronJob makes Jobs at times, and tf-dist has no clock of that kind",
+        "a CronJob creates Jobs on a schedule, and tf-dist does not start jobs by time",
         "schedule the job by an Argo CronWorkflow or an Airflow DAG, or have the CronJob run tf-dist submit",
     ),
     ("flow.volcano.sh", "JobFlow"): ("a JobFlow is a workflow of JobTemplates", _PIPELINE),
@@ -43,7 +43,7 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
         "write each of its Jobs as a file of its own, one per cluster (--context)",
     ),
     ("bus.volcano.sh", "Command"): (
-        "a Command is an order to a job that is there",
+        "a Command acts on an existing job",
         "tf-dist suspend JOB, tf-dist resume JOB, or kubectl create -f with it where the controller runs",
     ),
     ("scheduling.volcano.sh", "PodGroup"): _POD_GROUP,
@@ -93,7 +93,7 @@ _KINDS: Final[dict[tuple[str, str], tuple[str, str]]] = {
 
 
 def related_kind(document: Document) -> tuple[str, str] | None:
-    """What to say of a document of a neighbouring kind, and the hint; None: its kind says nothing."""
+    """The message and the hint about a document of a related kind; None for other kinds."""
     version, kind = mapping(document).get("apiVersion"), mapping(document).get("kind")
     if not isinstance(version, str) or not isinstance(kind, str):
         return None

@@ -1,6 +1,6 @@
-"""Annotations that Volcano's scheduler reads from jobs and pods: those that mean something here, and all others.
+"""Annotations that Volcano's scheduler reads from jobs and pods: those that tf-dist uses, and all others.
 
-How each is read there: volcano-sh/volcano, ``pkg/scheduler/api/job_info.go`` and ``pod_info.go``; what for:
+How Volcano reads them: volcano-sh/volcano, ``pkg/scheduler/api/job_info.go`` and ``pod_info.go``. How it uses them:
 ``pkg/scheduler/plugins`` (sla, tdm, cdp, task-topology, …).
 """
 
@@ -26,10 +26,10 @@ _NOT_USED: Final[Mapping[str, str]] = {
     "volcano.sh/task-topology-anti-affinity": "keeps tasks on different nodes: write podAntiAffinity into the template",
     "volcano.sh/task-topology-task-order": "orders the pods of a gang, which here get their nodes at once",
     "volcano.sh/task-topology": "is Volcano's old form of task-topology-affinity",
-    "volcano.sh/cooldown-time": "protects young pods from preemption: here volcano.sh/preemptable does, for good",
+    "volcano.sh/cooldown-time": "protects new pods from preemption: volcano.sh/preemptable protects them permanently",
     "volcano.sh/revocable-zone": "lets pods use nodes that are lent for a time of the day",
-    "volcano.sh/jdb-min-available": "bounds what is evicted at a time: here a gang is preempted as a whole",
-    "volcano.sh/jdb-max-unavailable": "bounds what is evicted at a time: here a gang is preempted as a whole",
+    "volcano.sh/jdb-min-available": "limits the pods that are evicted at a time: tf-dist preempts a gang as a whole",
+    "volcano.sh/jdb-max-unavailable": "limits the pods that are evicted at a time: tf-dist preempts a gang as a whole",
     "volcano.sh/numa-topology-policy": "places by NUMA node",
     "volcano.sh/resource-strategy-scoring-type": "scores nodes",
     "volcano.sh/resource-strategy-weight": "scores nodes",
@@ -43,7 +43,8 @@ _NOT_USED: Final[Mapping[str, str]] = {
     "volcano.sh/vgpu-use-gpuuuid": "chooses GPUs",
     "volcano.sh/vgpu-nouse-gpuuuid": "chooses GPUs",
     "scheduling.volcano.sh/queue-name": "names the queue of a lone pod: write spec.queue",
-    "scheduling.volcano.sh/queue-allocation-gate": "gates pods until their queue has room: here there are none before",
+    "scheduling.volcano.sh/queue-allocation-gate": "gates pods until their queue has capacity: tf-dist creates them "
+    "only then",
     "scheduling.volcano.sh/group-min-member": "is for Deployments and the like: write minAvailable",
     "scheduling.volcano.sh/group-min-resources": "is for Deployments and the like: here requests are added up",
     "scheduling.volcano.sh/group-name": "is made for each job",
@@ -62,7 +63,7 @@ _PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/")
 
 
 def sla_waiting_time(annotations: Mapping[str, str]) -> float | None:
-    """The seconds after which the job must not wait any longer; None: it does not say."""
+    """The maximum wait of the job in seconds, or None."""
     found = (parse_go_duration(annotations.get(key, "")) for key in SLA)
     return next((seconds for seconds in found if seconds is not None and seconds > 0), None)
 
@@ -72,8 +73,8 @@ def is_preemptable(
 ) -> bool:
     """Whether all pods of a job may be preempted; ``annotations`` and ``labels`` are copied onto them.
 
-    An annotation counts before a label, and what is neither true nor false protects, as in ``GetPodPreemptable``. A
-    gang is preempted as a whole, so one protected pod protects all.
+    An annotation has precedence over a label, and a value that is not a boolean protects, as in ``GetPodPreemptable``.
+    A gang is preempted as a whole, so one protected pod protects all.
     """
     return all(
         _preemptable(
@@ -90,7 +91,7 @@ def _preemptable(annotation: str | None, label: str | None) -> bool:
 
 
 def preferred_topology(annotations: Mapping[str, str], tasks: Sequence[str]) -> str:
-    """The node label in whose value all pods should agree: that of the node, if all tasks are to be on one; else ""."""
+    """The topology label of the job: that of the node, if all tasks should be on one node; otherwise ""."""
     groups = _groups(annotations.get(AFFINITY, ""))
     known = all(name in tasks and len(set(group)) == len(group) for group in groups for name in group)
     return _HOST if known and any(set(group) == set(tasks) for group in groups) else ""
@@ -103,7 +104,7 @@ def _groups(said: str) -> list[list[str]]:
 def check_annotations(
     annotations: Mapping[str, str], templates: Sequence[Document], tasks: Sequence[str], out: FieldErrors
 ) -> None:
-    """Warn of annotations that cannot be read, and name each that is not used once, with its first place."""
+    """Warn about annotations that cannot be read. Name each unused annotation once, with its first place."""
     loc: FieldPath = ("metadata", "annotations")
     for key in SLA:
         seconds = parse_go_duration(annotations.get(key, "1s"))
@@ -126,7 +127,7 @@ def check_annotations(
 def unused_annotations(
     annotations: Mapping[str, str], templates: Sequence[Document]
 ) -> Iterator[tuple[FieldPath, str]]:
-    """The annotations for Volcano's scheduler that change nothing here, each once: where it is, and its key."""
+    """The unused annotations for Volcano's scheduler, each once, with its place and key."""
     places: list[tuple[FieldPath, Mapping[str, str]]] = [(("metadata", "annotations"), annotations)]
     for index, one in enumerate(templates):
         place: FieldPath = ("spec", "tasks", index, "template", "metadata", "annotations")
@@ -140,7 +141,7 @@ def unused_annotations(
 
 
 def _used(place: FieldPath) -> tuple[str, ...]:
-    """The keys that mean something there: pods have few of their own."""
+    """The keys that Volcano reads there; pods have few of their own."""
     return (PREEMPTABLE, TASK_PRIORITY) if len(place) > 2 else (*SLA, PREEMPTABLE, AFFINITY)
 
 
@@ -153,4 +154,4 @@ def _what_of(key: str) -> tuple[str, str]:
     if key == TASK_PRIORITY:
         return "is read from pods, not from the job; it is not used", "write it under metadata of a task's template"
     known = (*SLA, PREEMPTABLE, TASK_PRIORITY, *_NOT_USED)
-    return "Volcano reads no such annotation, and tf-dist neither", suggestion(key, known, "")
+    return "neither Volcano nor tf-dist reads this annotation", suggestion(key, known, "")
