@@ -1,4 +1,4 @@
-"""Admission as a controller uses it: fed what changes in the cluster, it decides which jobs start, grow or end."""
+"""Admission as used by a controller: it takes changes of the cluster, and decides which jobs start, grow or end."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _NO_ORPHANS: Final[Mapping[str, Resources]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionChanges:
-    """What has changed in the cluster; anything may be reported again."""
+    """Changes of the cluster; any change may be reported again."""
 
     jobs: Mapping[str, AdmissionRequest | None] = field(default_factory=dict)
-    """By uid; None: it is gone, or takes no part in admission."""
+    """Jobs by uid; None: deleted, or without a part in admission."""
     pods: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     """Stored pods by their uid; None: deleted."""
     nodes: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
-    """Stored nodes by name; None: gone."""
+    """Stored nodes by name; None: deleted."""
     config: AdmissionConfig | None = None
     """None: unchanged."""
     resource_quotas: ResourceQuotas | None = None
@@ -55,20 +55,20 @@ class AdmissionChanges:
 @dataclass(slots=True)
 class _Job:
     request: AdmissionRequest
-    """As it was reported last."""
+    """The job as last reported."""
     gang: Gang
-    """What its request, its pods and the configuration say."""
+    """Its gang, from its request, its pods and the configuration."""
 
 
 class Admitter:
     """The state of admission, and its decisions.
 
     ``cycle`` assumes that its verdicts are carried out: an admitted gang uses its nodes and its quota at once. The
-    assumption ends when the job is reported anew (with what was written, or otherwise), or with ``revert``. Only gangs
-    whose admission is written are preempted or grow.
+    assumption ends when the job is reported again, or with ``revert``. Only gangs whose admission is written are
+    preempted or grow.
 
-    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. ``namespaces``: the labels of a namespace,
-    None if they are not known. Not thread-safe.
+    ``sees_nodes`` False: nodes cannot be listed, and quotas alone decide. ``namespaces`` returns the labels of a
+    namespace, or None if they are unknown. Not thread-safe.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Admitter:
         self.reset()
 
     def update(self, changes: AdmissionChanges) -> None:
-        """Take over changes. What follows from them is worked out by the next cycle."""
+        """Take over changes. The next cycle processes them."""
         if changes.whole:
             for uid in self._pods.pods.keys() - changes.pods.keys():
                 self._pods.put_pod(uid, None)
@@ -115,13 +115,13 @@ class Admitter:
         self._quotas = self._quotas if changes.resource_quotas is None else changes.resource_quotas
 
     def revert(self, uid: str) -> None:
-        """The verdict on a job was not written: forget what was assumed, and decide again."""
+        """Drop the assumption about a job whose verdict was not written, and decide again."""
         self._assumed.pop(uid, None)
         if uid in self._jobs:
             self._reverted.add(uid)
 
     def reset(self, *, sees_nodes: bool | None = None) -> None:
-        """Plan anew from what is stored and what is assumed, as after the clock was set."""
+        """Rebuild from stored and assumed state, as after a step of the clock."""
         self._sees_nodes = self._sees_nodes if sees_nodes is None else sees_nodes
         self.scheduler = Scheduler(self._policy, sees_nodes=self._sees_nodes)
         self._anew = True
@@ -129,7 +129,7 @@ class Admitter:
     def cycle(self, now: float, *, limit: int | None = None) -> Decisions:
         """The new verdicts at ``now`` (epoch seconds, not before the last call's), at most about ``limit``.
 
-        A job that makes deciding fail is left out until it changes; the others are decided about all the same.
+        A job with which the decision fails is left out until it changes. The other jobs are decided.
         """
         failed: dict[str, Exception] = {}
         while True:
@@ -142,7 +142,7 @@ class Admitter:
                 if error.uid in failed:
                     raise
                 failed[error.uid] = error.cause
-                self._failed[error.uid] = self._jobs[error.uid].request.job, f"it cannot be decided about: {error}"
+                self._failed[error.uid] = self._jobs[error.uid].request.job, f"admission cannot evaluate it: {error}"
             except BaseException:
                 self.reset()
                 raise
@@ -153,7 +153,7 @@ class Admitter:
         return replace(decisions, failed=failed)
 
     def explain(self, uid: str) -> Verdict:
-        """A job as of the last cycle: why it waits, and its position; or what it is assigned. KeyError: unknown."""
+        """The state of a job in the last cycle: why it waits and its position, or its assignment. KeyError: unknown."""
         return self.scheduler.explain(uid)
 
     def queue_usages(self) -> dict[str, QueueUsage]:
@@ -161,7 +161,7 @@ class Admitter:
         return self.scheduler.queue_usages()
 
     def wake_at(self, now: float) -> float:
-        """When ``cycle`` may decide something if nothing changes: epoch seconds; ``now``: at once; inf: never."""
+        """When ``cycle`` may decide something without changes: epoch seconds; ``now``: at once; inf: never."""
         stale = self._anew or self._changed or self._reverted or self._pods.is_dirty
         same = self._config is self._applied_config and self._quotas is self._applied_quotas
         return now if stale or not same else self.scheduler.wake_at(now)
@@ -169,7 +169,7 @@ class Admitter:
     # -- from what is stored to gangs --
 
     def refresh(self) -> None:
-        """Bring the scheduler up to date, as ``cycle`` does first; the cost is that of what has changed."""
+        """Update the scheduler, as ``cycle`` does first. The cost depends on the number of changes."""
         config, quotas, before = self._config, self._quotas, self._applied_config
         moved, created, charged = self._pods.changes()
         anew, self._anew = self._anew, True  # an error leaves it set
@@ -240,7 +240,7 @@ class Admitter:
         self._anew = False
 
     def _built(self, request: AdmissionRequest, key: str, known: Gang | None) -> Gang:
-        """The gang of a job. One that cannot be counted, or made deciding fail, must not affect others."""
+        """The gang of a job. A gang that cannot be evaluated must not affect others."""
         job, problem = self._failed.get(request.job.uid, (None, ""))
         if job is not request.job:
             self._failed.pop(request.job.uid, None)
@@ -265,7 +265,7 @@ class Admitter:
         return replace(gang, charges=charges[0], created=self._pods.created(key), fallbacks=others)
 
     def _with_queue(self, gang: Gang) -> Gang:
-        """The gang with why its queue does not take it, if so: its namespace, or its priority class."""
+        """The gang with the reason why its queue does not accept it, if so: its namespace, or its priority class."""
         queue = gang.queue or DEFAULT_QUEUE
         why, reason = self._namespaces.mismatch(queue, gang.key.namespace), Reason.NAMESPACE_MISMATCH
         if not why and (why := refused_priority_class(self._config, queue, gang.priority_classes)):
@@ -277,9 +277,9 @@ class Admitter:
         return replace(gang, inadmissible=why, inadmissible_reason=reason, fallbacks=others)
 
     def _count_orphans(self, keys: Collection[str], *, again: bool) -> Mapping[str, Resources]:
-        """What pods on nodes request, by queue, whose job takes no part in admission (any more).
+        """The requests, by queue, of pods on nodes whose job has no (more) part in admission.
 
-        Labels prove nothing where users may create pods: a pod counts only in a queue that is open to its namespace.
+        Users who may create pods can set any label, so a pod counts only in a queue that is open to its namespace.
         """
         before = {key: self._orphan_pods.get(key) for key in keys}
         for key in keys:

@@ -1,8 +1,8 @@
-"""Reservations and backfilling (EASY): when and where a waiting gang will start, and what others must leave to it.
+"""Reservations and backfilling (EASY): when and where a waiting gang will start, and the capacity kept for it.
 
 As in EASY backfilling: running gangs are assumed to end by their estimates, one after the other, until the gang fits.
-Gangs behind it may start if they do not delay it: they end before it starts, or run where it will not. It is exact to
-the node: of its nodes only the capacity is held back that no gang releases that ends before.
+Gangs behind it may start if they do not delay it: they end before it starts, or run where it will not. It is exact for
+each node: only capacity is kept that no earlier ending gang releases.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ class Reservation:
     start: float
     """Epoch seconds; inf: unknown."""
     after: Workload | None
-    """The gang that ends just before; None: it starts once terminating pods are gone."""
+    """The gang that ends just before; None: it starts after terminating pods have ended."""
     hold: list[PodsOnNode] = field(default_factory=list)
-    """What of the free capacity is kept for it."""
+    """The free capacity that is kept for it."""
     reserved_quota: Resources = field(default_factory=dict)
-    """What of the quota that is left is kept for it."""
+    """The remaining quota that is kept for it."""
 
     @property
     def need(self) -> Resources:
-        """What it needs of its quota."""
+        """The quota that it needs."""
         return self.entry.request.need(self.counts) if self.entry.request else {}
 
     @property
     def pods(self) -> list[PodsOnNode]:
-        """Where its pods will be."""
+        """The nodes of its pods."""
         return placed_pods(self.entry, self.nodes)
 
 
 def placed_pods(entry: Workload, nodes: NodeAssignments) -> list[PodsOnNode]:
-    """The pods of a gang on these nodes, one class on one node at a time."""
+    """The pods of a gang on these nodes, by class and node."""
     wants = entry.request.wants if entry.request else ()
     together: Counter[tuple[PodClass, str]] = Counter()
     for want, placed in zip(wants, nodes, strict=True):
@@ -65,7 +65,7 @@ def placed_pods(entry: Workload, nodes: NodeAssignments) -> list[PodsOnNode]:
 
 
 def releases_underway(cache: SchedulerCache) -> list[Release]:
-    """What is being released: by gangs that are preempted or shrunk, and by terminating pods."""
+    """The capacity that preempted or shrunk gangs and terminating pods are releasing."""
     return [
         Release(
             entry,
@@ -85,9 +85,10 @@ def make_reservation(
     *,
     ended: bool = True,
 ) -> Reservation | None:
-    """A reservation for a gang, beside the ``earlier`` ones; None: it would not fit even when all running gangs ended.
+    """A reservation for a gang, in addition to the ``earlier`` ones; None: it would not fit even after the end of all
+    running gangs.
 
-    Not ``ended``: only what is being released already counts, no expected end.
+    Without ``ended``, only capacity that is being released counts, and no expected ends.
     """
     underway = releases_underway(cache)
     running = (cache.running[uid] for uid in cache.ends) if ended else ()
@@ -120,7 +121,7 @@ def make_reservation(
 def _held_back(
     entry: Workload, nodes: NodeAssignments, steps: Sequence[Release], earlier: Sequence[Reservation]
 ) -> list[PodsOnNode]:
-    """The pods of a reservation for which what becomes free on their nodes does not suffice."""
+    """The pods of a reservation that need more than the capacity that becomes free on their nodes."""
     free: dict[str, dict[int, int]] = {node: {} for placed in nodes for node in placed}
 
     def add(pods: PodsOnNode, number: int) -> None:
@@ -148,18 +149,18 @@ def _held_back(
 
 
 def with_reserved_taken(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
-    """Nodes and quota as they are once these reservations have started."""
+    """Nodes and quota after these reservations have started."""
     return _taken(cache, [(one.entry.queue, one.need, one.pods) for one in reserved])
 
 
 def with_reserved_kept(cache: SchedulerCache, reserved: Sequence[Reservation]) -> AbstractContextManager[None]:
-    """Nodes and quota less what is held for these reservations."""
+    """Nodes and quota without the capacity that is kept for these reservations."""
     return _taken(cache, [(one.entry.queue, one.reserved_quota, one.hold) for one in reserved])
 
 
 @contextmanager
 def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[PodsOnNode]]]) -> Iterator[None]:
-    """Nodes and quota without what is taken of them, by queue."""
+    """Nodes and quota without the taken capacity, by queue."""
     snapshot = cache.assumed_pods.snapshot if cache.assumed_pods else None
     mark = snapshot.mark() if snapshot is not None else 0
     for queue, quota, pods in taken:
@@ -176,16 +177,16 @@ def _taken(cache: SchedulerCache, taken: list[tuple[str, Resources, Sequence[Pod
 
 
 class ReservationCache:
-    """Cache of reservations, valid while no gang gets or gives up anything and no estimate is overrun."""
+    """Cache of reservations, valid while no gang gets or gives up capacity and no estimate is exceeded."""
 
     def __init__(self) -> None:
         self.kept_out: set[object] = set()
-        """Which gang fits nowhere beside which reservations."""
+        """The gangs that do not fit in addition to given reservations."""
         self._made: dict[object, Reservation | None] = {}
         self._state: object = None
 
     def at(self, cache: SchedulerCache) -> ReservationCache:
-        """The part that is valid now."""
+        """The valid part."""
         state = cache.state, cache.ends.version
         if state != self._state:
             self._made, self.kept_out, self._state = {}, set(), state
@@ -210,7 +211,7 @@ class ReservationCache:
 
 
 class Reservations:
-    """The reservations of a cycle: later gangs get what they do not need."""
+    """The reservations of a cycle. Later gangs get the remaining capacity."""
 
     def __init__(self, cache: SchedulerCache, now: float, known: ReservationCache) -> None:
         self.made: list[Reservation] = []
@@ -224,16 +225,16 @@ class Reservations:
         return bool(self.made)
 
     def want(self, entry: Workload, counts: Counts) -> None:
-        """Reserve capacity for a gang, beside the reservations before it; made when it is first needed."""
+        """Reserve capacity for a gang, after the earlier reservations. Computed on first use."""
         self._wanted.append((entry, counts))
 
     def when_left(self, entry: Workload, counts: Counts) -> bool:
-        """Whether a gang can start once terminating pods are gone; if so, that capacity is reserved for it."""
+        """Whether a gang can start after terminating pods have ended. If so, that capacity is reserved for it."""
         self._make()
         return self._reserve(entry, counts, ended=False)
 
     def find(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
-        """Where a gang can have so many pods without delaying a reservation; None: nowhere. Nothing is taken."""
+        """The nodes on which a gang can have these pods without delaying a reservation, or None. Nothing is taken."""
         request, cache = entry.request, self._cache
         if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
             return None
@@ -259,9 +260,10 @@ class Reservations:
         return found
 
     def find_more(self, entry: Workload, counts: Counts) -> NodeAssignments | None:
-        """Where a running gang can have so many more pods without delaying a reservation; None: nowhere.
+        """The nodes on which a running gang can have these further pods without delaying a reservation, or None. Nodes
+        of the gang are preferred.
 
-        They go where the gang is already, as far as they fit. Nothing is taken.
+        Nothing is taken.
         """
         request, cache = entry.request, self._cache
         if request is None or (cache.assumed_pods is not None and cache.assumed_pods.surely_lacks(request, counts)):
@@ -274,7 +276,7 @@ class Reservations:
             return cache.assumed_pods.fit(request, counts, keep) if cache.assumed_pods else [{} for _ in counts]
 
     def taken(self) -> AbstractContextManager[None]:
-        """Nodes and quota as they are once all reservations have started."""
+        """Nodes and quota after all reservations have started."""
         self._make()
         return with_reserved_taken(self._cache, self.made)
 

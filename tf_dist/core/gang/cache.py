@@ -1,4 +1,4 @@
-"""The scheduler cache: every gang, what it uses of nodes and quotas, and when it is expected to end."""
+"""The scheduler cache: all gangs, their use of nodes and quotas, and their expected ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PreemptionRank = tuple[int, float, float, str]
 def expected_end(gang: Gang, now: float) -> float:
     """When a gang is expected to end; inf: unknown.
 
-    One that is over its time is taken to need as long again as it has needed: the estimate doubles.
+    If it exceeds its estimate, the estimate doubles.
     """
     if gang.assigned is None or gang.estimate is None:
         return inf
@@ -34,14 +34,14 @@ def expected_end(gang: Gang, now: float) -> float:
 
 
 class ExpectedCompletions:
-    """Admitted gangs by expected end; those without an estimate last, of these the small ones first.
+    """Admitted gangs by expected end; those without an estimate last, small ones first.
 
-    (To wait for a small gang is to reserve a node of which little is missing.)
+    (A node with a small gang has little capacity missing.)
     """
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows when time alone has changed it."""
+        """Increases when time alone has changed the order."""
         self._order: list[tuple[float, int, float, str]] = []
         self._gangs: dict[str, tuple[Gang, tuple[float, int, float, str]]] = {}
         self._now = 0.0
@@ -55,13 +55,13 @@ class ExpectedCompletions:
         insort(self._order, key)
 
     def remove(self, uid: str) -> None:
-        """Remove a gang; an unknown one is no error."""
+        """Remove a gang; an unknown gang is ignored."""
         known = self._gangs.pop(uid, None)
         if known is not None:
             del self._order[bisect_left(self._order, known[1])]
 
     def advance(self, now: float) -> None:
-        """Move the clock to ``now``: gangs that should have ended are expected later."""
+        """Move the clock to ``now``. Gangs that should have ended get a later expected end."""
         self._now = now
         while self._order and self._order[0][0] <= now:
             _, pods, _, uid = self._order[0]
@@ -83,7 +83,7 @@ class ExpectedCompletions:
 
 
 class SchedulerCache:
-    """All gangs, with the nodes and the quotas that they use. ``sees_nodes`` False: nodes cannot be listed."""
+    """All gangs, with their nodes and quotas. ``sees_nodes`` False: nodes cannot be listed."""
 
     def __init__(self, *, sees_nodes: bool = True) -> None:
         self.assumed_pods = AssumedPods() if sees_nodes else None
@@ -101,22 +101,22 @@ class SchedulerCache:
         self.partial: dict[str, Workload] = {}
         """Admitted gangs that have started with less than their smallest size."""
         self.unstarted: dict[str, Workload] = {}
-        """Admitted gangs with pods that do not exist yet, where nodes are assigned to them."""
+        """Admitted gangs with pods that do not exist yet, but have assigned nodes."""
         self.youngest: dict[str, list[PreemptionRank]] = {}
-        """By queue the admitted gangs, in the order of preemption."""
+        """Admitted gangs by queue, in the order of preemption."""
         self.largest: dict[str, list[PreemptionRank]] = {}
         """The same, the largest first."""
         self.ends = ExpectedCompletions()
         self.moves: list[tuple[float, str]] = []
-        """When each admitted gang got or gave up pods last, in order."""
+        """The times of the last changes of admitted gangs, in order."""
         self.pending: Counter[str] = Counter()
-        """How many gangs of each queue wait."""
+        """The number of waiting gangs of each queue."""
         self.admitted: Counter[str] = Counter()
-        """How many gangs of each queue are admitted."""
+        """The number of admitted gangs of each queue."""
         self.changes = 0
-        """Grows with every change."""
+        """Increases with every change."""
         self.state = 0
-        """Grows with changes of what gangs use or may use."""
+        """Increases with changes of the capacity that gangs use or may use."""
         # Requests depend on the nodes that they are made for.
         self._requests = GangRequests(self.assumed_pods.snapshot.shape if self.assumed_pods is not None else None)
         self._orphans: Mapping[str, Resources] = {}
@@ -124,7 +124,7 @@ class SchedulerCache:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """A value that changes whenever a gang could have more or less with all others gone."""
+        """A value that changes whenever the maximum for a lone gang may have changed."""
         return self._rules, self.assumed_pods.layout if self.assumed_pods is not None else -1
 
     # -- nodes, queues and quotas --
@@ -139,20 +139,20 @@ class SchedulerCache:
             self._changed()
 
     def remove_node(self, name: str) -> None:
-        """Remove a node that is gone or unschedulable. An unknown one is no error."""
+        """Remove a node that is deleted or unschedulable. An unknown node is ignored."""
         if self.assumed_pods is not None:
             self.assumed_pods.remove_node(name)
             self.quotas.put_capacity(self.assumed_pods.capacity)
             self._changed()
 
     def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
-        """Replace the nodes that take no pods for now."""
+        """Replace the nodes that currently accept no pods."""
         if self.assumed_pods is not None and nodes != self.assumed_pods.unavailable:
             self.assumed_pods.put_unavailable(nodes)
             self._changed()
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
-        """Replace all queues. ValueError: two of one name."""
+        """Replace all queues. ValueError: two queues with one name."""
         listed = {queue.name: queue for queue in queues}
         self.quotas = Quotas(queues, self.assumed_pods.capacity if self.assumed_pods else {})
         self.queues = {DEFAULT_QUEUE: Queue(name=DEFAULT_QUEUE)} | listed
@@ -165,7 +165,7 @@ class SchedulerCache:
         self._changed()
 
     def put_orphans(self, orphans: Mapping[str, Resources]) -> None:
-        """Replace what pods without a gang use of the quota of each queue."""
+        """Replace the use of each queue's quota by pods without a gang."""
         if orphans == self._orphans:
             return
         for queue, amounts in self._orphans.items():
@@ -188,7 +188,7 @@ class SchedulerCache:
     # -- gangs --
 
     def put(self, gang: Gang) -> Workload:
-        """Add or update a gang. A preemption that it has not confirmed is dropped."""
+        """Add or update a gang. An unconfirmed preemption of it is dropped."""
         entry = self.entries.get(gang.uid)
         if entry is not None and entry.gang == gang and not entry.releasing:
             return entry
@@ -219,7 +219,7 @@ class SchedulerCache:
         return entry
 
     def remove(self, uid: str) -> None:
-        """Remove a gang with all that it used. An unknown one is no error."""
+        """Remove a gang with all its use. An unknown gang is ignored."""
         entry = self.entries.pop(uid, None)
         if entry is not None:
             self._tally(entry, -1)
@@ -230,15 +230,15 @@ class SchedulerCache:
             self._requests.forget([entry.request for entry in self.entries.values() if entry.request])
 
     def release(self, entry: Workload, released_pods: Sequence[PodsOnNode], released_resources: Resources) -> None:
-        """Have a gang give up these pods; their capacity is free once it has confirmed it."""
+        """Let a gang give up these pods. Their capacity is free when the gang confirms."""
         self.state += 1
         entry.released_pods, entry.released_resources = released_pods, released_resources
         self.departing[entry.uid] = entry
 
     def _counted(self, gang: Gang, known: Workload | None = None) -> tuple[GangRequest | None, str, Usage]:
-        """Its request, or the problem with it, and its usage. ``known``: it has the same request as this one.
+        """The request of a gang, or its problem, and its usage. ``known``: a gang with the same request.
 
-        Nothing is written into the cache before this is known, so that a gang that cannot be counted leaves no trace.
+        The cache is not changed before this, so that an invalid gang has no effect.
         """
         request, problem = (known.request, known.problem) if known is not None else (None, gang.problem)
         try:
@@ -277,7 +277,7 @@ class SchedulerCache:
         self._unlist(entry)
 
     def _list(self, entry: Workload) -> None:
-        """Enter it in the lists and orders that it belongs to."""
+        """Add the gang to its lists and orders."""
         if entry.held.terminating:
             self.departing[entry.uid] = entry
         if entry.admitted:
@@ -315,6 +315,6 @@ class SchedulerCache:
 
 
 def _ordering_key(gang: Gang) -> tuple[object, ...]:
-    """What the cache is ordered by, besides what the gang uses."""
+    """The properties by which the cache is ordered, in addition to usage."""
     assigned = gang.assigned
     return gang.queue, gang.priority, gang.estimate, assigned and (assigned.at, assigned.sizes, assigned.resized)

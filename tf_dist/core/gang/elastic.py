@@ -1,8 +1,8 @@
 """Growing elastic gangs into capacity that no waiting gang needs.
 
-One more worker saves the more time the longer a gang still has to run and the fewer workers it has. Beyond what it
-asked for a gang grows only onto nodes it is on already: a worker elsewhere is slowed down by the network, and slows
-down others. Gangs do not grow while others wait, nor soon after, nor twice at short intervals.
+Another worker saves more time if the gang runs longer and has fewer workers. Beyond its requested size, a gang grows
+only on nodes that it uses already, because a worker on another node is slowed down by the network, and slows down
+others. Gangs do not grow while others wait, shortly after that, or twice within a short time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from tf_dist.core.gang.types import AdmissionPolicy, AssignedPods, Gang
 from tf_dist.core.gang.workload import Workload, assigned_count, assigned_counts, assigned_placement
 
 _SYNC_OVERHEAD: Final = 0.03
-"""One more worker slows every worker down by this fraction: the more workers, the less another one brings."""
+"""Each further worker slows down all workers by this fraction, so further workers gain less and less."""
 _WORTH: Final = 3.0
-"""Growing must save so many times what a restart costs, if it needs one."""
+"""If growing needs a restart, it must save this multiple of the restart's cost."""
 _AT_LEAST: Final = 300.0
-"""A gang without an estimate is assumed to run for as long again as it has, and at least for this (seconds): else gangs
-that have just started would not grow, and they have most to gain by it."""
+"""A gang without an estimate is assumed to run for as long again as it has run, and at least for this time
+(seconds). Otherwise gangs that have just started would not grow, although they gain most.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,22 +40,22 @@ class _Growth:
     want: PodSetRequest
     """The member that grows."""
     size: int
-    """Its pods before."""
+    """Its pods before growing."""
     remaining: float
     """Seconds that the gang is expected to run."""
     nodes: Counter[str]
-    """The pods of the gang by node, new ones included."""
+    """The pods of the gang by node, including new ones."""
     extra: list[str] = field(default_factory=list)
     """The nodes of the new pods; "": any."""
 
     @property
     def now(self) -> int:
-        """How many pods it has by now."""
+        """Its current number of pods."""
         return self.size + len(self.extra)
 
     @property
     def rank(self) -> tuple[bool, float, str, str]:
-        """Sort key: members below what they asked for first, then those that gain most."""
+        """Sort key: members below their requested size first, then those that gain most."""
         saved = self.remaining * (1 - _speed(self.now) / _speed(self.now + 1))
         return self.now >= self.want.count, -saved, self.entry.uid, self.want.type
 
@@ -69,7 +70,7 @@ def _speed(pods: int) -> float:
 
 
 def growth_allowed_at(cache: SchedulerCache, policy: AdmissionPolicy) -> float:
-    """When gangs may grow if none waits (epoch seconds): some time after the last one got or gave up pods."""
+    """When gangs may grow if none waits (epoch seconds): some time after the last change of any gang."""
     return (cache.moves[-1][0] if cache.moves else -inf) + policy.grow_after
 
 
@@ -135,7 +136,7 @@ def _growths(cache: SchedulerCache, entry: Workload, now: float, policy: Admissi
 
 
 def with_more(entry: Workload, counts: Counts, nodes: NodeAssignments, now: float) -> Gang:
-    """The gang with so many more pods of each member, on these nodes."""
+    """The gang with these further pods of each member, on these nodes."""
     gang = entry.gang
     sizes = assigned_counts(gang)
     placement = {type_: Counter(pods) for type_, pods in assigned_placement(gang, sizes).items()}

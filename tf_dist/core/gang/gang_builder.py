@@ -1,4 +1,4 @@
-"""Gangs of jobs: what a job's document, its status and its pods mean for admission."""
+"""Gangs of jobs, from the job's document, its status and its pods."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ def build_gang(
     exclusives: ExclusiveResources,
     known: Gang | None = None,
 ) -> Gang:
-    """A job as admission sees it, with its pods on nodes, and with its fallbacks while it waits.
+    """The gang of a job, with its pods on nodes, and with its fallbacks while it waits.
 
-    ``known``: its gang so far, if neither its document nor ``config`` has changed. Fallbacks are tried once the job has
-    waited for its admission timeout. After a disruption the next fallback comes first, and those behind it are tried at
-    once.
+    ``known``: its previous gang, if neither its document nor ``config`` has changed. Fallbacks are tried after the
+    job's admission timeout. After a disruption the next fallback comes first, and those behind it are tried at once.
     """
     job, status = request.job, request.status
     if status.admission is not None or not job.fallbacks:
@@ -87,7 +86,7 @@ def gang_with_problem(request: AdmissionRequest, problem: str) -> Gang:
 
 
 def refused_priority_class(config: AdmissionConfig, queue: str, classes: Collection[str]) -> str:
-    """Why a queue does not take a job because of its priority classes; "" if it does."""
+    """Why a queue does not accept a job because of its priority classes; "" if it does."""
     for name in classes:
         if name.startswith(names.SYSTEM_CLASSES):
             return f'priority class "{name}" is for components of the cluster, not for jobs; name another one, or none'
@@ -96,7 +95,7 @@ def refused_priority_class(config: AdmissionConfig, queue: str, classes: Collect
     if allowed is None or not refused:
         return ""
     listed = f"its priorityClasses: {', '.join(allowed)}" if allowed else "its priorityClasses are empty"
-    return f'queue "{queue}" does not take priority class "{refused[0]}" ({listed}); name another one, or none'
+    return f'queue "{queue}" does not accept priority class "{refused[0]}" ({listed}); name another one, or none'
 
 
 def _one_gang(
@@ -119,7 +118,7 @@ def _one_gang(
 def _requested(
     job: Job, config: AdmissionConfig, exclusives: ExclusiveResources, refused: Collection[str]
 ) -> dict[str, Any]:
-    """The fields of a gang that its document decides, with the nodes that were refused to its pods."""
+    """The fields of a gang that depend on its document, with the nodes that were refused to its pods."""
     apart, predictable = exclusives.exclusives(gang_exclusions(job))
     defaults = config.container_defaults.get(job.key.namespace)
     members = pod_sets(job, config.runtime_classes, config.priorities, defaults)
@@ -163,7 +162,7 @@ def _priority(job: Job, config: AdmissionConfig) -> PriorityClass:
 
 
 def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
-    """The other fields: those that its status and its pods decide."""
+    """The other fields, which depend on its status and its pods."""
     job, status, admission = request.job, request.status, request.status.admission
     assigned = admission and AssignedPods(
         at=admission.at, sizes=admission.admitted_sizes, placement=admission.placement, resized=admission.resized
@@ -194,9 +193,9 @@ def _progress(request: AdmissionRequest, bound: BoundPods) -> dict[str, Any]:
 
 
 def _done(job: Job, status: Status, ended: frozenset[ReplicaId]) -> Counter[str]:
-    """By type, the replicas that have ended for good: those that succeeded, and those that nothing restarts.
+    """The finished replicas by type: those that succeeded, and those that nothing restarts.
 
-    Should the job start again as a whole, they need nodes again; they wait if others use them by then.
+    If the whole job restarts, they need nodes again, and may have to wait.
     """
     done = Counter(replica.type for replica in ended)
     for spec in job.replica_specs:
@@ -217,9 +216,9 @@ def _vacated(job: Job, ended: frozenset[ReplicaId], placement: Placement) -> dic
 
 
 def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpec) -> tuple[str, ...]:
-    """The nodes of a type's replicas by index: where their pods are, else where they are to be.
+    """The nodes of a type's replicas by index: those of their pods, otherwise the assigned ones.
 
-    The index of a pod is only a label: one beyond all that there can be is passed over.
+    The index of a pod is only a label, so an index beyond the maximum is ignored.
     """
     admission = request.status.admission
     meant = replica_nodes(request.job, admission.placement, spec.type) if admission else ()
@@ -230,7 +229,7 @@ def _replica_nodes(request: AdmissionRequest, bound: BoundPods, spec: ReplicaSpe
 
 
 def policy_may_restart(job: Job, spec: ReplicaSpec) -> bool:
-    """Whether a policy that waits for its timeout may yet restart a replica that has failed and was not restarted."""
+    """Whether a policy with a pending timeout may still restart a failed replica."""
     restarts = (Action.RESTART_JOB, Action.RESTART_TASK, Action.RESTART_POD)
     waiting = (rule for rule in (*spec.rules, *job.rules) if rule.timeout > 0 and rule.action in restarts)
     return any(not rule.events.isdisjoint({Event.POD_EVICTED, Event.POD_FAILED}) for rule in waiting)

@@ -1,4 +1,4 @@
-"""Messages of admission: why a gang waits, what it waits for, and who is preempted for whom."""
+"""Messages of admission: why a gang waits, what it waits for, and which gang is preempted for which."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def never_fits_text(
 ) -> str:
     """Why even empty nodes could not hold a gang. ``lacking``: the member that does not fit.
 
-    ``unavailable``: nodes that take no pods for now, with which it would not fit either.
+    ``unavailable``: nodes that currently accept no pods, and would not help.
     """
     want, count = request.wants[lacking], request.least[lacking]
     needs = f"needs {pods_text(want, count)}"
     if not nodes.nodes:
-        text = "no node takes pods now" if unavailable else "the cluster has no node"
+        text = "no node accepts pods now" if unavailable else "the cluster has no node"
     elif not _allowed(nodes, want).any():
         text = f"{needs}, but no node matches its node selector, affinity and tolerations"
     elif want.shape is not None and nodes.most_ever(want.shape) >= count:
@@ -69,7 +69,7 @@ def never_fits_text(
 
 
 def shortage_text(nodes: NodeSnapshot, request: GangRequest, counts: Counts, short: int | None) -> str:
-    """What is missing now. ``short``: the member that alone does not fit; None: only all of them together do not."""
+    """What is missing now. ``short``: the member that does not fit even alone; None: only all together do not fit."""
     if short is None:
         missing = f"needs {_all(request, counts)}, and there is no free capacity for all of them{_where(request)}"
         return missing + _refused_text(request)
@@ -109,7 +109,7 @@ def _allowed(nodes: NodeSnapshot, want: PodSetRequest) -> NDArray[np.bool_]:
 
 
 def _there(nodes: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
-    """What the eligible nodes have of the requested resources, and how many nodes these are."""
+    """The requested resources on the eligible nodes, and the number of these nodes."""
     allowed = _allowed(nodes, want)
     amounts_of = nodes.table.whole if whole else nodes.table.free
     shown = [r for r in sorted(want.member.requests) if r != "pods"] or ["pods"]
@@ -126,9 +126,8 @@ def _there(nodes: NodeSnapshot, want: PodSetRequest, *, whole: bool) -> str:
 
 
 def gang_text(gang: Gang, reader: JobKey) -> str:
-    """A gang in a message to the users of ``reader``: by its queue, where it is of another namespace.
-
-    Tenants share a queue, and do not see the names of each other's jobs.
+    """A gang in a message to the users of ``reader``: named by its queue if it is in another namespace,
+    because tenants must not see the names of each other's jobs.
     """
     if gang.key.namespace == reader.namespace:
         return str(gang.key)
@@ -136,7 +135,7 @@ def gang_text(gang: Gang, reader: JobKey) -> str:
 
 
 def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str, reader: JobKey) -> str:
-    """The position of a gang in its queue, with ``number`` others ahead, of which ``ahead`` are the first."""
+    """The position of a gang in its queue, with ``number`` gangs ahead, the first of which are ``ahead``."""
     own = [key for key in ahead if key.namespace == reader.namespace]
     if len(own) == len(ahead):
         behind = join_names(ahead, number)
@@ -148,7 +147,7 @@ def queue_position_text(number: int, ahead: Sequence[JobKey], queue: str, reader
 
 
 def reserved_start_text(after: str, start: float, now: float, leaving: Iterable[str]) -> str:
-    """When a gang that has a reservation starts; ``after`` another one has ended ("": none has to)."""
+    """When a gang with a reservation starts; ``after`` the end of another gang ("": none)."""
     gone = sorted(leaving)
     if not after:
         release = are(len(gone), "has released its", "have released their")
@@ -171,18 +170,18 @@ def grow_text(before: Sizes, sizes: Sizes) -> str:
 
 
 def rest_text(before: Sizes, sizes: Sizes) -> str:
-    """The message of a gang of which more replicas start, after its minimum has."""
+    """The message of a gang when more replicas start, after its minimum."""
     more = (f"{sizes[t] - before.get(t, 0)} more {t}" for t in sizes if sizes[t] != before.get(t))
     return f"there is capacity for {' and '.join(more)}"
 
 
 def leaves_nodes_text(left: Mapping[str, Mapping[str, int]], found: Sequence[Mapping[str, int]] | None) -> str:
-    """The message of a gang with pods that cannot go to their nodes. ``found``: other nodes; None: there are none."""
+    """The message of a gang with pods that cannot run on their nodes. ``found``: other nodes, or None."""
     pods = " and ".join(f"{sum(nodes.values())} {type_}" for type_, nodes in left.items())
     closed = sorted({node for nodes in left.values() for node in nodes})
-    text = f"{pods} cannot go to {join_names(closed)}, which {are(len(closed), 'takes', 'take')} no pods now; "
+    text = f"{pods} cannot go to {join_names(closed)}, which {are(len(closed), 'accepts', 'accept')} no pods now; "
     if found is None:
-        return f"{text}no other node has capacity that admission knows of, and the cluster's scheduler may choose any"
+        return f"{text}admission knows no other node with capacity, so the cluster's scheduler may choose any"
     return f"{text}assigned instead: {join_names(sorted({node for nodes in found for node in nodes}))}"
 
 
@@ -190,7 +189,7 @@ def preempted_text(victim: Gang, gang: Gang) -> str:
     """Why a gang is preempted for another one."""
     if gang.priority > victim.priority and (gang.queue or "") == (victim.queue or ""):
         return f"its priority is higher ({gang.priority} > {victim.priority})"
-    return "its queue takes back what is its own"
+    return "its queue reclaims its own quota"
 
 
 # -- why a gang waits --
@@ -204,7 +203,7 @@ def explain_wait(
     now: float,
     known: ReservationCache,
 ) -> Wait:
-    """The verdict on a gang that has not been admitted; without its rank."""
+    """The verdict on a gang that was not admitted, without its rank."""
     wait = _explain_wait(cache, pending, policy, entry, now, known)
     for one in (cache.entries[gang.uid] for gang in entry.gang.fallbacks if gang.uid in cache.entries):
         if pending.in_backoff(one.uid):
@@ -268,9 +267,9 @@ def _explain_wait(
 
 
 def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) -> Wait | None:
-    """Why a gang cannot start however many others end, not even at its minimum; None: it can.
+    """Why a gang cannot start even if all others end, not even with its minimum; None: it can.
 
-    It depends on nothing but the gang, the nodes, the queues and the ResourceQuotas themselves
+    It depends only on the gang, the nodes, the queues and the ResourceQuotas
     (``SchedulerCache.limits``).
     """
     lack = cache.quotas.lack(entry.queue, {})
@@ -288,7 +287,7 @@ def unsatisfiable(cache: SchedulerCache, entry: Workload, request: GangRequest) 
         return None
     unavailable = assumed_pods.unavailable
     if assumed_pods.fits_with_unavailable(request):
-        text = f"it would fit with nodes that take no pods now: {_listed(unavailable)}"
+        text = f"it would fit with nodes that accept no pods now: {_listed(unavailable)}"
         return Wait(reason=Reason.NODES_UNAVAILABLE, message=text)
     reason = Reason.NODES_REFUSED if _refused_nodes(request) else Reason.NEVER_FITS
     return Wait(reason=reason, message=never_fits_text(assumed_pods.snapshot, request, lacking, unavailable))

@@ -1,8 +1,8 @@
-"""Preemption: which gangs shrink or are requeued for one that waits, with as little lost as possible.
+"""Preemption: the gangs that shrink or are requeued for a waiting gang, with as little loss as possible.
 
-Surplus goes first: what gangs have beyond what they asked for, then what they have beyond their minimum. Whole gangs
-follow, those of the lowest priority first, of these the youngest. As few are taken as let the gang start, and none that
-turns out not to be needed. Nothing is preempted if that would not make the gang fit.
+Surplus is taken first: pods beyond the requested size, then pods beyond the minimum. Whole gangs follow, those of the
+lowest priority first, and of these the youngest. Only as many are taken as the gang needs. Nothing is preempted if the
+gang would still not fit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tf_dist.core.model.assignment import Preempt, Resize, Verdict
 from tf_dist.core.model.gang_queue import PreemptionPolicy
 
 _FEW: Final = 16
-"""So many steps are tried one by one for whether they are needed."""
+"""The maximum number of steps that are checked one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptionPlan:
-    """Who gives up what for a gang."""
+    """The pods that other gangs give up for a gang."""
 
     fewer: dict[str, dict[str, int]]
-    """By uid, how many pods of which type each gives up."""
+    """The numbers of given-up pods by type, by uid."""
     whole: list[Workload]
     """The gangs that are requeued."""
 
@@ -47,7 +47,7 @@ class PreemptionPlan:
 
 
 def may_preempt(cache: SchedulerCache, entry: Workload) -> bool:
-    """Whether there may be a gang to preempt: cheap, and never wrongly False."""
+    """Whether there may be a gang to preempt. Fast, and never wrongly False."""
     return bool(cache.elastic) or _may_evict(cache, entry)
 
 
@@ -59,9 +59,9 @@ def plan_preemption(
     policy: AdmissionPolicy,
     spared: Container[str] = (),
 ) -> PreemptionPlan | None:
-    """Which gangs to preempt so that one can start with so many pods; None: there are none, or it would not help.
+    """The gangs to preempt so that one can start with these pods; None: there are none, or it would not help.
 
-    ``spared``: uids of gangs that are not preempted.
+    ``spared``: uids of gangs that must not be preempted.
     """
     planner = _Planner(cache, entry, counts, now - entry.since, policy, spared)
     found = planner.plan(cache.youngest)
@@ -90,13 +90,13 @@ class _Planner:
     cache: SchedulerCache
     """The gangs, nodes and quotas."""
     entry: Workload
-    """The gang that is to start."""
+    """The gang that should start."""
     counts: Counts
-    """With so many pods of each member."""
+    """The number of pods of each member."""
     waited: float
     """Seconds that it has waited."""
     policy: AdmissionPolicy
-    """When gangs shrink for it."""
+    """The waits after which gangs shrink for it."""
     spared: Container[str]
     """Uids of gangs that are not preempted."""
 
@@ -105,7 +105,7 @@ class _Planner:
         return self.entry.request.need(self.counts) if self.entry.request else {}
 
     def plan(self, order: dict[str, list[tuple[int, float, float, str]]]) -> PreemptionPlan | None:
-        """Whole gangs go in this ``order``, which the cache keeps by queue."""
+        """Whole gangs are preempted in this ``order``, which the cache keeps by queue."""
         underway = releases_underway(self.cache)
         with WhatIf(self.cache, iter(underway)) as released:
             released.to(len(underway))
@@ -140,10 +140,10 @@ class _Planner:
             yield Release(victim, pods, quota if counted else {})
 
     def _shrinking(self) -> Iterator[Release]:
-        """Surplus pods, one by one, of the gangs with most of it first.
+        """Surplus pods, one by one, from gangs with the largest surplus first.
 
-        What a gang has beyond what it asked for is taken for any gang that waits; what it has beyond its minimum for
-        one of its priority that has waited long; and either at once for one of a higher priority.
+        Pods beyond the requested size are taken for any waiting gang. Pods beyond the minimum are taken for a gang of
+        at least equal priority that has waited long. For a gang of higher priority, both are taken at once.
         """
         others = [
             one
@@ -159,15 +159,15 @@ class _Planner:
         yield from _surplus(squeezed if long else higher, lambda want: want.least, left)
 
     def _is_open(self, victim: Workload) -> bool:
-        """Whether the victim's queue lets other queues' gangs take from it, as Volcano's ``reclaimable`` says."""
+        """Whether gangs of other queues may take from the victim's queue (Volcano's ``reclaimable``)."""
         queue = self.cache.queues.get(victim.queue)
         return victim.queue == self.entry.queue or queue is None or queue.reclaimable
 
     def _victims(self, order: dict[str, list[tuple[int, float, float, str]]]) -> Iterator[Workload]:
-        """Whole gangs: of the queue those of lower priority, of other queues those that borrow this queue's quota.
+        """Whole gangs: those of lower priority in the queue, and those of other queues that borrow this queue's quota.
 
-        What a queue lent it can always take back, as in Kueue: from a gang that is not preemptable when all others have
-        gone, and its queue still has more than its own.
+        A queue can always take back what it lent, as in Kueue. A gang that is not preemptable is taken only after all
+        others, if its queue still uses more than its own quota.
         """
         ranks = [order.get(self.entry.queue, [])]
         protected: list[Workload] = []
@@ -191,13 +191,13 @@ class _Planner:
         yield from filter(self._may_take_back, protected)
 
     def _may_take_back(self, victim: Workload) -> bool:
-        """Whether a gang of another queue uses what this queue lent, now that others have gone."""
+        """Whether a gang of another queue still uses lent quota, after the earlier steps."""
         return self._is_open(victim) and self.cache.quotas.reclaims(self.entry.queue, self.need, victim.queue)
 
     # -- no preemption without need --
 
     def _needed_on(self, nodes: NodeAssignments, steps: list[Release]) -> list[Release]:
-        """The steps that are needed on these nodes: those that matter most are spared first."""
+        """The steps that are needed on these nodes. The most important gangs are spared first."""
         cache, need = self.cache, self.need
         pods = placed_pods(self.entry, nodes)
         named = {one.node for one in pods}
@@ -229,7 +229,7 @@ class _Planner:
         return [step for at, step in enumerate(steps) if at not in spared]
 
     def _needed_anywhere(self, steps: list[Release]) -> list[Release]:
-        """The needed steps on any nodes: the search is repeated for each, so only a few steps are tried."""
+        """The needed steps on any nodes. The search is repeated for each, so only a few steps are checked."""
         for step in reversed(steps) if len(steps) <= _FEW else ():
             rest = [other for other in steps if other is not step]
             with WhatIf(self.cache, iter(rest)) as fewer:
@@ -246,8 +246,8 @@ class _Planner:
     def _may_reclaim(self, queues: Iterable[str]) -> bool:
         """Whether the gang may preempt gangs of these other queues now.
 
-        A gang that preempts within its queue to stay within the nominal quota must not be exempt for having preempted
-        others: beyond the nominal quota it would be the next to be preempted, by those others.
+        A gang that preempts only within its queue must stay within the nominal quota. Beyond it, the preempted gangs
+        would preempt it in turn.
         """
         return all(self.cache.quotas.entitled(self.entry.queue, self.need, queue) for queue in queues)
 
@@ -255,7 +255,7 @@ class _Planner:
 def _surplus(
     entries: list[Workload], floor: Callable[[PodSetRequest], int], left: dict[tuple[str, str], list[str]]
 ) -> Iterator[Release]:
-    """Pods beyond the floor; ``left``: the nodes of those that have not been taken yet."""
+    """Pods beyond the floor; ``left``: the nodes of the remaining ones."""
     order = []
     for entry in entries:
         for want in entry.request.wants if entry.request else ():

@@ -1,11 +1,11 @@
 """Queues of pending gangs, their order, and the order in which a cycle serves them.
 
-Gangs for which others are preempted come first, then those of higher priority; of equal ones those that starve, then
-the older ones: but a gang with an estimate of its run time lets gangs go first that come a little later, the longer it
-will run the more (``AdmissionPolicy.stretch``). Its rank is a fixed moment, so two gangs only swap when one starves.
+Gangs for which others are preempted come first, then those of higher priority, then starving ones, then older ones. A
+gang with a long estimate lets slightly younger gangs pass (``AdmissionPolicy.stretch``). Its rank is a fixed time, so
+two gangs only swap when one starves.
 
-Gangs of one queue with equal requests and priority and about the same estimate form a group: if its first gang cannot
-start, none can. So a cycle looks at groups, however long the queue is.
+Gangs of one queue with equal requests and priority and a similar estimate form a group: if its first gang cannot start,
+none can. A cycle evaluates only groups, independent of the length of the queue.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class PendingQueue:
     order: list[Rank] = field(default_factory=list)
     """The gangs in order."""
     groups: dict[tuple[object, ...], EquivalentGangs] = field(default_factory=dict)
-    """The same gangs, by what they have in common."""
+    """The same gangs in groups."""
 
 
 class PendingQueues:
-    """The pending gangs of all queues, except those in backoff, those that cannot be read, and those that their queue
-    does not take.
+    """The pending gangs of all queues, except those in back-off, invalid ones, and those that their queue
+    does not accept.
     """
 
     def __init__(self, policy: AdmissionPolicy) -> None:
@@ -49,7 +49,7 @@ class PendingQueues:
 
     @property
     def number(self) -> int:
-        """How many gangs are queued."""
+        """The number of queued gangs."""
         return len(self._queued)
 
     def put(self, entry: Workload) -> None:
@@ -62,7 +62,7 @@ class PendingQueues:
             self._enqueue(entry, starving=False)
 
     def remove(self, uid: str) -> None:
-        """Remove a gang; an unknown one is no error."""
+        """Remove a gang; an unknown gang is ignored."""
         self._backoff.pop(uid, None)
         entry = self._queued.pop(uid, None)
         if entry is None or entry.rank is None or entry.group is None:
@@ -79,7 +79,7 @@ class PendingQueues:
     def wake(self, now: float) -> tuple[bool, list[Workload]]:
         """Enqueue gangs whose backoff has ended, and move starving ones ahead.
 
-        Whether there were any; and those whose backoff has ended.
+        Returns whether anything changed, and the gangs whose back-off has ended.
         """
         self._now = now
         moved, ended = False, list[Workload]()
@@ -100,7 +100,7 @@ class PendingQueues:
         return moved or bool(ended), ended
 
     def next_wake(self) -> float:
-        """When ``wake`` has something to do next: epoch seconds, inf for never."""
+        """The next time for ``wake``: epoch seconds, inf for never."""
         return min(times[0][0] if times else inf for times in (self._backoff_ends, self._starving))
 
     def in_backoff(self, uid: str) -> bool:
@@ -108,7 +108,7 @@ class PendingQueues:
         return uid in self._backoff
 
     def ahead(self, uid: str, counts: Callable[[EquivalentGangs], bool]) -> tuple[int, Iterator[Rank]]:
-        """How many gangs are ahead of one, and which, the first one first; of the groups that count."""
+        """The number of gangs ahead of a gang, and the first of them, by group."""
         entry = self._queued[uid]
         assert entry.rank is not None
         assert entry.group is not None
@@ -148,13 +148,13 @@ class PendingQueues:
 
 
 def shortest_job_delay(gang: Gang, policy: AdmissionPolicy) -> float:
-    """Seconds by which others may come later than the gang and still go first."""
+    """Seconds by which others may be younger than the gang and still be served first."""
     magnitude = _magnitude(gang.estimate if gang.estimate is not None else policy.assumed)
     return min(policy.starving, policy.stretch * 2.0 ** (magnitude or 0))
 
 
 def _magnitude(estimate: float | None) -> int | None:
-    """The smallest power of two that is not less than an estimate: estimates are no more exact."""
+    """The smallest power of two that is not less than an estimate, because estimates are not exact."""
     if estimate is None:
         return None
     mantissa, exponent = frexp(max(1.0, min(estimate, 1e12)))
@@ -164,10 +164,10 @@ def _magnitude(estimate: float | None) -> int | None:
 class FairSharingIterator:
     """The queues with pending gangs: those of the highest priority first, of these the one with the smallest share.
 
-    ``priorities``: by queue, 0 for one that is not named. ``ties``: by queue, what decides between equal shares
-    (anything comparable, such as the priority and age of its first gang); after that, the name. What is taken from
-    ``Quotas`` meanwhile only makes shares larger, so a queue is measured again when it comes to the top; what is given
-    makes them smaller, and then all are.
+    ``priorities``: by queue, default 0. ``ties``: by queue, a comparable value that decides between equal shares, such
+    as the priority and age of its first gang; after that, the name decides. Taking from ``Quotas`` only increases
+    shares, so a queue is measured again when it reaches the top. Giving back decreases shares, and then all queues are
+    measured again.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class FairSharingIterator:
         return bool(self._heap)
 
     def next(self) -> str:
-        """Take out the queue that is served next. IndexError: none is left."""
+        """Remove and return the queue that is served next. IndexError: none is left."""
         if self._gives != self._quotas.gives:
             self._gives = self._quotas.gives
             self._heap = [(self._rank(queue), tie, queue) for _, tie, queue in self._heap]
@@ -205,10 +205,10 @@ class FairSharingIterator:
 
 
 class QueueIterator:
-    """The groups of a queue, the one with the first gang first.
+    """The groups of a queue, in the order of their first gangs.
 
-    ``asleep``: whether nothing can have changed for the first gang of a group; the group is skipped then, except the
-    first one that is ``due`` for a reservation. A strict queue skips none, and ends at a blocked gang.
+    ``asleep``: whether nothing can have changed for the first gang of a group. Such groups are skipped, except the
+    first that is ``due`` for a reservation. A strict queue skips none, and ends at a blocked gang.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class QueueIterator:
     ) -> None:
         self.is_strict = strict
         self.has_reservation = False
-        """Whether a gang of it has a reservation already."""
+        """Whether a gang of the queue already has a reservation."""
         groups: Iterable[EquivalentGangs] = queue.groups.values()
         if not strict:
             awake, reserving = [], []
@@ -244,7 +244,7 @@ class QueueIterator:
         return self._heap[0][0]
 
     def pop(self) -> tuple[Rank, EquivalentGangs]:
-        """Take the head out."""
+        """Remove the head."""
         return heappop(self._heap)
 
     def push(self, group: EquivalentGangs) -> None:

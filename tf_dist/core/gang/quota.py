@@ -1,14 +1,13 @@
-"""Quotas of queues: what each may still use, borrowing within a cohort, its fair share, and its status.
+"""Quotas of queues: available quota, borrowing within a cohort, fair shares, and status.
 
-Each queue has a nominal quota of its own; what it does not use, the other queues of its tree may borrow, within the
-borrowing limit of the one and the lending limit of the other. Limits hold level by level: what a department borrows
-is limited by the department, whichever of its teams asks.
+Each queue has a nominal quota. Other queues of its tree may borrow the unused part, within their borrowing limit and
+the queue's lending limit. Limits apply at each level: a department's limit applies to all of its teams.
 
-The tree has an account for every queue and resource. Its *quota* is the queue's nominal and what the queues below it
-lend. Of that it keeps *guaranteed* for itself (all but its lending limit) and lends the rest to its parent. What is
-used beyond the guarantee is used at the parent, too: so in any order of gangs that come and go ``used = own gangs + sum
-over children of max(0, used - guaranteed)``. Amounts are whole billionths (Kubernetes' finest), so that nothing is lost
-in adding and taking away.
+The tree has an account for every queue and resource. Its *quota* is the queue's nominal quota plus the quota that the
+queues below it lend. It keeps the *guaranteed* part (all except its lending limit) and lends the rest to its parent.
+Use beyond the guaranteed part also counts at the parent, so for any order of gangs ``used = own gangs + sum over
+children of max(0, used - guaranteed)``. Amounts are whole billionths (Kubernetes' smallest unit), so that sums are
+exact.
 """
 
 from __future__ import annotations
@@ -53,27 +52,27 @@ class ResourceAccount:
     at: str
     """The queue."""
     quota: int
-    """The nominal quota of the queue, and what the queues below it lend."""
+    """The nominal quota of the queue, plus the quota that the queues below it lend."""
     guaranteed: int = 0
-    """What of that it never lends."""
+    """The part that it never lends."""
     ceiling: int | None = None
-    """The most that may be used here at all, by its borrowing limit; None: no limit."""
+    """The maximum use, by its borrowing limit; None: no limit."""
     possible: int = 0
-    """The most that gangs of this queue could have if no other queue had anything."""
+    """The maximum for gangs of this queue if no other queue used anything."""
     used: int = 0
-    """What counts against the quota."""
+    """The use that counts against the quota."""
     held: int = 0
-    """All that gangs of this queue and of those below it have of a limited resource."""
+    """The use of a limited resource by gangs of this queue and of those below it."""
     line: tuple[ResourceAccount, ...] = ()
     """The accounts from the root of its tree down to itself."""
 
     @property
     def parent(self) -> ResourceAccount | None:
-        """The account it borrows from."""
+        """The account from which it borrows."""
         return self.line[-2] if len(self.line) > 1 else None
 
     def left(self) -> tuple[int, ResourceAccount]:
-        """How much more may be used here, and the account that sets this limit."""
+        """The available amount, and the account that limits it."""
         root = self.line[0]
         left, narrowest = root.quota - root.used, root
         for account in self.line[1:]:
@@ -86,7 +85,7 @@ class ResourceAccount:
         return left, narrowest
 
     def add(self, more: int) -> None:
-        """Hold more, or (below zero) less, here and in every account above; usage propagates as far up as it must."""
+        """Add (or, if negative, subtract) use here and in every account above, as far as it propagates."""
         extra = more
         for account in reversed(self.line):
             account.held += more
@@ -105,25 +104,25 @@ class CohortNode:
     name: str
     """The name of the queue."""
     weight: int = 1
-    """Its part in fair sharing."""
+    """Its weight in fair sharing."""
     defined: bool = True
-    """It has a document; else it is only named as a parent, or was deleted while its gangs run on."""
+    """Whether it has a document. Otherwise it is only named as a parent, or was deleted while its gangs run."""
     path: tuple[CohortNode, ...] = ()
     """From the root of its tree down to itself."""
     limits: dict[str, ResourceAccount] = field(default_factory=dict)
-    """The accounts of the resources that bind the queue's own gangs: those with a quota here or above."""
+    """The accounts of resources that limit the queue's own gangs: those with a quota here or above."""
     accounts: dict[str, ResourceAccount] = field(default_factory=dict)
-    """Besides those, the resources that only queues below have quotas of and share among themselves."""
+    """The same, and resources for which only queues below have quotas."""
     nominal: dict[str, int] = field(default_factory=dict)
     """The sum of its nominal quotas and of all below."""
     own: dict[str, int] = field(default_factory=dict)
     """Its nominal quotas."""
     unlimited: dict[str, int] = field(default_factory=dict)
-    """What it and the queues below hold of what no quota binds them in."""
+    """The use of resources without a quota by it and the queues below."""
     below: list[CohortNode] = field(default_factory=list)
     """The queues directly below it."""
     share: tuple[float, float] | None = None
-    """What it borrows and what it holds, in proportion and by weight; None: to be computed again."""
+    """Its relative borrowing and use, by weight; None: must be computed again."""
 
     @property
     def root(self) -> CohortNode:
@@ -131,7 +130,7 @@ class CohortNode:
         return self.path[0]
 
     def holding(self) -> dict[str, int]:
-        """All that its gangs and those of the queues below it hold."""
+        """The use by its gangs and those of the queues below it."""
         total = dict(self.unlimited)
         for resource, account in self.accounts.items():
             if account.held:
@@ -142,8 +141,8 @@ class CohortNode:
 def build_cohorts(queues: Iterable[Queue]) -> tuple[dict[str, CohortNode], dict[str, str]]:
     """The nodes of the tree by name, and the problems of queues.
 
-    A problem stops nothing: a parent that is not defined counts as one without quotas, so that its queues still
-    share; queues that are each other's parents stand alone. ValueError: two queues of the same name.
+    Problems do not prevent decisions. An undefined parent counts as a queue without quotas, so that its queues still
+    share. Queues in a cycle count as queues without a parent. ValueError: two queues with the same name.
     """
     known: dict[str, Queue] = {}
     for queue in queues:
@@ -239,9 +238,9 @@ class QuotaShortage:
     needed: Decimal = Decimal(0)
     """How much the gang needs."""
     missing: Decimal = Decimal(0)
-    """How much of ``needed`` is too much."""
+    """The part of ``needed`` that is missing."""
     limit: Decimal = Decimal(0)
-    """How much it may be with every other gang gone."""
+    """The maximum if no other gang used anything."""
     nearest: str = ""
     """The queue with the most similar name, if there is no such queue."""
 
@@ -256,9 +255,9 @@ class QuotaShortage:
         return Reason.QUOTA_EXCEEDED if self.resource else Reason.QUEUE_NOT_FOUND
 
     def __str__(self) -> str:
-        """For people: what is short, and where."""
+        """The message: the missing resource, and the queue."""
         if not self.resource:
-            meant = f"did you mean {self.nearest}?" if self.nearest else "tf-dist queues lists those there are"
+            meant = f"did you mean {self.nearest}?" if self.nearest else "tf-dist queues lists the queues"
             return f"there is no queue {self.queue}; {meant}"
         needed = f"needs {self._text(self.needed)} {self.resource}"
         if self.never:
@@ -271,15 +270,15 @@ class QuotaShortage:
 
 
 Share = tuple[float, ...]
-"""How much a queue has, for comparing: per level from the root, what is borrowed and then what is held."""
+"""The share of a queue, for comparison: the borrowed and the held share at each level from the root."""
 
 
 class Quotas:
     """Quotas and usage of all queues. A step costs O(depth of the tree × resources), however many queues there are.
 
-    What is held depends only on what was taken and given, not on the order. A queue "" is the queue ``default``.
-    ``problems``: by name, what is wrong with a queue; none of it stops the others. ValueError: two of one name.
-    ``capacity``: what the cluster has; by it the shares of queues without quotas are measured.
+    The state depends only on what was taken and given, not on the order. A queue "" is the queue ``default``.
+    ``problems``: the problems of queues, by name. ValueError: two queues with one name. ``capacity``: of the cluster,
+    by which shares of queues without quotas are measured.
     """
 
     def __init__(self, queues: Iterable[Queue], capacity: Resources = MappingProxyType({})) -> None:
@@ -306,7 +305,7 @@ class Quotas:
 
     @property
     def gives(self) -> int:
-        """A number that grows whenever the share of some queue may have become smaller."""
+        """A number that increases whenever the share of some queue may have decreased."""
         return self._gives
 
     @property
@@ -315,9 +314,9 @@ class Quotas:
         return sorted(name for name, branch in self._branches.items() if branch.defined)
 
     def lack(self, queue: str, need: Resources) -> QuotaShortage | None:
-        """Why a gang that needs so much in all does not fit into its queue now; None if it does.
+        """Why a gang with this request does not fit into its queue now; None if it does.
 
-        Of several resources it names one that will never fit, if there is one, else the first by name.
+        Of several resources, one that can never fit is named, otherwise the first by name.
         """
         name = queue or DEFAULT_QUEUE
         if name not in self:
@@ -357,7 +356,7 @@ class Quotas:
         return True
 
     def could_fit(self, queue: str, need: Resources) -> bool:
-        """Whether it would fit with every other gang gone. (True for a missing queue: it may yet be created.)"""
+        """Whether it would fit if no other gang used anything. (True for a missing queue, which may be created.)"""
         branch = self._branches.get(queue or DEFAULT_QUEUE)
         if branch is None or not branch.limits:
             return True
@@ -365,7 +364,7 @@ class Quotas:
         return all(r not in limits or value <= limits[r].possible for r, value in resources_in_billionths(need).items())
 
     def take(self, queue: str, need: Resources) -> None:
-        """Add usage of a gang to its queue, whether it fits or not: it runs already."""
+        """Add the usage of a running gang to its queue, even if it does not fit."""
         self._move(self._branch(queue), need, 1)
 
     def give(self, queue: str, need: Resources) -> None:
@@ -379,7 +378,7 @@ class Quotas:
         return {resource: from_billionths(value) for resource, value in holding if value}
 
     def borrowed(self, queue: str) -> dict[str, Decimal]:
-        """The part of its usage that is beyond its own quota, hence borrowed."""
+        """The part of its usage beyond its own quota, which is borrowed."""
         accounts = sorted(self._branch(queue).accounts.items())
         return {resource: from_billionths(a.used - a.quota) for resource, a in accounts if a.used > a.quota}
 
@@ -388,11 +387,12 @@ class Quotas:
         return {resource: from_billionths(value) for resource, value in sorted(self._branch(queue).nominal.items())}
 
     def share(self, queue: str) -> Share:
-        """How much the queue has: of two queues the one with less is to be served first.
+        """The share of the queue; of two queues, that with less is served first. Shares are compared from the root
+        down:
 
-        It compares first the trees, then, within one, branch with branch and so on down. A branch's share is the
-        largest, over the resources, of what it borrows in proportion to what there is to borrow, and if that is alike
-        of what it holds in proportion to what is its own (where it has no quota: to the cluster); by its weight.
+        first trees, then branches. The share of a branch is the maximum, over the resources, of its borrowing relative
+        to the lendable quota. If that is equal, it is the maximum of its use relative to its own quota (without a
+        quota: to the cluster). Both are divided by its weight.
         """
         shares: list[float] = []
         for branch in self._branch(queue).path:
@@ -407,16 +407,16 @@ class Quotas:
         return tuple(shares)
 
     def fill(self, queue: str) -> float:
-        """Usage of its nominal quota, of the resource where that is most; 1: all, more: it borrows.
+        """The usage of its nominal quota, for the resource with the highest share; 1: all, more: it borrows.
 
         For a queue without quotas: of the cluster; 0 if that is unknown.
         """
         return self._holding(self._branch(queue))
 
     def reclaims(self, queue: str, need: Resources, victim: str) -> bool:
-        """Whether ``queue`` may take back from ``victim`` what it needs.
+        """Whether ``queue`` may take back quota from ``victim``:
 
-        It may if it is ``entitled``, and the victim's branch has more than its own of something that is needed.
+        if it is ``entitled``, and the victim's branch uses more than its own quota of a needed resource.
         """
         if not self.entitled(queue, need, victim):
             return False
@@ -440,7 +440,7 @@ class Quotas:
         return all(_over(ours, parting, resource) + value <= 0 for resource, value in wanted.items())
 
     def _branch(self, queue: str) -> CohortNode:
-        """A queue's node in the tree; a missing or deleted one holds what its gangs hold, and counts nowhere else."""
+        """A queue's node in the tree. A missing or deleted queue only has the use of its gangs."""
         name = queue or DEFAULT_QUEUE
         branch = self._branches.get(name)
         if branch is None:
@@ -470,9 +470,9 @@ class Quotas:
 
 
 def _over(branch: CohortNode, parting: int, resource: str) -> int:
-    """By how much the branch below the parting has more than its own; below zero: so much it has left.
-
-    A queue that is itself the parting has its own gangs and its own nominal, without those of the queues below it.
+    """By how much the branch below the common ancestor exceeds its own quota; if negative, the amount left.
+    If the queue itself is the common ancestor, its own gangs and nominal quota count, without the queues
+    below it.
     """
     if parting < len(branch.path):
         account = branch.path[parting].accounts.get(resource)
@@ -483,13 +483,13 @@ def _over(branch: CohortNode, parting: int, resource: str) -> int:
 
 
 def _common_depth(one: CohortNode, other: CohortNode) -> int:
-    """How many levels from the root two branches have in common."""
+    """The number of levels from the root that two branches share."""
     return sum(1 for mine, theirs in zip(one.path, other.path, strict=False) if mine is theirs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueUsage:
-    """A queue at one moment."""
+    """The state of a queue."""
 
     pending: int
     """Its own gangs that wait."""
@@ -498,13 +498,13 @@ class QueueUsage:
     used: Resources
     """By its gangs and those of the queues below it."""
     borrowed: Resources
-    """What of that is beyond its nominal quota."""
+    """The part of it beyond its nominal quota."""
     nominal: Resources
     """With those of the queues below it."""
     share: float
-    """How much of its nominal quota it uses, of the resource where that is most; 1: all."""
+    """The used share of its nominal quota, for the resource with the highest share; 1: all."""
     problem: str = ""
-    """What is wrong with its document."""
+    """The problems of its document."""
 
 
 def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> QueueUsage:
@@ -521,7 +521,7 @@ def queue_usage(quotas: Quotas, queue: str, *, pending: int, admitted: int) -> Q
 
 
 def queue_status(found: QueueUsage) -> dict[str, Any]:
-    """The status of a Queue object; equal for equal usage, so that nothing is written when nothing changed."""
+    """The status of a Queue object; equal for equal usage, so that an unchanged status is not written."""
     status: dict[str, Any] = {
         "pending": found.pending,
         "admitted": found.admitted,

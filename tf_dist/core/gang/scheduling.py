@@ -30,15 +30,15 @@ class Decisions:
     """The result of a cycle."""
 
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    """By the uid of the job, in the order decided."""
+    """Verdicts by the uid of the job, in the order of the decisions."""
     more: bool = False
-    """The limit was reached: there may be more to decide at once. Why gangs wait is said with the last part."""
+    """The limit was reached, so there may be more to decide at once. The last part has the reasons of waiting gangs."""
     failed: Mapping[str, Exception] = field(default_factory=dict)
-    """By uid, the jobs that made deciding fail."""
+    """The jobs with which the decision failed, by uid."""
 
 
 class Scheduler:
-    """The gangs, nodes, queues and quotas, piece by piece, and what follows from them.
+    """The scheduler, which is updated with single gangs, nodes, queues and quotas.
 
     Verdicts of ``cycle`` are assumed to hold: an admitted gang uses its nodes, and a gang is preempted only once. They
     hold until ``put_gang`` or ``remove_gang`` reports the outcome: the gang with what it is assigned if that was
@@ -52,7 +52,7 @@ class Scheduler:
     def __init__(self, policy: AdmissionPolicy | None = None, *, sees_nodes: bool = True) -> None:
         self._policy = policy or AdmissionPolicy()
         self.cache = SchedulerCache(sees_nodes=sees_nodes)
-        """Nodes, queues and quotas are put there; gangs here."""
+        """The cache, which takes nodes, queues and quotas; the scheduler takes gangs."""
         self._pending = PendingQueues(self._policy)
         self._known = ReservationCache()
         # Gangs whose assignment is written. Only those can be preempted.
@@ -65,7 +65,7 @@ class Scheduler:
         self._limits: tuple[int, int] | None = None
 
     def put_gang(self, gang: Gang) -> None:
-        """Add or update a gang; also to report whether a verdict on it was carried out."""
+        """Add or update a gang; also reports whether a verdict on it was carried out."""
         before = self.cache.entries.get(gang.uid)
         nominated = gang.assigned is None and (gang.nominated or (before is not None and before.gang.nominated))
         if nominated != gang.nominated:
@@ -100,7 +100,7 @@ class Scheduler:
                 self.cache.state += 1
 
     def assume(self, uid: str, assigned: AssignedPods, fallback: int) -> None:
-        """A waiting gang has been admitted, and it is not known whether that is written."""
+        """Assume the admission of a waiting gang, which may not be written yet."""
         gang = self.cache.entries[uid].gang
         for one in gang.fallbacks:
             self._drop(one.uid)
@@ -109,7 +109,7 @@ class Scheduler:
         self.cache.put(gang.admitted(assigned, fallback))
 
     def remove_gang(self, uid: str) -> None:
-        """Remove a gang that has ended or is gone. An unknown one is no error."""
+        """Remove a gang that has ended or was deleted. An unknown gang is ignored."""
         entry = self.cache.entries.get(uid)
         for one in entry.gang.fallbacks if entry is not None else ():
             self._drop(one.uid)
@@ -124,9 +124,9 @@ class Scheduler:
     def cycle(self, now: float, *, limit: int | None = None, reasons: bool = True) -> Decisions:
         """One cycle at ``now`` (epoch seconds): the new verdicts, at most about ``limit`` of them.
 
-        With ``reasons`` also why gangs wait that came or changed since, or became able or unable to start at all. Why
-        the others wait changes all the time: ask ``explain`` when it is needed. GangDecisionError: the decision about
-        one gang failed, and this scheduler must not be used any more.
+        With ``reasons``, the result includes the reasons of new and changed waiting gangs, and of gangs that can now,
+        or can no longer, start at all. Reasons of other gangs change continuously; use ``explain`` for them.
+        GangDecisionError: the decision about one gang failed, and this scheduler must not be used again.
         """
         self._now = now
         self.cache.ends.advance(now)
@@ -161,7 +161,7 @@ class Scheduler:
         return Decisions(verdicts=verdicts)
 
     def _note_blocked(self) -> None:
-        """Report at once when a gang becomes able or unable to start at all: clients stop waiting for the latter."""
+        """Report at once when a gang can or can no longer start at all, because clients stop waiting for such gangs."""
         moved, self._limits = self._limits != self.cache.limits, self.cache.limits
         for queue in self._pending.queues.values():
             for group in queue.groups.values():
@@ -172,15 +172,15 @@ class Scheduler:
                         self._new.update(self.cache.entries[rank.uid].gang.job_uid for rank in group.ranks)
 
     def wake_at(self, now: float) -> float:
-        """When to decide next: ``now`` if something has changed, else when time alone may (inf: never)."""
+        """When to decide next: ``now`` after changes, otherwise when time alone may matter (inf: never)."""
         return now if self._seen != self.cache.changes else self._due
 
     def gang(self, uid: str) -> Gang:
-        """A gang as it is as of the last decision, with the assigned that it was given then. KeyError: no such gang."""
+        """A gang in the state of the last decision, with its assignment. KeyError: no such gang."""
         return self.cache.entries[uid].gang
 
     def explain(self, uid: str) -> Verdict:
-        """The state of a gang as of the last decision: why it waits, and its position; or its assignment.
+        """The state of a gang at the last decision: why it waits and its position, or its assignment.
 
         KeyError: no such gang.
         """
@@ -194,7 +194,7 @@ class Scheduler:
             # The decision stands; a message that fails must not undo it, nor affect other gangs.
             return Wait(
                 reason=Reason.WAITING_IN_QUEUE,
-                message=f"waits; why cannot be said ({type(error).__name__}: {error})",
+                message=f"waits; the reason cannot be determined ({type(error).__name__}: {error})",
             )
         # Queues are served side by side, and a gang without a position after those that have one.
         return replace(wait, rank=wait.position * len(self._pending.queues) or self._pending.number)
@@ -210,18 +210,18 @@ class Scheduler:
 
     @property
     def gangs(self) -> list[Gang]:
-        """The gangs of all jobs as of the last decision, in arbitrary order."""
+        """The gangs of all jobs at the last decision, in arbitrary order."""
         return [entry.gang for entry in self.cache.entries.values() if not entry.gang.fallback_of]
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes that take pods, by name; without what is assumed on them."""
+        """The nodes that accept pods, by name, without assumed pods."""
         snapshot = self.cache.assumed_pods.snapshot if self.cache.assumed_pods else None
         return [snapshot.node(name) for name in snapshot.nodes] if snapshot else []
 
 
 def _queue_facts_key(gang: Gang) -> tuple[object, ...]:
-    """What the position of a gang in its queue depends on, besides its request."""
+    """The properties that decide a gang's position in its queue, in addition to its request."""
     line = gang.charges, gang.queue, gang.priority, gang.preempts, gang.nominated, gang.estimate
     way = gang.fallback, gang.tried_from, tuple(one.uid for one in gang.fallbacks)
     return *line, gang.inadmissible, gang.created_at, gang.not_before, gang.key, gang.assigned is None, way
@@ -244,11 +244,11 @@ class SchedulingCycle:
     ) -> None:
         self.now = now
         self.verdicts: dict[str, Verdict] = {}
-        """On gangs that start, are preempted or grow, by uid."""
+        """Verdicts on gangs that start, are preempted or grow, by uid."""
         self.nominated: list[str] = []
         """Gangs for which others are preempted."""
         self.awaits_confirmation = False
-        """Whether there may be more to decide once more admissions are confirmed."""
+        """Whether there may be more to decide after further admissions are confirmed."""
         self.has_more = False
         """Whether the cycle ended at its limit."""
         self._cache = cache
@@ -313,7 +313,7 @@ class SchedulingCycle:
 
     @property
     def is_settled(self) -> bool:
-        """Whether another cycle would surely decide nothing more, should nothing change."""
+        """Whether another cycle without changes would decide nothing."""
         if self._has_exchanged or self._reservations or len(self._pending.queues) > 1:
             return False
         if self._failed_searches != self._count_failed_searches() or self._has_preempted:
@@ -321,7 +321,7 @@ class SchedulingCycle:
         return all(isinstance(verdict, Admit) for verdict in self.verdicts.values())
 
     def due(self) -> float:
-        """When time alone may lead to another decision: epoch seconds; inf: never."""
+        """When time alone may change a decision: epoch seconds; inf: never."""
         policy = self._policy
         times = [self._pending.next_wake()]
         times += [entry.changed_at + policy.patience for entry in self._cache.partial.values()]
@@ -385,7 +385,7 @@ class SchedulingCycle:
         return self._cache.entries[group.ranks[0].uid]
 
     def _is_unchanged(self, group: EquivalentGangs) -> bool:
-        """Whether its first gang could not start before, and nothing has changed since."""
+        """Whether its first gang could not start, and nothing has changed since."""
         entry = self._first(group)
         if not all(self._is_known_to_lack(entry, counts) for counts in self._choices(entry)):
             return False
@@ -400,7 +400,9 @@ class SchedulingCycle:
         return self._is_due(entry) and not self._can_never_start(entry)
 
     def _is_due(self, entry: Workload) -> bool:
-        """Whether it has waited so long that it gets a reservation; of a job, the first way that can start does."""
+        """Whether it has waited long enough for a reservation. Of a job's alternatives, the first that can
+        start gets it.
+        """
         if self._waited(entry) < self._policy.patience_of(entry.gang):
             return False
         if entry.gang.fallback_of:
@@ -417,9 +419,9 @@ class SchedulingCycle:
         return self.now - entry.since
 
     def _can_never_start(self, entry: Workload) -> bool:
-        """Whether it could not even start as the only gang, with all the capacity there is.
+        """Whether it could not start even as the only gang.
 
-        A ResourceQuota concerns no queue: a gang that waits for one blocks no other.
+        ResourceQuotas are independent of queues, so a gang that waits for one blocks no other.
         """
         request = _request(entry)
         if self._cache.resource_quotas.beyond(entry.gang, request.least) is not None:
@@ -431,7 +433,7 @@ class SchedulingCycle:
     # -- nominate and admit --
 
     def _nominate(self, entry: Workload) -> tuple[Counts, NodeAssignments] | None:
-        """With how many pods, and on which nodes, a gang can start now; None: it cannot."""
+        """The pods and nodes with which a gang can start now, or None."""
         for counts in self._choices(entry):
             nodes = None if self._is_known_to_lack(entry, counts) else self._find(entry, counts)
             if nodes is not None:
@@ -440,10 +442,10 @@ class SchedulingCycle:
         return None
 
     def _choices(self, entry: Workload) -> Iterator[Counts]:
-        """The numbers of pods with which it may start: all it asks for, or the minimum.
+        """The numbers of pods with which it may start: all requested pods, or the minimum.
 
-        An elastic gang starts smaller only after it has waited for a while. The minimum of another gang is not a size:
-        its other replicas start as capacity becomes free.
+        An elastic gang starts smaller only after it has waited for a while. For other gangs, the minimum is not a size:
+        the other replicas start as capacity becomes free.
         """
         request = _request(entry)
         yield request.full
@@ -465,7 +467,7 @@ class SchedulingCycle:
     def _largest(
         self, entry: Workload, counts: Counts, full: Counts, nodes: NodeAssignments
     ) -> tuple[Counts, NodeAssignments]:
-        """As many pods as fit, between ``counts`` (which fit on ``nodes``) and ``full``, member by member."""
+        """As many pods of each member as fit, between ``counts`` (which fit on ``nodes``) and ``full``."""
         for at in _by_priority(entry):
             low, high = counts[at], full[at]
             while low < high:
@@ -479,7 +481,7 @@ class SchedulingCycle:
         return counts, nodes
 
     def _start(self, entry: Workload, counts: Counts, nodes: NodeAssignments) -> None:
-        """Admit a gang, or a fallback provisionally: those of the job that come after it are out of question."""
+        """Admit a gang, or provisionally a fallback. Later fallbacks of the job are no longer considered."""
         types = [want.type for want in _request(entry).wants]
         named = zip(types, nodes, strict=True) if entry.gang.pinned else ()
         placement = {type_: dict(sorted(pods.items())) for type_, pods in named if pods}
@@ -497,7 +499,7 @@ class SchedulingCycle:
             self._pending.remove(uid)
 
     def _admit(self, gang: Gang, assigned: AssignedPods, fallback: int) -> None:
-        """The job starts in this way, and leaves all queues."""
+        """Start the job as this alternative, and remove it from all queues."""
         for one in gang.fallbacks:
             self._pending.remove(one.uid)
             self._cache.remove(one.uid)
@@ -511,14 +513,14 @@ class SchedulingCycle:
     # may come up before a better way, whose queue has a larger share: then it starts provisionally.
 
     def _withdraw_fallback(self, entry: Workload) -> Gang | None:
-        """The fallback with which the job has started though this way is better; its capacity is free again."""
+        """Undo a provisionally started fallback, because this better alternative can start."""
         held = self._provisional.pop(entry.gang.job_uid, None)
         if held is not None:
             self._cache.put(replace(held, assigned=None))
         return held
 
     def _keep_fallback(self, gang: Gang) -> None:
-        """The job starts with this fallback after all, unless others were preempted just now for a better way."""
+        """Start the job with this fallback, unless others were just preempted for a better alternative."""
         if not self._preempts(gang.fallback_of):
             self._cache.put(gang)
             self._provisional[gang.fallback_of] = gang
@@ -533,7 +535,7 @@ class SchedulingCycle:
     # -- preemption --
 
     def _make_way(self, entry: Workload, group: EquivalentGangs) -> bool:
-        """Whether capacity becomes free for the gang, if need be by preempting others. It is reserved."""
+        """Whether capacity becomes free for the gang, if necessary by preempting others. It is reserved."""
         if entry.gang.fallback_of:
             return False  # it takes what is free
         counts = self._least_counts(entry)
@@ -558,7 +560,7 @@ class SchedulingCycle:
         return self._reservations.when_left(entry, counts)
 
     def _preemption_state(self, entry: Workload) -> object:
-        """A value that is equal as long as no further gang could be preempted."""
+        """A value that stays equal while no further gang could be preempted."""
         waited = self._waited(entry)
         stage = (waited >= self._policy.shrink_after) + (waited >= self._policy.shrink_below_spec_after)
         return self._cache.state, entry.uid, stage
@@ -566,11 +568,11 @@ class SchedulingCycle:
     # -- nodes that take no pods any more --
 
     def _leave_closed_nodes(self) -> None:
-        """Assign other nodes to pods that do not exist yet and whose nodes take no pods any more (a drain).
+        """Assign other nodes to pods that do not exist yet, and whose nodes no longer accept pods (a drain).
 
-        Their gang holds its quota, and they come before gangs that wait. Where they do not all fit on other nodes, no
-        nodes are assigned to them: they count wherever there is capacity until the cluster's scheduler has found some.
-        Where a topology domain is required, the reconciler decides what becomes of them.
+        Their gang holds its quota, and they have precedence over waiting gangs. If they do not all fit on other nodes,
+        no nodes are assigned. They count wherever there is capacity, until the cluster's scheduler has found nodes. If
+        a topology domain is required, the reconciler decides.
         """
         pods = self._cache.assumed_pods
         if pods is None:
@@ -591,7 +593,7 @@ class SchedulingCycle:
             pods.settle()
 
     def _assign_other_nodes(self, pods: AssumedPods, entry: Workload, left: dict[str, Counter[str]]) -> None:
-        """Give up the nodes ``left``, and assign others to as many pods if there are such nodes."""
+        """Give up the nodes ``left``, and assign others to these pods, if there are any."""
         gang, request, assigned = entry.gang, _request(entry), entry.gang.assigned
         if assigned is None:
             return
@@ -607,11 +609,11 @@ class SchedulingCycle:
     # -- the rest of gangs that have started with their minimum, and growth --
 
     def _start_rest(self, *, overdue: bool) -> None:
-        """Start replicas of gangs that run without all of them, as far as they fit: the oldest first.
+        """Start remaining replicas of running gangs as far as they fit, the oldest first. Waiting gangs have
+        precedence, as in Volcano, but only for a time:
 
-        They come after the gangs that wait, as in Volcano, but only for so long: those that are ``overdue`` come
-        before gangs that have not waited as long, or a steady stream of small jobs would keep them from ever starting.
-        Nothing is preempted for them.
+        ``overdue`` replicas have precedence over gangs that have waited less, because a steady stream of small jobs
+        would starve them. Nothing is preempted for them.
         """
         oldest = inf
         if overdue and self._cache.partial:
@@ -647,7 +649,7 @@ class SchedulingCycle:
                 return
 
     def _resize(self, gang: Gang, text: Callable[[Sizes, Sizes], str]) -> None:
-        """A gang has more pods, or pods on other nodes, from now on."""
+        """Record that a gang has more pods, or pods on other nodes."""
         before = assigned_counts(self._cache.entries[gang.uid].gang)
         self._cache.put(gang)
         if gang.assigned is not None:
@@ -656,7 +658,7 @@ class SchedulingCycle:
             self.verdicts[gang.uid] = Resize(sizes=sizes, placement=gang.assigned.placement, message=message)
 
     def _any_gang_waits(self) -> bool:
-        """Whether a gang waits for capacity. One that waits for quota is not helped by that."""
+        """Whether a gang waits for capacity, and not for quota."""
         for name, queue in self._pending.queues.items():
             for group in queue.groups.values() if name in self._cache.quotas else ():
                 need = group.request.need(group.request.least)
@@ -666,7 +668,7 @@ class SchedulingCycle:
 
 
 def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[str]]:
-    """By type, pods that do not exist yet and are assigned to nodes that take none: how many on which."""
+    """The number of pods, by type and node, that do not exist yet and are assigned to nodes that accept none."""
     found: dict[str, Counter[str]] = {}
     for type_, shape, number, nodes in entry.held.unstarted:
         if closed := [node for node in nodes if not pods.takes(shape, node)]:
@@ -675,12 +677,12 @@ def _on_closed_nodes(pods: AssumedPods, entry: Workload) -> dict[str, Counter[st
 
 
 def _by_priority(entry: Workload) -> list[int]:
-    """The members of a gang by number, those whose pods come first in front."""
+    """The members of a gang by number, in the order in which their pods start."""
     wants = _request(entry).wants
     return sorted(range(len(wants)), key=lambda at: -wants[at].member.priority)
 
 
 def _request(entry: Workload) -> GangRequest:
-    """The request of a queued gang: gangs that cannot be read are not queued."""
+    """The request of a queued gang. (Invalid gangs are not queued.)"""
     assert entry.request is not None
     return entry.request

@@ -21,7 +21,7 @@ _NONE: Final = Decimal(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodQuotaUsage:
-    """Usage of one pod in the ResourceQuotas of its namespace, and the properties that decide which ones count it."""
+    """Usage of one pod in the ResourceQuotas of its namespace, and the properties by which quotas select it."""
 
     amounts: tuple[tuple[str, Decimal], ...]
     """By resource, as a quota names it."""
@@ -32,7 +32,7 @@ class PodQuotaUsage:
     priority_class: str = ""
     """The priority class of the pod."""
     job_class: str = ""
-    """The priority class of the job. It need not be on the pod: then the API server does not count the pod by it."""
+    """The priority class of the job. If the pod does not have it, the API server does not count the pod by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class GangQuotaUsage:
     members: tuple[PodQuotaUsage, ...]
     """The usage of one pod of each member, in order."""
     once: tuple[tuple[str, Decimal], ...] = ()
-    """What it uses for any number of pods, by resource."""
+    """Its usage independent of the number of pods, by resource."""
 
 
 class Scope(NamedTuple):
-    """Scope of a ResourceQuota: it counts the pods whose property fulfils the operator."""
+    """Scope of a ResourceQuota: it counts the pods whose property matches."""
 
     name: str
     """``PriorityClass``, or a property of pods such as ``BestEffort``."""
     operator: str = "Exists"
     """How the priority class is compared."""
     values: frozenset[str] = frozenset()
-    """What it is compared with."""
+    """The values for the comparison."""
 
     def counts(self, pod: PodQuotaUsage) -> bool:
         """Whether the scope includes a pod. An unknown scope includes none."""
@@ -93,7 +93,7 @@ class ResourceQuota:
     used: Mapping[str, Decimal]
     """The usage that the API server has counted."""
     scopes: tuple[Scope, ...] = ()
-    """It counts the pods that all of these include."""
+    """The scopes, all of which must include a pod."""
 
     def counts(self, pod: PodQuotaUsage) -> bool:
         """Whether it counts a pod."""
@@ -104,7 +104,7 @@ class ResourceQuota:
         return bool(pod.job_class) and self.counts(pod) and not self.counts(replace(pod, job_class=""))
 
     def need(self, charges: GangQuotaUsage, counts: Sequence[int], *, once: bool = True) -> dict[str, Decimal]:
-        """What so many pods of each member use of it; ``once``: plus what the gang uses for any number."""
+        """The usage of these pods of each member; ``once``: plus the gang's usage independent of pods."""
         need = {resource: value for resource, value in charges.once if resource in self.hard} if once else {}
         for pod, count in zip(charges.members, counts, strict=True):
             if count and self.counts(pod):
@@ -117,32 +117,32 @@ class ResourceQuota:
 Resources = Mapping[str, Decimal]
 
 EXCLUSIVE_CAPACITY: Final = 1 << 20
-"""Capacity of a node for an exclusive resource (one that no node has twice); no node has more pods than this."""
+"""Capacity of a node for an exclusive resource, which a node has only once. No node has more pods than this."""
 EXCLUSIVE_PREFIX: Final = "exclusive:"
 
 
 def exclusive_resource(number: int) -> str:
-    """The column name of something that no node has twice; no resource can have such a name."""
+    """The column name of an exclusive resource, which no other resource can have."""
     return f"{EXCLUSIVE_PREFIX}{number}"
 
 
 class ExclusiveResource(NamedTuple):
-    """What a pod takes of something that no node has twice, such as a host port."""
+    """A pod's use of an exclusive resource, such as a host port."""
 
     name: str
     """Its column (``exclusive_resource``)."""
     amount: int
-    """What the pod takes of ``EXCLUSIVE_CAPACITY``."""
+    """The pod's part of ``EXCLUSIVE_CAPACITY``."""
     text: str
     """Its description, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnavailableNode:
-    """A node that takes no pods for now."""
+    """A node that currently accepts no pods."""
 
     node: Node
-    """The node as it is without any pods."""
+    """The node without pods."""
     why: str
     """``cordoned`` or ``not ready``."""
 
@@ -154,7 +154,7 @@ class PodSet:
     type: str
     """The replica type."""
     count: int
-    """The pods that the job asks for."""
+    """The number of pods that the job requests."""
     requests: Resources
     """The requests of one pod."""
     constraints: Document = field(default_factory=dict)
@@ -164,11 +164,13 @@ class PodSet:
     most: int | None = None
     """The size to which it may grow; None: ``count``."""
     exclusives: tuple[ExclusiveResource, ...] = ()
-    """What keeps its pods apart; see ``exclusive_resource``."""
+    """The exclusive resources of its pods; see ``exclusive_resource``."""
     start: int | None = None
-    """The gang starts once so many fit; the rest up to ``least`` starts as capacity becomes free. None: ``least``."""
+    """The number with which the gang starts. The rest up to ``least`` starts as capacity becomes free. None:
+    ``least``.
+    """
     priority: int = 0
-    """Pods of a higher priority start first where not all fit."""
+    """Pods of a higher priority start first if not all fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +188,9 @@ class AdmissionRequest:
     """A job that takes part in admission: it is admitted or waits."""
 
     job: Job
-    """The job as its accepted document asks for it."""
+    """The job of its accepted document."""
     status: Status
-    """Its memory: its admission, and what has become of its replicas."""
+    """Its memory: its admission, and the state of its replicas."""
     created_at: float
     """Epoch seconds."""
 
@@ -204,7 +206,7 @@ class AssignedPods:
     at: float
     """When it was admitted: epoch seconds."""
     sizes: Sizes
-    """Pods by type; a type that is missing has all that it asks for."""
+    """Pods by type; a missing type has all requested pods."""
     placement: Placement
     """Pods by type and node, where the nodes are known."""
     resized: float | None = None
@@ -213,9 +215,9 @@ class AssignedPods:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A job as admission sees it: what it asks for, what it is assigned, and where its pods are.
+    """A job in the form for admission: its request, its assignment, and the nodes of its pods.
 
-    A job with fallbacks is one gang with ``fallbacks``, each of which is a gang that waits in a queue of its own.
+    A job with fallbacks is one gang with ``fallbacks``, each of which is a gang that waits in a queue.
     """
 
     key: JobKey
@@ -235,51 +237,53 @@ class Gang:
     preemptable: bool = True
     """Whether others may preempt it."""
     patience: float | None = None
-    """Seconds until it gets a reservation; None: as the policy says."""
+    """Seconds until it gets a reservation; None: those of the policy."""
     nominated: bool = False
-    """Others are preempted for it: it comes first until it is admitted."""
+    """Whether others are preempted for it, so that it comes first until it is admitted."""
     live: bool = True
-    """Whether it grows while it runs; False: it restarts for that."""
+    """Whether it grows without a restart."""
     pinned: bool = True
-    """Whether its pods are sent to the assigned nodes; False: the cluster's scheduler chooses nodes."""
+    """Whether its pods are pinned to assigned nodes; False: the cluster's scheduler chooses nodes."""
     charges: GangQuotaUsage | None = None
     """Its usage of the ResourceQuotas of its namespace; None: there are none."""
     created: Sizes = field(default_factory=dict)
     """Pods by type that exist, bound to nodes or not."""
     locality: TopologyRequest | None = None
-    """The topology domain that it asks for; None: any nodes."""
+    """The topology constraint; None: any nodes."""
     estimate: float | None = None
     """Seconds that it is expected to run; None: unknown."""
     not_before: float = 0.0
     """The end of its backoff: epoch seconds."""
     assigned: AssignedPods | None = None
-    """None: it waits."""
+    """Its assignment; None: it waits."""
     bound: Placement = field(default_factory=dict)
-    """Pods that nodes count already. Those beyond the assigned sizes are on their way out."""
+    """Pods that are bound to nodes. Pods beyond the assigned sizes will be deleted."""
     earlier: Placement = field(default_factory=dict)
-    """Those of ``bound`` that are being deleted, or of earlier attempts: they end before assigned pods start."""
+    """Those of ``bound`` that are being deleted, or are of earlier attempts. They end before assigned pods start."""
     requeued: bool = False
-    """Whether those are from before the job was requeued: its pods without an assigned node do not take over theirs."""
+    """Whether those are from before the job was requeued. Then pods without an assigned node do not take over
+    their nodes.
+    """
     pod_nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By type the nodes of its pods by replica index; "": none, or unknown."""
+    """The nodes of its pods by type and replica index; "": none, or unknown."""
     done: Sizes = field(default_factory=dict)
-    """Replicas by type that have finished for good."""
+    """Finished replicas by type."""
     vacated: Placement = field(default_factory=dict)
-    """Assigned pods whose replicas are done: others may use their capacity."""
+    """Assigned pods of finished replicas. Others may use their capacity."""
     problem: str = ""
-    """Why its pods cannot be counted: then it waits, or keeps what its pods use."""
+    """Why its pods cannot be counted. Then it waits, or keeps the capacity of its pods."""
     inadmissible: str = ""
-    """Why its queue does not take it: then it waits, or keeps what it has and does not grow."""
+    """Why its queue does not accept it. Then it waits, or keeps its size and does not grow."""
     inadmissible_reason: Reason = Reason.NAMESPACE_MISMATCH
     """The reason of the wait then."""
     priority_classes: tuple[str, ...] = ()
-    """The classes that the job and its pod templates name."""
+    """The priority classes that the job and its pod templates name."""
     fallback: int = 0
-    """Which fallback of the job this gang is; 0: the job as its document says."""
+    """The number of this fallback of the job; 0: the document itself."""
     fallbacks: tuple[Gang, ...] = ()
-    """The other ways in which it may start, in order."""
+    """The alternatives with which it may start, in order."""
     fallback_of: str = ""
-    """The job's uid, of a fallback."""
+    """For a fallback: the job's uid."""
     tried_from: float = 0.0
     """When a fallback may start: epoch seconds."""
 
@@ -290,11 +294,11 @@ class Gang:
 
     @property
     def wakes_at(self) -> float:
-        """It is not considered before this time: epoch seconds."""
+        """The earliest time at which it is considered: epoch seconds."""
         return max(self.not_before, self.tried_from)
 
     def admitted(self, assigned: AssignedPods, fallback: int) -> Gang:
-        """The gang once it is admitted as its document says, or as one of its fallbacks."""
+        """The gang after its admission, as its document or one of its fallbacks."""
         chosen = next((other for other in self.fallbacks if other.fallback == fallback), self)
         if chosen is self:
             return replace(self, assigned=assigned, nominated=False, fallbacks=())
@@ -313,14 +317,14 @@ class GangDecisionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node that takes pods."""
+    """A node that accepts pods."""
 
     name: str
     """Its name."""
     allocatable: Resources
-    """What pods may use of it."""
+    """Its allocatable resources."""
     free: Resources
-    """What the pods on it leave of that."""
+    """Its free resources."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Its labels."""
     taints: tuple[Mapping[str, Any], ...] = ()
@@ -329,38 +333,38 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """The tunable part of admission; seconds, unless it says otherwise."""
+    """The parameters of admission; in seconds, unless noted."""
 
     patience: float = 900.0
     """The wait after which a gang gets a reservation, which gangs behind it must not delay."""
     starving: float = 86_400.0
-    """The wait after which it comes before all others of its priority."""
+    """The wait after which it has precedence over all others of its priority."""
     stretch: float = 0.5
-    """Gangs of equal priority that come up to so many times its estimate later go first (a factor)."""
+    """A factor: gangs of equal priority that are younger by up to this multiple of the estimate are served first."""
     assumed: float = 3600.0
     """The run time of a gang without an estimate, for ``stretch``."""
     shrink_after: float = 30.0
-    """The wait after which gangs shrink to what they asked for, or it starts with less than it asked for."""
+    """The wait after which others shrink to their requested size for it, or it starts below its requested size."""
     shrink_below_spec_after: float = 900.0
-    """The wait after which gangs of no higher priority shrink below what they asked for."""
+    """The wait after which gangs of equal or lower priority shrink below their requested size."""
     grow_after: float = 20.0
-    """Gangs grow when none has got or given up capacity for so long."""
+    """The time without changes of any gang after which gangs grow."""
     steady: float = 60.0
     """A gang is not resized again within this time, except for a gang that waits."""
     restart_cost: float = 15.0
-    """What growing costs a gang that restarts for it."""
+    """The cost of growing for a gang that restarts for it."""
 
     def patience_of(self, gang: Gang) -> float:
-        """The patience of a gang: its own, or the usual one."""
+        """The patience of a gang: its own, or that of the policy."""
         return self.patience if gang.patience is None else gang.patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerDefaults:
-    """What the LimitRanges of a namespace give each container that does not say it itself."""
+    """The defaults of a namespace's LimitRanges for containers."""
 
     limits: Mapping[str, Any] = field(default_factory=dict)
-    """Limits by resource, as quantities are written."""
+    """Limits by resource, as quantities."""
     requests: Mapping[str, Any] = field(default_factory=dict)
     """Requests by resource."""
 
@@ -395,20 +399,20 @@ class AdmissionConfig:
     """Cluster-wide configuration of admission, as read by ``resources.admission_config``."""
 
     queues: tuple[Queue, ...] | None = None
-    """None: there are none, or they cannot be listed. The queue that a job names is another system's."""
+    """The queues. None: there are none, or they cannot be listed; queues that jobs name belong to another system."""
     priorities: Mapping[str, PriorityClass] = field(default_factory=dict)
-    """Priority classes by name; "": the class of jobs that name none."""
+    """Priority classes by name; "": the class of jobs without one."""
     default_class: str = ""
     """The name of that class."""
     runtime_classes: RuntimeClasses = field(default_factory=dict)
     """By name, those that add something to their pods."""
     container_defaults: Mapping[str, ContainerDefaults] = field(default_factory=dict)
-    """Of the LimitRanges, by namespace."""
+    """The defaults of LimitRanges, by namespace."""
 
     def queue_of(self, named: str) -> str:
         """The queue of a job that names this one ("": none), "" for the queue ``default``.
 
-        Where a queue is marked as the default one, ``default`` means that queue, unless it is defined itself.
+        If a queue is marked as the default, ``default`` means that queue, unless ``default`` itself is defined.
         """
         if self.queues is None:
             return ""
@@ -419,7 +423,7 @@ class AdmissionConfig:
 
     @property
     def counted(self) -> tuple[object, ...]:
-        """The part that decides how jobs are counted, for comparing; quotas are not part of it."""
+        """The part that decides how jobs are counted, for comparison; without quotas."""
         queues = self.queues and {
             queue.name: (queue.default_priority, queue.priority_classes, queue.default) for queue in self.queues
         }

@@ -1,4 +1,4 @@
-"""What-if evaluation: nodes and quotas with gangs having released what they use; always rolled back."""
+"""What-if evaluation: nodes and quotas after gangs have released theirs. Always rolled back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Release(NamedTuple):
     quota: Resources
     """The quota that it releases."""
     type: str = ""
-    """It releases one pod of this type; "": all that it has."""
+    """The type of the one pod that it releases; "": all pods."""
 
 
 class WhatIf:
-    """Context in which ``to`` supposes steps as done; leaving its ``with`` rolls them back."""
+    """Context in which ``to`` assumes steps as done. Leaving the ``with`` block rolls them back."""
 
     def __init__(self, cache: SchedulerCache, steps: Iterator[Release]) -> None:
         self._cache = cache
@@ -36,16 +36,16 @@ class WhatIf:
 
     @property
     def count(self) -> int:
-        """How many steps are supposed as done."""
+        """The number of steps assumed as done."""
         return len(self._marks)
 
     @property
     def steps(self) -> list[Release]:
-        """The steps supposed as done."""
+        """The steps assumed as done."""
         return self._known[: self.count]
 
     def to(self, count: int) -> int:
-        """Suppose ``count`` steps as done; returns how many are, if there are fewer."""
+        """Assume ``count`` steps as done. Returns their number, if there are fewer."""
         nodes = self._cache.assumed_pods
         if count < self.count:
             for step in reversed(self._known[count : self.count]):
@@ -75,7 +75,9 @@ class WhatIf:
 
 
 def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
-    """Take what a step released again if ``nodes`` have enough of it; whether they had, else nothing is changed."""
+    """Take back the capacity of a step if ``nodes`` have enough. Returns whether they had; otherwise nothing
+    changes.
+    """
     if cache.assumed_pods is None:
         return True
     snapshot = cache.assumed_pods.snapshot
@@ -92,7 +94,7 @@ def retake(cache: SchedulerCache, step: Release, nodes: Container[str]) -> bool:
 
 
 def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssignments | None:
-    """The nodes of a gang if it were admitted now; None: it lacks capacity or quota."""
+    """The nodes of a gang if it were admitted now, or None if capacity or quota is missing."""
     request = entry.request
     if request is None or not cache.quotas.fits(entry.queue, request.need(counts)):
         return None
@@ -104,10 +106,10 @@ def find_now(cache: SchedulerCache, entry: Workload, counts: Counts) -> NodeAssi
 def fewest_releases(
     cache: SchedulerCache, supposing: WhatIf, entry: Workload, counts: Counts
 ) -> NodeAssignments | None:
-    """Suppose as few steps as let the gang start, and return its nodes; None: all of them do not suffice.
+    """Assume as few steps as the gang needs to start, and return its nodes; None: all steps do not suffice.
 
-    How many that are is guessed from what the last steps brought, and then looked for by halving: where more capacity
-    ever lets fewer gangs in, it may be one of several answers.
+    The number is estimated from the effect of the last steps, and then found by bisection. If more capacity can make a
+    placement fail, it may be one of several answers.
     """
     found = find_now(cache, entry, counts)
     high, more = supposing.count, 1
@@ -136,7 +138,7 @@ def fewest_releases(
 
 
 def _missing(cache: SchedulerCache, entry: Workload, counts: Counts) -> int:
-    """The number of pods that do not fit, of the member where that is most."""
+    """The number of pods that do not fit, for the member with most of them."""
     if cache.assumed_pods is None or entry.request is None:
         return 0
     snapshot = cache.assumed_pods.snapshot

@@ -1,4 +1,4 @@
-"""A gang in the scheduler: what it requests, what it uses of nodes and quota, and where it is in its queue."""
+"""A gang in the scheduler: its request, its use of nodes and quota, and its position in its queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnstartedPods(NamedTuple):
     number: int
     """How many there are."""
     nodes: Mapping[str, int]
-    """How many of them may be assigned to each node: more than ``number`` where others of the type have ended."""
+    """The number that may be assigned to each node; more than ``number`` if others of the type have ended."""
 
 
 @dataclass(slots=True)
@@ -34,25 +34,25 @@ class Usage:
     """Usage of a gang."""
 
     assumed: tuple[PodsOnNode, ...] = ()
-    """Assigned pods that no node counts yet, on their nodes."""
+    """Assigned pods that are not bound yet, by node."""
     unassigned: tuple[tuple[PodClass, int], ...] = ()
-    """Assigned pods that may be anywhere."""
+    """Assigned pods without a node."""
     terminating: tuple[PodsOnNode, ...] = ()
-    """Pods that nodes count and that go."""
+    """Bound pods that will be deleted."""
     remaining: tuple[PodsOnNode, ...] = ()
     """All other pods."""
     unstarted: tuple[UnstartedPods, ...] = ()
-    """Assigned pods that do not exist yet, where nodes are assigned to them."""
+    """Assigned pods that do not exist yet, but have assigned nodes."""
     quota: Resources = field(default_factory=dict)
     """The requests of all pods."""
     terminating_quota: Resources = field(default_factory=dict)
-    """The requests of the pods that go."""
+    """The requests of pods that will be deleted."""
     remaining_quota: Resources = field(default_factory=dict)
-    """The requests of the pods that remain, or are to come."""
+    """The requests of pods that remain or will be created."""
 
     @property
     def pods(self) -> int:
-        """How many pods remain."""
+        """The number of remaining pods."""
         return sum(pods.number for pods in self.remaining)
 
 
@@ -60,7 +60,7 @@ NO_USAGE: Final = Usage()
 
 
 def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
-    """The usage of a gang. Without a request (it cannot be read): its quota alone."""
+    """The usage of a gang; for an invalid gang without a request, only its quota."""
     if gang.assigned is None and not gang.bound:
         return NO_USAGE
     wanted = tuple(_wanted(gang, member) for member in gang.members)
@@ -83,12 +83,12 @@ def usage_of(gang: Gang, request: GangRequest | None) -> Usage:
 
 
 def assigned_count(gang: Gang, member: PodSet) -> int:
-    """How many pods of a member are assigned; 0 while it waits."""
+    """The number of assigned pods of a member; 0 while it waits."""
     return gang.assigned.sizes.get(member.type, member.count) if gang.assigned else 0
 
 
 def assigned_counts(gang: Gang) -> dict[str, int]:
-    """How many pods of each type are assigned."""
+    """The number of assigned pods of each type."""
     return {member.type: assigned_count(gang, member) for member in gang.members}
 
 
@@ -144,11 +144,11 @@ def _unstarted(gang: Gang, member: PodSet) -> tuple[int, dict[str, int]]:
 
 
 def _present(gang: Gang, member: PodSet) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The pods of a type on their nodes, and those of earlier attempts that only go, both per node.
+    """The pods of a type, and the pods of earlier attempts that will be deleted, both by node.
 
-    Where an assigned pod is to come to a node on which there is a pod of an earlier attempt, it takes that over:
-    attempts never overlap. So such a pod counts as an assigned one. Unless the job was requeued, an assigned pod
-    that may come to any node takes one over, too.
+    If an assigned pod will run on a node with a pod of an earlier attempt, it takes over that pod's capacity, because
+    attempts never overlap. So such a pod counts as an assigned one. Unless the job was requeued, this also holds for
+    assigned pods without a node.
     """
     bound, earlier = gang.bound.get(member.type) or {}, gang.earlier.get(member.type)
     if not earlier:
@@ -165,8 +165,9 @@ def _present(gang: Gang, member: PodSet) -> tuple[Mapping[str, int], Mapping[str
 
 
 def _nodes_by_index(gang: Gang, type_: str, there: Mapping[str, int]) -> list[str]:
-    """The nodes of a type's pods by replica index. Where that is not known, those of other types (its
-    parameter servers) first, then the node with the most of them."""
+    """The nodes of a type's pods by replica index. If the index is unknown, nodes with pods of other types
+    (parameter servers) come first, then the node with most pods.
+    """
     known = list(gang.pod_nodes.get(type_, ()))
     left = Counter(there)
     left.subtract(node for node in known if node)
@@ -186,7 +187,7 @@ def last_nodes(nodes: list[str], count: int) -> Counter[str]:
 def nodes_by_index(gang: Gang, type_: str) -> list[str]:
     """The nodes of a gang's assigned pods, by replica index; "" where unknown.
 
-    Pods go from the end: a gang made smaller gives up those of the highest indexes.
+    A gang that shrinks gives up the pods with the highest indexes.
     """
     member = next(member for member in gang.members if member.type == type_)
     placed, (bound, _) = _placed(gang, type_), _present(gang, member)
@@ -206,8 +207,8 @@ def subtract_pods(pods: Iterable[PodsOnNode], others: Iterable[PodsOnNode]) -> l
 
 
 def resizable(gang: Gang, request: GangRequest | None) -> tuple[bool, bool]:
-    """Whether it may have fewer or more pods than it has; and whether it has started with less than its smallest size,
-    so that the rest waits for capacity.
+    """Whether it may have fewer or more pods, and whether it has started below its smallest size, so that the
+    rest waits for capacity.
     """
     counts = [(assigned_count(gang, want.member), want) for want in (request.wants if request is not None else ())]
     elastic = any(count > want.least or count < want.most for count, want in counts)
@@ -215,7 +216,7 @@ def resizable(gang: Gang, request: GangRequest | None) -> tuple[bool, bool]:
 
 
 def assigned_placement(gang: Gang, sizes: Sizes) -> Placement:
-    """Its placement, reduced to these sizes: the highest indexes go."""
+    """Its placement, reduced to these sizes by removing the highest indexes."""
     kept = {type_: Counter(nodes_by_index(gang, type_)[:count]) for type_, count in sizes.items()}
     return {
         type_: {node: counts[node] for node in sorted(counts) if node} for type_, counts in kept.items() if any(counts)
@@ -226,13 +227,13 @@ class Rank(NamedTuple):
     """A gang's rank in its queue; the smallest is first."""
 
     nominated: int
-    """-1: others are preempted for it."""
+    """-1 if others are preempted for it."""
     priority: int
     """The negative of its priority."""
     patient: int
-    """0: it starves."""
+    """0 if it starves."""
     since: float
-    """When it came, or later for a gang that runs long: see ``AdmissionPolicy.stretch``."""
+    """The start of its wait, or later for a long gang: see ``AdmissionPolicy.stretch``."""
     created_at: float
     """When the job was created: epoch seconds."""
     key: JobKey
@@ -250,27 +251,27 @@ class EquivalentGangs:
     queue: str
     """The name of their queue."""
     key: tuple[object, ...]
-    """What they have in common."""
+    """Their common properties."""
     request: GangRequest
-    """What each of them requests."""
+    """The request of each of them."""
     ranks: list[Rank]
     """Their ranks, the first in front; never empty."""
     no_preemption_at: object = None
     """The state in which nothing could be preempted for the first."""
     blocked_by: str | None = None
-    """The last reason why none could start however many others end; "": they could; None: not looked at yet."""
+    """The last reason why none could start even if all others ended; "": they could; None: not evaluated yet."""
 
 
 @dataclass(slots=True, eq=False)
 class Workload:
-    """A gang with all that the scheduler knows of it."""
+    """A gang with its state in the scheduler."""
 
     gang: Gang
-    """As it was reported last, or as it is since a decision of the scheduler."""
+    """The gang as last reported, or after a decision of the scheduler."""
     request: GangRequest | None
-    """None: it cannot be read."""
+    """Its request; None: it is invalid."""
     problem: str = ""
-    """Why it cannot be read."""
+    """Why it is invalid."""
     uid: str = field(init=False)
     """The uid of the gang."""
     held: Usage = field(default_factory=lambda: NO_USAGE)
@@ -306,7 +307,7 @@ class Workload:
 
     @property
     def since(self) -> float:
-        """Since when it may start: epoch seconds."""
+        """The time since which it may start: epoch seconds."""
         return max(self.gang.created_at, self.gang.not_before)
 
     @property
@@ -321,7 +322,7 @@ class Workload:
         self._nodes = {}
 
     def nodes_by_index(self, type_: str) -> list[str]:
-        """The nodes of its assigned pods, as ``nodes_by_index`` has them. Not to be changed."""
+        """The nodes of its assigned pods, from ``nodes_by_index``. Must not be changed."""
         found = self._nodes.get(type_)
         if found is None:
             found = self._nodes[type_] = nodes_by_index(self.gang, type_)

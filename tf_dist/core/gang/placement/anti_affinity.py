@@ -1,9 +1,9 @@
 """Host ports and required pod anti-affinity between nodes, expressed as amounts of a node's resource.
 
-Read as kube-scheduler reads it (NodePorts, InterPodAffinity), and expressed as amounts: of a ``Key`` every node has
-``EXCLUSIVE_CAPACITY``, a pod takes some of it, and pods that exclude each other take more than that together. So
-admission counts it like a resource. What cannot be expressed in this way makes a gang's pods unpredictable: the
-scheduler chooses their nodes.
+Rules are those of kube-scheduler (NodePorts, InterPodAffinity). Every node has ``EXCLUSIVE_CAPACITY`` of a ``Key``. A
+pod takes some of it, and pods that exclude each other together take more than a node has, so admission counts keys like
+resources. If a constraint cannot be expressed in this way, the gang's pods are unpredictable, and the scheduler chooses
+their nodes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tf_dist.core.model.pods import REQUIRED_AFFINITY
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MAX_EXCLUSIVES: Final = 16
-"""A gang's pods may have so many keys; what is beyond is left to the scheduler."""
+"""The maximum number of keys of a gang. Further ones are left to the scheduler."""
 _COLUMNS: Final = 128
-"""And all gangs together so many."""
+"""The maximum number of keys of all gangs."""
 
 PER_POD_LABELS: Final = frozenset(
     {
@@ -42,21 +42,21 @@ PER_POD_LABELS: Final = frozenset(
         "batch.kubernetes.io/job-completion-index",
     }
 )
-"""Labels that tell the pods of one controller apart: not kept of pods, and terms that read one are not read."""
+"""Labels that distinguish the pods of one controller. They are dropped, and terms about them are ignored."""
 
 
 class Term(NamedTuple):
-    """A required anti-affinity term: no pod that it selects may be near."""
+    """A required anti-affinity term: no selected pod may be in the same domain."""
 
     topology: str
-    """The label of nodes within one value of which no such pod may be."""
+    """The node label whose value defines the domain."""
     namespaces: frozenset[str] | None
     """The namespaces of the pods that it selects; None: all."""
     rules: frozenset[Requirement] | None
     """Rules about their labels; None: it selects nothing."""
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether it means a pod."""
+        """Whether it selects a pod."""
         if self.rules is None or (self.namespaces is not None and namespace not in self.namespaces):
             return False
         return all(rule.holds(labels) for rule in self.rules)
@@ -75,21 +75,21 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodKind:
-    """What decides beside which others a pod may be. Pods of one controller mostly are of one kind."""
+    """The properties that decide which pods can share a node. Pods of one controller usually are of one kind."""
 
     namespace: str
     """The namespace of the pods."""
     labels: tuple[tuple[str, str], ...] = ()
-    """Their labels, except those that tell pods of one controller apart."""
+    """Their labels, except those that distinguish pods of one controller."""
     terms: tuple[Term, ...] = ()
     """Their required anti-affinity terms that are counted."""
     ports: tuple[Port, ...] = ()
-    """The ports of the node that they ask for."""
+    """The host ports that they request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortKey:
-    """A host port, as a resource that a node has once."""
+    """A host port, as a resource that each node has once."""
 
     protocol: str
     """``TCP``, ``UDP`` or ``SCTP``."""
@@ -103,7 +103,9 @@ class PortKey:
         return f"host port {self.number}" + (f"/{self.protocol}" if self.protocol != "TCP" else "") + address
 
     def cost(self, kind: PodKind) -> int:
-        """What a pod takes of it: pods at different addresses may share a port, but not with one that has it all."""
+        """The amount that a pod takes. Pods at different addresses can share a port, but not with a pod at
+        all addresses.
+        """
         mine = [port for port in kind.ports if (port.protocol, port.number) == (self.protocol, self.number)]
         if self.ip:
             return EXCLUSIVE_CAPACITY * any(port.ip == self.ip for port in mine)
@@ -131,8 +133,8 @@ class TermKey:
     def cost(self, kind: PodKind) -> int:
         """What a pod takes of it.
 
-        ``own``: a pod that holds the term and is selected excludes every selected pod. Else a selected pod excludes all
-        that hold it.
+        ``own``: a pod that has the term and is selected excludes every selected pod. Otherwise a selected pod excludes
+        all pods with the term.
         """
         holds = self.term in kind.terms
         if self.term.selects(kind.namespace, dict(kind.labels)):
@@ -146,15 +148,15 @@ Key = PortKey | TermKey
 def pods_exclude_each_other(labels: Mapping[str, str]) -> bool:
     """Whether pods on a node with these labels exclude each other.
 
-    Those on the machine of an embedded cluster do not: each has ports and a host name of its own, and there is no other
-    machine to which they could go.
+    On the machine of an embedded cluster they do not, because each pod has its own ports and host name, and there is no
+    other machine.
     """
     return names.EMULATED not in labels
 
 
 @lru_cache(maxsize=4096)
 def exclusive_cost(key: Key, kind: PodKind) -> int:
-    """What a pod of a kind takes of a key on its node."""
+    """The amount of a key that a pod of a kind takes on its node."""
     return key.cost(kind)
 
 
@@ -162,7 +164,7 @@ def exclusive_cost(key: Key, kind: PodKind) -> int:
 
 
 def kind_of(pod: Mapping[str, Any]) -> PodKind | None:
-    """The kind of a stored pod; None: it excludes no pod, and no term can select it."""
+    """The kind of a stored pod; None if it excludes no pod, and no term can select it."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     labels = mapping(metadata.get("labels"))
     affinity = spec.get("affinity")
@@ -179,20 +181,20 @@ def _kept(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _is_counted(term: Term) -> bool:
-    """Whether it is between host names, and does not tell the pods of one controller apart."""
+    """Whether its domain is the host name, and it does not distinguish pods of one controller."""
     return term.topology == HOSTNAME and not any(rule.key in PER_POD_LABELS for rule in term.rules or ())
 
 
 def _container_ports(spec: Document) -> Iterator[Mapping[str, Any]]:
-    """The ports of a pod's containers, sidecars among them."""
+    """The ports of a pod's containers, including sidecars."""
     sidecars = (one for one in mappings(spec.get("initContainers")) if one.get("restartPolicy") == "Always")
     for container in (*mappings(spec.get("containers")), *sidecars):
         yield from mappings(container.get("ports"))
 
 
 def host_ports(spec: Document) -> tuple[Port, ...]:
-    """The ports of the node that a pod asks for. With the host's network the API server makes every container port one
-    of them.
+    """The host ports that a pod requests. With the host's network, the API server makes every container port
+    a host port.
     """
     found = set()
     for port in _container_ports(spec):
@@ -204,7 +206,7 @@ def host_ports(spec: Document) -> tuple[Port, ...]:
 
 
 def anti_affinity(spec: Document, namespace: str) -> tuple[tuple[Term, ...], bool]:
-    """A pod's required anti-affinity terms that can be read, and whether these are all."""
+    """A pod's readable required anti-affinity terms, and whether these are all."""
     read = [_term(term, namespace) for term in required_anti_affinity(spec)]
     return tuple(term for term in read if term is not None), None not in read
 
@@ -233,18 +235,19 @@ def _term(stated: Mapping[str, Any], namespace: str) -> Term | None:
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What the pods of a gang take of which keys."""
+    """The amounts of keys that the pods of a gang take."""
 
     members: tuple[Mapping[Key, int], ...]
     """For each of its members, in their order."""
     predictable: bool = True
-    """This is all that a scheduler looks at besides what admission knows. If not, no node is named."""
+    """Whether admission knows all constraints of the pods. If not, no node is assigned."""
 
 
 class ExclusiveResources:
-    """A column of admission's for each key that a gang has, as long as there is one that has it; then it is reused.
+    """A column for each key that a gang has.
 
-    Gangs beyond ``_COLUMNS`` keys are as if their pods could not be predicted: keys must not fill the memory.
+    It is reused when no gang has the key. Beyond ``_COLUMNS`` keys, pods of further gangs count as unpredictable, so
+    that keys cannot fill the memory.
     """
 
     def __init__(self) -> None:
@@ -253,7 +256,7 @@ class ExclusiveResources:
         self._count: Counter[str] = Counter()
 
     def exclusives(self, found: Exclusions) -> tuple[tuple[tuple[ExclusiveResource, ...], ...], bool]:
-        """What each member takes of which column, and whether that is all there is to know about a gang."""
+        """The amounts of each member by column, and whether these are all constraints of a gang."""
         for key in dict.fromkeys(key for member in found.members for key in member):
             if key not in self._of and len(self._of) < _COLUMNS:
                 taken = set(self._of.values())
@@ -270,7 +273,7 @@ class ExclusiveResources:
         return members, found.predictable and known
 
     def hold(self, gang: str, names: frozenset[str]) -> None:
-        """A gang (its uid) has these columns from now on, and no others."""
+        """Set the columns of a gang (its uid)."""
         before = self._gangs.pop(gang, frozenset())
         if names:
             self._gangs[gang] = names
@@ -278,7 +281,7 @@ class ExclusiveResources:
         self._count.subtract(before)
 
     def settle(self) -> None:
-        """Free the columns that no gang has (any more)."""
+        """Free the columns that no gang has."""
         if len(self._of) != len(self._count) or not all(self._count.values()):
             self._count = +self._count
             self._of = {key: number for key, number in self._of.items() if exclusive_resource(number) in self._count}
@@ -290,7 +293,7 @@ class ExclusiveResources:
 
 
 def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespace: str) -> Exclusions:
-    """The exclusions of a gang: of each member its pod spec, its labels, and how many pods it has at most."""
+    """The exclusions of a gang, from each member's pod spec, labels, and maximum of pods."""
     if not any(_may_exclude(spec) for spec, _, _ in specs):
         return Exclusions(tuple({} for _ in specs))
     kinds = []
@@ -308,7 +311,7 @@ def exclusions(specs: Sequence[tuple[Document, Mapping[str, str], int]], namespa
 
 
 def _may_exclude(spec: Document) -> bool:
-    """Whether anything here may concern a pod spec: for nearly all pods the answer is no, and cheap."""
+    """Whether this module may apply to a pod spec. It is a fast check, and False for nearly all pods."""
     affinity = mapping(spec.get("affinity"))
     if spec.get("hostNetwork") or spec.get("resourceClaims") or spec.get("topologySpreadConstraints"):
         return True
@@ -318,7 +321,7 @@ def _may_exclude(spec: Document) -> bool:
 
 
 def _is_unpredictable(spec: Document) -> bool:
-    """Devices, spreading, and nearness to other pods: the scheduler alone knows which nodes these leave."""
+    """Devices, topology spread, and pod affinity: only the scheduler knows the nodes that they allow."""
     spread = mappings(spec.get("topologySpreadConstraints"))
     if any(rule.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule" for rule in spread):
         return True
@@ -336,7 +339,7 @@ def _keys(kinds: Iterable[PodKind]) -> Iterator[Key]:
 
 
 def _is_expressible(key: Key, kinds: Sequence[PodKind], counts: Sequence[int]) -> bool:
-    """Whether amounts say it. Pods that avoid several others, which may be together, cannot be counted like this."""
+    """Whether amounts can express it. They cannot for pods that avoid several others which may share a node."""
     if isinstance(key, PortKey) or key.own:
         return True
     selected = (count for kind, count in zip(kinds, counts, strict=True) if key.cost(kind) == EXCLUSIVE_CAPACITY)

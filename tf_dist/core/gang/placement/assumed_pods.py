@@ -1,4 +1,4 @@
-"""Free capacity of the nodes less the assumed pods: admitted, and not yet bound."""
+"""Free capacity of the nodes without assumed pods, which are admitted and not yet bound."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tf_dist.core.gang.placement.search import place_gang
 from tf_dist.core.gang.types import Node, Resources, UnavailableNode
 
 NodeAssignments = list[dict[str, int]]
-"""For each member of a gang: on which nodes how many of its pods are."""
+"""For each member of a gang: the number of its pods by node."""
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class AssumedPods:
-    """Nodes and what is assumed on them."""
+    """Nodes and the pods assumed on them."""
 
     def __init__(self) -> None:
         self.snapshot = NodeSnapshot(())
-        """The nodes, less the assumed pods."""
+        """The nodes, without the capacity of assumed pods."""
         self.capacity: dict[str, Decimal] = {}
-        """What all nodes have together."""
+        """The sum over all nodes."""
         self.epoch = 0
-        """Grows whenever capacity becomes free."""
+        """Increases whenever capacity becomes free."""
         self.version = 0
-        """Grows with every change of what is free."""
+        """Increases with every change of free capacity."""
         self.layout = 0
-        """Grows when nodes come, go, or become others."""
+        """Increases when nodes are added, removed or changed."""
         self.failed_searches = 0
-        """Counts the gangs for which no nodes were found though each member alone fits."""
+        """The number of gangs for which no nodes were found although each member fits alone."""
         self.unavailable: Mapping[str, UnavailableNode] = {}
-        """The nodes that take no pods for now."""
+        """The nodes that currently accept no pods."""
         self._empty: NodeSnapshot | None = None
         self._with_unavailable: NodeSnapshot | None = None
         self._assumed: dict[str, dict[PodClass, int]] = {}  # by node
@@ -48,7 +48,7 @@ class AssumedPods:
     # -- nodes --
 
     def put_node(self, node: Node) -> None:
-        """A node that is new or has changed; what is assumed on it is taken again."""
+        """Add or update a node, keeping the pods assumed on it."""
         self._lift()
         known = self.snapshot.node(node.name) if node.name in self.snapshot else None
         self.snapshot.put_node(node)
@@ -62,7 +62,7 @@ class AssumedPods:
                 self._empty.put_node(replace(node, free=node.allocatable))
 
     def remove_node(self, name: str) -> None:
-        """A node is gone or takes no more pods. One that is not known is no error."""
+        """Remove a node that is deleted or accepts no more pods. An unknown node is ignored."""
         if name in self.snapshot:
             self._lift()
             self._lay_out(self.snapshot.node(name).allocatable, {})
@@ -72,7 +72,7 @@ class AssumedPods:
                 self._empty.remove_node(name)
 
     def put_unavailable(self, nodes: Mapping[str, UnavailableNode]) -> None:
-        """Replace the nodes that take no pods for now, by name."""
+        """Replace the nodes that currently accept no pods, by name."""
         self.unavailable = nodes
         self._lay_out({}, {})
 
@@ -90,7 +90,7 @@ class AssumedPods:
     # -- assumed pods --
 
     def assume(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
-        """Pods are to come, some of them to nodes that are not known."""
+        """Assume pods, some of them on unknown nodes."""
         for shape, node, count in coming:
             assumed = self._assumed.setdefault(node, {})
             assumed[shape] = assumed.get(shape, 0) + count
@@ -102,7 +102,7 @@ class AssumedPods:
             self._unassigned[shape] += count
 
     def forget(self, coming: Iterable[PodsOnNode], anywhere: Iterable[tuple[PodClass, int]]) -> None:
-        """They are there, or will not come."""
+        """Drop assumed pods that were bound, or will not be created."""
         for shape, node, count in coming:
             assumed = self._assumed[node]
             assumed[shape] -= count
@@ -119,11 +119,11 @@ class AssumedPods:
                 del self._unassigned[shape]
 
     def settle(self) -> None:
-        """Take capacity for those that may come to any node: wherever there is some, the most demanding first.
+        """Take capacity for assumed pods without a node, on any nodes, the most demanding first. The scheduler may bind
+        a pod to a node that has refused it before, so it counts there if it fits nowhere else.
 
-        A node that has refused one of a gang's pods may take it by now, and the scheduler is free to send it there: it
-        is counted there if it fits nowhere else. Where not all of them fit now, the others still count. Those that
-        request the same are counted together, whichever gang they are of: after a rush there are thousands.
+        If not all fit, the others still count. Pods with equal requests are counted together, across gangs, because
+        there may be thousands.
         """
         if not self._unassigned or self._settled is not None:
             return
@@ -141,7 +141,7 @@ class AssumedPods:
         self.version += 1
 
     def _lift(self) -> None:
-        """Give that back before anything else changes."""
+        """Return that capacity before any other change."""
         if self._settled is not None:
             for shape, node, count in self._settled:
                 self.snapshot.give(shape, node, count)
@@ -151,11 +151,11 @@ class AssumedPods:
     # -- looking for nodes --
 
     def takes(self, shape: PodClass, node: str) -> bool:
-        """Whether a node takes such pods at all; the reconciler asks the same (``pod_index.takes_pod``)."""
+        """Whether a node accepts such pods at all. The reconciler uses the same rule (``pod_index.takes_pod``)."""
         return node in self.snapshot and not untolerated_taint(shape.constraints, self.snapshot.node(node).taints)
 
     def look(self, request: GangRequest, counts: Counts) -> NodeAssignments | None:
-        """Where so many pods of each member fit; None: not all of them. Nothing is taken."""
+        """The nodes on which these pods of each member fit, or None. Nothing is taken."""
         # To count first is quicker for those who will find nothing: mostly those who found nothing before.
         if self.lacks(request, counts) or (counts in request.lacking and self.surely_lacks(request, counts)):
             return None
@@ -166,28 +166,30 @@ class AssumedPods:
         return found
 
     def surely_lacks(self, request: GangRequest, counts: Counts) -> bool:
-        """Whether some member alone does not fit, which is remembered until capacity becomes free."""
+        """Whether some member does not fit even alone; cached until capacity becomes free."""
         lacks = self.short(request, counts) is not None
         if lacks:
             request.lacking[counts] = self.epoch
         return lacks
 
     def lacks(self, request: GangRequest, counts: Counts) -> bool:
-        """Whether it is known already that so many do not fit."""
+        """Whether the cache shows that these pods do not fit."""
         return request.lacking.get(counts) == self.epoch or request.unplaced.get(counts) == self.version
 
     def fit(self, request: GangRequest, counts: Counts, keep: Mapping[str, int] = _NOWHERE) -> NodeAssignments | None:
-        """As ``look``, but nothing is remembered: for what is only supposed to be free, or beside nodes to ``keep``."""
+        """Like ``look``, without the cache: for hypothetical capacity, or with nodes to ``keep``."""
         found = _try(self.snapshot, request, counts, keep)
         return None if isinstance(found, int) else found
 
     def short(self, request: GangRequest, counts: Counts) -> int | None:
-        """The first member that alone does not fit, by number; None: each does."""
+        """The number of the first member that does not fit even alone, or None."""
         wants = enumerate(_pairs(request, counts))
         return next((at for at, (shape, count) in wants if self.snapshot.most(shape) < count), None)
 
     def never(self, request: GangRequest) -> int | None:
-        """The member that does not fit even on empty nodes beside the others, by number, at their least."""
+        """The number of the member that does not fit together with the others, even on empty nodes and with
+        minimums.
+        """
         if request.never[0] != self.layout:
             self._empty = self._empty or self.snapshot.emptied()
             found = _try(self._empty, request, request.least)
@@ -195,7 +197,7 @@ class AssumedPods:
         return request.never[1]
 
     def fits_with_unavailable(self, request: GangRequest) -> bool:
-        """Whether empty nodes would hold its least if those that take no pods for now took some."""
+        """Whether the minimum would fit on empty nodes if all nodes accepted pods."""
         if not self.unavailable:
             return False
         if self._with_unavailable is None:

@@ -1,7 +1,7 @@
-"""Node snapshot: the nodes and what is free on them, with an undo log for what is tried.
+"""Node snapshot: the nodes and their free resources, with an undo log for attempts.
 
-``NodeTable`` has the amounts as arrays of integers, and ``PodCapacity`` how many pods of a class fit. Rows are in the
-order of the nodes' names, so that no result depends on the order in which nodes were listed.
+``NodeTable`` has the amounts as arrays of integers, and ``PodCapacity`` the number of pods of a class that fit. Rows
+are in the order of the nodes' names, so that results do not depend on the order of a list.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 NodeMask = Mask | None
-"""True for the rows of the nodes that pods may go to; None: all of them."""
+"""True for the rows of eligible nodes; None: all nodes."""
 ALL_NODES: Final[NodeMask] = None
 
 # Of a resource of which a node has more pieces (shared network cards, say) they are not what gangs compete for.
@@ -60,9 +60,9 @@ _MOST_CPU: Final = (1 << _CPU_BITS) - 1
 class NodeTable:
     """Allocatable and free resources, by column (resource) and row (node).
 
-    ``cells`` is ``free``, quicker for one number. ``key`` is the order in which equally good nodes are taken: nodes
-    without accelerators first, then those with the fewest free, then the least free CPU, then the name. ``touched``:
-    the rows that have changed, in order, from the ``base``-th change on.
+    ``cells`` is ``free``, faster for single numbers. ``key`` is the order of equally good nodes: nodes without
+    accelerators first, then those with the fewest free accelerators, then the least free CPU, then the name.
+    ``touched``: the changed rows in order, from the ``base``-th change.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NodeTable:
         before: NodeTable | None = None,
         source: Rows | None = None,
     ) -> None:
-        """``nodes`` by name; ``source``: the row of each in ``before``, of which the amounts are kept, or -1."""
+        """``nodes`` by name; ``source``: the row of each in ``before``, whose amounts are kept, or -1."""
         self.names = [node.name for node in nodes]
         self.size = len(nodes)
         if self.size > _MOST_ROWS:
@@ -110,13 +110,13 @@ class NodeTable:
         self.base = 1  # so that since(0) is all rows
 
     def _read(self, row: int, node: Node, first: int = 0) -> None:
-        """Write the amounts of a node, from a column on."""
+        """Write the amounts of a node, starting at a column."""
         for column in range(first, self.columns):
             self.free[column, row] = units(self._resources[column], node.free)
             self.whole[column, row] = units(self._resources[column], node.allocatable)
 
     def _weigh(self, rows: Rows) -> None:
-        """Find the weights of these rows, and their keys without what is free."""
+        """Compute the weights of these rows, and their keys without free amounts."""
         for column, most, shift in self._keyed:
             whole = self.whole[column].take(rows)
             self._weights[column, rows] = ((whole > 0) & (whole <= most)).astype(np.int64) << shift
@@ -140,7 +140,7 @@ class NodeTable:
         self._touch((row,))
 
     def add(self, requests: Requests, times: Mapping[int, int], sign: int) -> None:
-        """Add the requests so many times, or with ``sign`` -1 subtract them, on the nodes of some rows."""
+        """Add the requests in given numbers (``sign`` -1: subtract them) on the nodes of some rows."""
         if len(times) > _FEW_ROWS:
             rows = np.fromiter(times, np.intp, len(times))
             amounts = np.fromiter(times.values(), np.int64, len(times)) * sign
@@ -177,11 +177,11 @@ class NodeTable:
 
     @property
     def changes(self) -> int:
-        """How many changes there have been."""
+        """The number of changes."""
         return self.base + len(self.touched)
 
     def since(self, change: int) -> Rows | None:
-        """The rows touched since the ``change``-th change, some perhaps twice; None: too many, or too long ago."""
+        """The rows changed since the ``change``-th change, possibly repeated; None: too many, or too long ago."""
         if change < self.base or self.changes - change > self.size:
             return None
         rows = np.frombuffer(self.touched[change - self.base :], np.int64)
@@ -193,13 +193,13 @@ class NodeTable:
         return rows if 2 * len(rows) < self.size else None
 
     def fitting(self, requests: Requests, row: int) -> int:
-        """How many times the requests fit on a node."""
+        """The number of times that the requests fit on a node."""
         cells = self.cells
         return max(0, min([cells[column][row] // value for column, value in requests], default=UNLIMITED))
 
 
 class PodCapacity:
-    """How many pods of a class fit on each node: ``counts``, as of the last ``refresh``."""
+    """The number of pods of a class that fit on each node: ``counts``, at the last ``refresh``."""
 
     def __init__(self, table: NodeTable, requests: Requests, mask: NodeMask) -> None:
         self._table = table
@@ -237,7 +237,7 @@ class PodCapacity:
 
 
 def pods_per_node(amounts: Ints, requests: Requests, mask: NodeMask, rows: Rows | None = None) -> Ints:
-    """How many such pods fit in each row (``rows``: in each of these), of these amounts by column and row."""
+    """The number of such pods that fit in each row (or each of ``rows``), with amounts by column and row."""
     found: Ints | None = None
     for column, value in requests:
         there = (amounts[column] if rows is None else amounts[column].take(rows)) // value
@@ -258,9 +258,9 @@ _MAX_FILTERS: Final = 256
 
 
 class NodeFilters:
-    """For each signature of constraints that was asked for, the nodes that its pods may go to.
+    """The eligible nodes for each signature of constraints.
 
-    ``before``: what is known of nodes that were laid out otherwise; ``source``: for each row the one it had, or -1.
+    ``before``: the results of an earlier layout of nodes; ``source``: the earlier row of each row, or -1.
     """
 
     def __init__(self, nodes: Sequence[Node], before: NodeFilters | None = None, source: Rows | None = None) -> None:
@@ -278,7 +278,7 @@ class NodeFilters:
                 self._known[signature] = constraints, rows
 
     def of(self, shape: PodClass) -> NodeMask:
-        """The nodes that a class of pods may go to: none, if its constraints cannot be read."""
+        """The eligible nodes of a class of pods: none, if its constraints are malformed."""
         if not shape.signature and not self._tainted:
             return ALL_NODES
         known = self._known.get(shape.signature)
@@ -292,13 +292,13 @@ class NodeFilters:
         return known[1]
 
     def check(self, shape: PodClass) -> None:
-        """Raise InvalidConstraints if some node showed that the constraints make no sense."""
+        """Raise InvalidConstraints if the constraints are malformed."""
         self.of(shape)
         if shape.signature in self._unreadable:
             raise self._unreadable[shape.signature]
 
     def put(self, row: int, node: Node) -> bool:
-        """A node has changed; whether any mask may have."""
+        """Update a changed node. Returns whether any mask may have changed."""
         before, self._nodes[row] = self._nodes[row], node
         if node.labels == before.labels and node.taints == before.taints:
             return False
@@ -322,7 +322,7 @@ class NodeFilters:
 
 
 class TopologyDomains:
-    """The values of a label, in their order, with the rows of the nodes that have each. Other nodes are in none."""
+    """The values of a label, in order, with the rows of the nodes that have each value."""
 
     def __init__(self, label: str, nodes: Sequence[Node]) -> None:
         self.label = label
@@ -342,9 +342,9 @@ class TopologyDomains:
 
 
 class NodeSnapshot:
-    """What is free on the nodes. Nodes that take no pods (cordoned, not ready) must not be among them.
+    """The free resources of nodes. It must not include nodes that accept no pods (cordoned, not ready).
 
-    Pod classes belong to the catalogue; snapshots that share it understand the same classes.
+    Pod classes belong to the catalogue; snapshots can share it.
     """
 
     def __init__(self, nodes: Iterable[Node], catalogue: PodClassRegistry | None = None) -> None:
@@ -361,7 +361,7 @@ class NodeSnapshot:
     # -- nodes --
 
     def put_node(self, node: Node) -> None:
-        """A node that is new, or has changed. ``node.free`` holds from now on; no mark may be open."""
+        """Add or update a node with its ``node.free``. No mark may be open."""
         self._check_no_mark()
         known = self._nodes.get(node.name)
         self._nodes[node.name] = node
@@ -378,7 +378,7 @@ class NodeSnapshot:
             self._domains.clear()
 
     def remove_node(self, name: str) -> None:
-        """The node is gone, with all that was taken of it. One that is not known is no error; no mark may be open."""
+        """Remove a node. An unknown node is ignored; no mark may be open."""
         self._check_no_mark()
         if self._nodes.pop(name, None) is not None:
             self._unread.discard(name)
@@ -388,7 +388,7 @@ class NodeSnapshot:
         return node in self._nodes
 
     def node(self, name: str) -> Node:
-        """The node as it was put; KeyError when there is none."""
+        """The node as added; KeyError if it is unknown."""
         return self._nodes[name]
 
     @property
@@ -398,7 +398,7 @@ class NodeSnapshot:
         return self.table.names
 
     def free(self, node: str) -> dict[str, Decimal]:
-        """What is free on a node now, of all that pods have asked for; KeyError when there is no such node."""
+        """The free resources of a node, of those that pods have requested; KeyError if it is unknown."""
         self.ready()
         row = self.table.row[node]
         return {
@@ -407,7 +407,7 @@ class NodeSnapshot:
         }
 
     def emptied(self, more: Iterable[Node] = ()) -> NodeSnapshot:
-        """A snapshot of the same nodes without any pods, and of ``more``, which understands the same classes."""
+        """A snapshot of the same nodes without pods, and of ``more``, with the same catalogue."""
         empty = (
             Node(name=n.name, allocatable=n.allocatable, free=n.allocatable, labels=n.labels, taints=n.taints)
             for n in self._nodes.values()
@@ -419,7 +419,7 @@ class NodeSnapshot:
             raise ValueError("a node cannot change between a mark and its rollback")
 
     def ready(self) -> None:
-        """Bring the table up to date with the nodes and the resources there are."""
+        """Update the table for new nodes and resources."""
         if self._stale or self.table.columns < len(self.catalogue.columns):
             nodes = [self._nodes[name] for name in sorted(self._nodes)]
             before = self.table.row
@@ -446,19 +446,19 @@ class NodeSnapshot:
     # -- pod classes --
 
     def shape(self, member: PodSet) -> PodClass:
-        """The class of a member's pods; predicates.InvalidConstraints if the constraints make no sense."""
+        """The class of a member's pods; predicates.InvalidConstraints if the constraints are malformed."""
         shape = self.catalogue.shape(member)
         self.ready()
         self._filters.check(shape)
         return shape
 
     def mask(self, shape: PodClass) -> NodeMask:
-        """The nodes its pods may go to."""
+        """The eligible nodes of its pods."""
         self.ready()
         return self._filters.of(shape)
 
     def capacity(self, shape: PodClass) -> PodCapacity:
-        """How many of its pods fit on each node now."""
+        """The number of its pods that fit on each node now."""
         self.ready()
         known = self._capacities.pop(shape, None)
         if known is None:
@@ -470,28 +470,28 @@ class NodeSnapshot:
         return known
 
     def most(self, shape: PodClass, limit: int | None = None) -> int:
-        """How many of its pods fit now, over all nodes; ``limit`` if more do."""
+        """The number of its pods that fit now over all nodes, up to ``limit``."""
         total = self.capacity(shape).total
         return total if limit is None else min(total, limit)
 
     def most_ever(self, shape: PodClass) -> int:
-        """How many would fit if all nodes were empty."""
+        """The number that would fit on empty nodes."""
         self.ready()
         return int(pods_per_node(self.table.whole, shape.requests, self.mask(shape)).sum())
 
     # -- pods --
 
     def take(self, shape: PodClass, node: str, count: int) -> None:
-        """Take the capacity of pods that are there; it may go below zero. KeyError when there is no such node."""
+        """Take the capacity of existing pods; it may become negative. KeyError if the node is unknown."""
         self.ready()
         self.take_rows(shape.requests, {self.table.row[node]: count})
 
     def give(self, shape: PodClass, node: str, count: int) -> None:
-        """The pods are gone: their capacity is free. KeyError when there is no such node."""
+        """Return the capacity of deleted pods. KeyError if the node is unknown."""
         self.take(shape, node, -count)
 
     def take_rows(self, requests: Requests, times: Mapping[int, int]) -> None:
-        """Take these requests so many times on the nodes of some rows."""
+        """Take these requests in given numbers on the nodes of some rows."""
         if self._marks:
             self._log.append((requests, times))
         self.table.add(requests, times, -1)
@@ -499,19 +499,19 @@ class NodeSnapshot:
     # -- undo --
 
     def mark(self) -> int:
-        """From here on changes are on record, until ``rollback`` or ``commit`` with this mark."""
+        """Start to record changes, until ``rollback`` or ``commit`` with this mark."""
         self._marks.append(len(self._log))
         return len(self._marks) - 1
 
     def rollback(self, mark: int) -> None:
-        """Take back all changes since the mark, and marks made since."""
+        """Undo all changes since the mark, and drop later marks."""
         length = self._marks[mark]
         while len(self._log) > length:
             self.table.add(*self._log.pop(), 1)
         self.commit(mark)
 
     def commit(self, mark: int) -> None:
-        """Keep the changes since the mark (an outer mark can still take them back), and forget marks made since."""
+        """Keep the changes since the mark (an outer mark can still undo them), and drop later marks."""
         del self._marks[mark:]
         if not self._marks:
             self._log.clear()

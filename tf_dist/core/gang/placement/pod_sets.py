@@ -1,8 +1,8 @@
-"""What gangs request, as integers and each once: pod classes (pods with equal requests and constraints) and requests of
-gangs (equal pod sets). What is found out for one holds for all that are equal.
+"""Requests of gangs as integers: pod classes (pods with equal requests and constraints) and gang requests (equal pod
+sets). Equal ones are one object, so results are shared.
 
 A column is a resource; its amounts are integers: thousandths of a CPU, bytes, pieces. Requests are rounded up and free
-capacity down, so that no rounding ever lets in a pod that does not fit.
+capacity down, so that rounding never admits a pod that does not fit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CPU: Final = 0
 # below 2 ** 53, up to which a float64 is exact.
 _MOST: Final = 1 << 48
 UNLIMITED: Final = (1 << 24) - 1
-"""So many pods that request nothing fit on a node."""
+"""The number of pods without requests that fit on a node."""
 _MAX_SEEN: Final = 4096
 
 Requests = tuple[tuple[int, int], ...]
 """(column, amount), none of them 0."""
 Counts = tuple[int, ...]
-"""How many pods of each member of a gang, in the order of its members."""
+"""The number of pods of each member of a gang, in order."""
 
 
 # -- pod classes --
@@ -46,18 +46,18 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PodClass:
-    """Pods that request the same, and may go to the same nodes; equal ones of one registry are one object."""
+    """Pods with equal requests and constraints. Equal classes of one registry are one object."""
 
     requests: Requests
-    """What one pod requests."""
+    """The requests of one pod."""
     accelerators: int
-    """How many pieces of extended resources, such as GPUs, are among the requests."""
+    """The number of extended resources, such as GPUs, in the requests."""
     cpu: int
     """Requested CPU, in thousandths."""
     constraints: Document
     """Parts of the pod spec that ``predicates`` reads."""
     signature: str
-    """Equal for equal constraints; empty without any."""
+    """Equal for equal constraints; empty without constraints."""
 
 
 class PodsOnNode(NamedTuple):
@@ -72,7 +72,7 @@ class PodsOnNode(NamedTuple):
 
 
 class PodClassRegistry:
-    """The columns and the pod classes that snapshots have in common."""
+    """The columns and pod classes that snapshots share."""
 
     def __init__(self) -> None:
         self.columns: dict[str, int] = {"cpu": CPU, "memory": 1, "pods": 2}
@@ -92,7 +92,7 @@ class PodClassRegistry:
         return self._one(requests, accelerators, asked.get("cpu", 0), member.constraints)
 
     def without(self, shape: PodClass, constraint: str) -> PodClass:
-        """The class of pods that lack this constraint, and are the same else."""
+        """The same class without this constraint."""
         left = {key: value for key, value in shape.constraints.items() if key != constraint}
         return self._one(shape.requests, shape.accelerators, shape.cpu, left)
 
@@ -107,14 +107,16 @@ class PodClassRegistry:
 
 
 def units(resource: str, amounts: Resources) -> int:
-    """The amount of a resource as an integer. A node has an exclusive resource once unless it says what is left."""
+    """The amount of a resource as an integer. A node has an exclusive resource once, unless its remaining
+    amount is given.
+    """
     if resource in amounts:
         return to_units(resource, amounts[resource], up=False)
     return EXCLUSIVE_CAPACITY if resource.startswith(EXCLUSIVE_PREFIX) else 0
 
 
 def is_extended_resource(resource: str) -> bool:
-    """Whether it is a resource that some nodes have pieces of, such as GPUs: their names have a domain."""
+    """Whether it is a countable device such as a GPU, whose name has a domain."""
     return "/" in resource
 
 
@@ -134,17 +136,17 @@ def from_units(resource: str, amount: int) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class PodGroups:
-    """The pods of a gang by class, in the order in which nodes are found for them: most accelerators first."""
+    """The pods of a gang by class, in the order of placement: most accelerators first."""
 
     counts: Mapping[PodClass, int]
-    """How many pods of each class there are."""
+    """The number of pods of each class."""
     together: Requests
-    """What all of them request together."""
+    """The sum of their requests."""
 
 
 @lru_cache(maxsize=1024)  # the same few gangs are tried again and again
 def group_by_class(wants: tuple[tuple[PodClass, int], ...]) -> PodGroups:
-    """So many pods of each class; a class may come several times."""
+    """The pod set with these numbers of pods of each class; a class may be repeated."""
     counts: dict[PodClass, int] = {}
     together: dict[int, int] = {}
     for shape, count in wants:
@@ -164,17 +166,17 @@ class PodSetRequest:
     """A member of a gang, with its sizes filled in."""
 
     member: PodSet
-    """The member as the job has it."""
+    """The member of the job."""
     shape: PodClass | None
     """The class of its pods; None: nodes are not visible."""
     least: int
     """The size to which the gang may shrink."""
     count: int
-    """The pods that the job asks for."""
+    """The number of pods that the job requests."""
     most: int
     """The size to which the gang may grow."""
     start: int
-    """With so many pods the gang starts."""
+    """The number of pods with which the gang starts."""
 
     @property
     def type(self) -> str:
@@ -184,41 +186,41 @@ class PodSetRequest:
 
 @dataclass(slots=True, eq=False)
 class GangRequest:
-    """The members of a gang and where they may be, and what is known about that."""
+    """The members of a gang, their allowed nodes, and cached results."""
 
     wants: tuple[PodSetRequest, ...]
     """Its members, in order."""
     locality: TopologyRequest | None
-    """The topology domain in which its pods are to be; None: any nodes."""
+    """The topology constraint of its pods; None: any nodes."""
     full: Counts
-    """As many pods as it asks for."""
+    """The requested numbers of pods."""
     least: Counts
-    """As few as it starts with."""
+    """The minimum numbers with which it starts."""
     whole: Counts
-    """As many as a gang of the smallest size has."""
+    """The numbers of pods at the smallest size."""
     lacking: dict[Counts, int] = field(default_factory=dict)
-    """At which epoch of the nodes a member alone did not fit: it holds until capacity becomes free."""
+    """The epoch of the nodes at which a member did not fit even alone. Valid until capacity becomes free."""
     unplaced: dict[Counts, int] = field(default_factory=dict)
-    """At which version of the nodes no assignment was found: it holds until anything changes."""
+    """The version of the nodes at which no assignment was found. Valid until anything changes."""
     never: tuple[int, int | None] = (-1, None)
-    """For which layout, which member would not fit on empty nodes (None: all would)."""
+    """The layout, and the member that would not fit on its empty nodes (None: all would)."""
     said: dict[Counts, tuple[int, str]] = field(default_factory=dict)
-    """At which version of the nodes it was said what is missing, and how."""
+    """The version of the nodes, and the message about what was missing."""
     needs: dict[Counts, Resources] = field(default_factory=dict)
     """Cache of ``need``."""
 
     @property
     def elastic(self) -> bool:
-        """Whether it may start smaller than it asks for."""
+        """Whether it may start with less than its requested size."""
         return self.least != self.full
 
     @property
     def starts_early(self) -> bool:
-        """Whether it starts before all pods fit that a gang of its smallest size has."""
+        """Whether it may start before all pods of its smallest size fit."""
         return self.least != self.whole
 
     def need(self, counts: Counts) -> Resources:
-        """What so many pods request together."""
+        """The sum of the requests of these pods."""
         need = self.needs.get(counts)
         if need is None:
             pairs = zip(self.wants, counts, strict=True)
@@ -227,7 +229,7 @@ class GangRequest:
 
 
 def total_resources(parts: Iterable[tuple[Resources, int]]) -> dict[str, Decimal]:
-    """The sum of so many times each."""
+    """The weighted sum."""
     added: dict[str, Decimal] = {}
     for requests, count in parts:
         if count:
@@ -237,7 +239,7 @@ def total_resources(parts: Iterable[tuple[Resources, int]]) -> dict[str, Decimal
 
 
 class GangRequests:
-    """All distinct requests. ``shape_of``: the class of a member's pods; None: there are no nodes to see."""
+    """All distinct requests. ``shape_of``: the class of a member's pods; None: nodes are not visible."""
 
     def __init__(self, shape_of: Callable[[PodSet], PodClass] | None = None) -> None:
         self._shape_of = shape_of
@@ -246,7 +248,7 @@ class GangRequests:
         self._seen: dict[int, tuple[tuple[PodSet, ...], GangRequest]] = {}
 
     def of(self, gang: Gang) -> GangRequest:
-        """What a gang requests. InvalidConstraints: its constraints make no sense."""
+        """The request of a gang. InvalidConstraints: its constraints are malformed."""
         seen = self._seen.get(id(gang.members))
         if seen is not None and seen[0] is gang.members and seen[1].locality == gang.locality:
             return seen[1]
@@ -273,7 +275,7 @@ class GangRequests:
         return PodSetRequest(member, shape, least, member.count, most, start)
 
     def forget(self, kept: Sequence[GangRequest]) -> None:
-        """Forget all others."""
+        """Drop all others."""
         keep = {id(request) for request in kept}
         self._known = {key: request for key, request in self._known.items() if id(request) in keep}
         self._seen.clear()

@@ -1,6 +1,7 @@
-"""Node predicates: node selector, node affinity and taints, read in one way by admission and by the scheduler.
+"""Node predicates: node selector, node affinity and taints.
 
-Were there two, a gang could be admitted to nodes on which its pods are then never placed.
+Admission and the embedded scheduler share them. Otherwise a gang could be admitted to nodes on which its pods are never
+placed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ Taint = Mapping[str, Any]
 
 _SOFT: Final = "PreferNoSchedule"
 REFUSED_NODES: Final = "tf-dist.dev/refused-nodes"
-"""Key within admission only: beside the parts of a pod spec, the nodes that the scheduler refused a job's pods."""
+"""An additional key, used only in admission: the nodes that the scheduler refused to a job's pods."""
 
 
 class InvalidConstraints(ValueError):
-    """The constraints have not the shape that Kubernetes gives them. Templates of jobs are stored unchecked."""
+    """The constraints are malformed. Templates of jobs are stored unchecked."""
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def _reading() -> Iterator[None]:
 def matches_node_affinity(pod_spec: Document, name: str, labels: Labels) -> bool:
     """Whether the pod's node selector and required node affinity allow a node of this name and these labels.
 
-    Unreadable, as from the functions below, when they make no sense.
+    Raises Unreadable, like the functions below, if they are malformed.
     """
     with _reading():
         return _allows(pod_spec, name, labels)
@@ -51,14 +52,14 @@ def _allows(pod_spec: Document, name: str, labels: Labels) -> bool:
 
 
 def node_affinity_score(pod_spec: Document, name: str, labels: Labels) -> int:
-    """The sum of the weights of the node affinities that the node fulfils."""
+    """The sum of the weights of the node affinities that match the node."""
     with _reading():
         wishes = _node_affinity(pod_spec).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
         return sum(int(w.get("weight", 1)) for w in wishes if _term_holds(w.get("preference") or {}, name, labels))
 
 
 def untolerated_taint(pod_spec: Document, taints: Iterable[Taint]) -> Taint | None:
-    """The first taint that keeps the pod away, None if nothing does."""
+    """The first taint that the pod does not tolerate, or None."""
     with _reading():
         tolerations = pod_spec.get("tolerations") or ()
         for taint in taints:
@@ -83,7 +84,7 @@ def _node_affinity(pod_spec: Document) -> Mapping[str, Any]:
 
 
 def _term_holds(term: Mapping[str, Any], name: str, labels: Labels) -> bool:
-    """All rules of a term; a term without any holds nowhere."""
+    """Whether all rules of a term match; a term without rules matches nothing."""
     rules = [(rule, labels) for rule in term.get("matchExpressions") or ()]
     rules += [(rule, {"metadata.name": name}) for rule in term.get("matchFields") or ()]
     return bool(rules) and all(_rule_holds(rule, values) for rule, values in rules)

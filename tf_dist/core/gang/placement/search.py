@@ -1,13 +1,13 @@
 """Search: nodes for all pods of a gang, or for none.
 
-A gang goes to one node if all of it fits there. Else each class of its pods, those that ask for most accelerators
-first, goes to the nodes that the gang uses already, and the rest to as few nodes as possible: as many pods as possible
-to the node where most fit, and so on; the last node is one where the rest just fits. Of nodes that are equally
-good the one with the smallest ``NodeTable.key`` is taken, so that large pieces stay whole. Within a topology domain, if
-the gang asks for one, the same rule holds.
+A gang is placed on one node if all of it fits there. Otherwise its pod classes are placed one after the other, those
+with most accelerators first: on the nodes that the gang uses already, and the rest on as few nodes as possible. That
+is, as many pods as possible on the node where most fit, and so on; the last node is one where the rest just fits. Of
+equally good nodes, that with the smallest ``NodeTable.key`` is used, to keep large free parts whole. The same rules
+apply within a topology domain.
 
-The order of the classes can matter: if it fails, the reverse is tried. Both may fail where a cleverer choice would do:
-how often, ``tests/core/gang/placement/test_search_properties.py`` counts.
+The order of the classes can matter: if it fails, the reverse is tried. Both may fail although a placement exists;
+``tests/core/gang/placement/test_search_properties.py`` measures how often.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tf_dist.core.gang.placement.pod_sets import PodClass, PodGroups, group_by_c
 from tf_dist.core.gang.types import TopologyRequest
 
 Found = dict[PodClass, dict[int, int]]
-"""For each class: how many pods on the node of which row."""
+"""For each class, the number of pods by row."""
 Wants = Sequence[tuple[PodClass, int]]
 
 _NOWHERE: Final[Mapping[str, int]] = MappingProxyType({})
@@ -44,16 +44,17 @@ class NoCapacity:
     """Not all pods fit."""
 
     shape: PodClass
-    """The first class of which a pod does not fit."""
+    """The first class with a pod that does not fit."""
 
 
 def place_gang(
     snapshot: NodeSnapshot, wants: Wants, *, locality: TopologyRequest | None = None, keep: Mapping[str, int] = _NOWHERE
 ) -> list[dict[str, int]] | int:
-    """Take capacity for all pods of ``wants``; per want, how many go to which node.
+    """Take capacity for all pods of ``wants``.
 
-    An int: nothing was taken; the index of the want that did not fit. (With a required ``locality`` it may fit,
-    but not where the others have.) ``keep``: nodes that the gang is on already; they come first.
+    Returns the number of pods by node for each want. An int means that nothing was taken: the index of the want that
+    did not fit. (With a required ``locality`` it may fit, but not together with the others.) ``keep``: nodes that the
+    gang uses already, which come first.
     """
     groups = group_by_class(tuple(wants))
     if not groups.counts:
@@ -83,7 +84,7 @@ def _placed(
 def _distribute(
     names: Sequence[str], wants: Wants, groups: Mapping[PodClass, int], found: Found
 ) -> list[dict[str, int]]:
-    """What each want has of what was found for its shape."""
+    """The part of each want in the result for its shape."""
     shares: list[dict[str, int]] = []
     for shape, count in wants:
         if count <= 0:
@@ -95,7 +96,7 @@ def _distribute(
 
 
 def _first_pods(nodes: dict[int, int], count: int) -> dict[int, int]:
-    """The first so many pods, taken out of ``nodes``."""
+    """The first pods, removed from ``nodes``."""
     share: dict[int, int] = {}
     while count > 0:
         row = next(iter(nodes))
@@ -108,7 +109,7 @@ def _first_pods(nodes: dict[int, int], count: int) -> dict[int, int]:
 
 
 def _on_one_node(snapshot: NodeSnapshot, groups: PodGroups, within: NodeMask) -> Found | None:
-    """Take capacity for all groups on one node, of those ``within``; None: no node has so much."""
+    """Take capacity for all groups on one node ``within`` the mask; None: no node has enough."""
     table = snapshot.table
     largest, count = next(iter(groups.counts.items()))
     rows = (snapshot.capacity(largest).counts >= count).nonzero()[0]  # mostly few: the rest is asked of these alone
@@ -129,7 +130,7 @@ def _on_one_node(snapshot: NodeSnapshot, groups: PodGroups, within: NodeMask) ->
 def _on_several(
     snapshot: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], rows: Rows | None = None
 ) -> Found | NoCapacity:
-    """Take capacity for all groups in their order or, if that fails, in the reverse; nothing is taken if both do."""
+    """Take capacity for all groups in order or, if that fails, in reverse order. If both fail, nothing is taken."""
     found = _in_order(snapshot, list(groups.items()), keep, rows)
     if isinstance(found, NoCapacity) and len(groups) > 1:
         again = _in_order(snapshot, list(groups.items())[::-1], keep, rows)
@@ -157,7 +158,7 @@ def _in_order(
 
 
 def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[int]) -> dict[int, int]:
-    """Take capacity for up to so many pods on the nodes that the gang uses already, one after the other."""
+    """Take capacity for up to this number of pods on the nodes that the gang uses already."""
     found: dict[int, int] = {}
     mask = snapshot.mask(shape)
     for row in used:
@@ -172,7 +173,7 @@ def _fill(snapshot: NodeSnapshot, shape: PodClass, count: int, used: Sequence[in
 
 
 def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | None) -> dict[int, int] | None:
-    """Take capacity for so many pods on as few of the rows as possible; None: there is not enough."""
+    """Take capacity for this number of pods on as few rows as possible; None: there is not enough."""
     capacity = snapshot.capacity(shape)
     if capacity.total < count:
         return None
@@ -198,7 +199,7 @@ def _spread(snapshot: NodeSnapshot, shape: PodClass, count: int, rows: Rows | No
 
 
 def _smallest(keys: Ints, enough: Mask, number: int) -> Rows:
-    """Where the ``number`` smallest keys are, of those that are ``enough`` (one or more), the smallest first."""
+    """The positions of the ``number`` smallest keys among those that are ``enough`` (one or more), in order."""
     if number == 1:
         at: Rows = np.where(enough, keys, _LAST).argmin(axis=0, keepdims=True)
         return at
@@ -209,9 +210,9 @@ def _smallest(keys: Ints, enough: Mask, number: int) -> Rows:
 def _in_domains(
     snapshot: NodeSnapshot, groups: Mapping[PodClass, int], keep: Sequence[int], locality: TopologyRequest
 ) -> Found | NoCapacity:
-    """The smallest domain that holds the gang; else, unless it is required, as few domains as possible.
+    """The smallest domain that holds the gang; otherwise, unless one is required, as few domains as possible.
 
-    The domains that the gang is in already come first; if one is required, there is no other.
+    Domains that the gang uses already come first; if one is required, only that is used.
     """
     domains = snapshot.domains(locality.label)
     at_home = {int(domains.of_row[row]) for row in keep} - {len(domains.rows)}
@@ -231,7 +232,7 @@ def _scopes(
     at_home: set[int],
     locality: TopologyRequest,
 ) -> Iterator[Rows]:
-    """The rows to try, one domain after the other, and then the fewest domains that may do together."""
+    """The rows to try: single domains, and then the fewest domains that may suffice together."""
     size = sums[next(iter(groups))]
     fitting = np.logical_and.reduce([sums[shape] >= count for shape, count in groups.items()]).nonzero()[0]
     if at_home:
@@ -252,9 +253,9 @@ def _smallest_first(domains: TopologyDomains, size: Ints, some: Rows) -> Iterato
 
 
 def _fewest_domains(groups: Mapping[PodClass, int], sums: Mapping[PodClass, Ints], at_home: set[int]) -> list[int]:
-    """Two domains or more that hold so many pods together: the largest, and a last one that is just large enough.
+    """Two or more domains that together hold these pods: the largest, and a last one that is just large enough.
 
-    Empty when all of them do not. One that holds each class, but not all of them, needs another.
+    Empty if all domains together do not.
     """
     size = sums[next(iter(groups))].copy()
     chosen: list[int] = []

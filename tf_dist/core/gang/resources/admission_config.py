@@ -23,7 +23,7 @@ def admission_config(
 ) -> AdmissionConfig:
     """The configuration of admission. An invalid queue is left out: its jobs wait, as for a missing queue.
 
-    ``volcano_queues``: those of Volcano's; ours of the same name, readable or not, replace them.
+    ``volcano_queues``: Volcano's queues. A Queue of tf-dist with the same name, valid or not, replaces them.
     """
     stored, found = list(queues), []
     for document in stored:

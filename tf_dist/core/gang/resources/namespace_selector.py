@@ -1,4 +1,4 @@
-"""Namespace selectors of queues: which namespaces a queue takes jobs from."""
+"""Namespace selectors of queues: the namespaces whose jobs a queue accepts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NAME: Final = "kubernetes.io/metadata.name"
 
 Labels = Mapping[str, str]
 LabelsOf = Callable[[str], Labels | None]
-"""The labels of a namespace; None: they are not known."""
+"""The labels of a namespace; None: unknown."""
 
 
 def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> str:
-    """Why a queue takes no jobs from a namespace; "" if it does. ``labels`` None: of those only its name is known.
+    """Why a queue accepts no jobs from a namespace; "" if it does. ``labels`` None: only the namespace's name is known.
 
-    What is not known matches nothing, not even a rule that a label be absent.
+    Unknown labels match no rule, not even DoesNotExist.
     """
     rules = queue.namespace_selector or ()
     known = {**(labels or {}), _NAME: namespace}
@@ -28,20 +28,26 @@ def namespace_mismatch(queue: Queue, namespace: str, labels: Labels | None) -> s
     if matches and not unknown:
         return ""
     if any(rule.key == _NAME and rule.operator == "DoesNotExist" for rule in rules):
-        return f'queue "{queue.name}" is closed: it takes no jobs; name another queue, or have it opened'
+        return (
+            f'queue "{queue.name}" is closed: it accepts no jobs; name another queue, or ask an administrator to '
+            "open it"
+        )
     selector = f"its namespaceSelector ({selector_text(rules)})"
     if matches:
         why = (
-            f"{selector} asks for labels that are not known here; grant the controller to list and watch namespaces, "
-            f"or select by {_NAME}"
+            f"{selector} needs labels that the controller may not read; allow it to list and watch namespaces, or "
+            f"select by {_NAME}"
         )
     else:
-        why = f"{selector} does not match; name another queue, or have the namespace labelled or the queue opened to it"
+        why = (
+            f"{selector} does not match; name another queue, or ask an administrator to label the namespace or to "
+            "open the queue to it"
+        )
     return f'queue "{queue.name}" is not open to namespace "{namespace}": {why}'
 
 
 class NamespaceMatcher:
-    """Cache of ``namespace_mismatch`` for the queues with a selector, as long as neither side changes."""
+    """Cache of ``namespace_mismatch`` for queues with a selector, valid while neither side changes."""
 
     def __init__(self, labels_of: LabelsOf) -> None:
         self._labels_of = labels_of
@@ -50,7 +56,7 @@ class NamespaceMatcher:
         self._known: dict[tuple[str, str], tuple[tuple[Requirements | None, Labels | None], str]] = {}
 
     def update(self, queues: Iterable[Queue]) -> bool:
-        """Take over the queues and the labels of known namespaces; whether any answer may have changed."""
+        """Set the queues and the labels of known namespaces. Returns whether any result may have changed."""
         before = {name: queue.namespace_selector for name, queue in self._queues.items()}
         self._queues = {queue.name: queue for queue in queues if queue.namespace_selector is not None}
         changed = before != {name: queue.namespace_selector for name, queue in self._queues.items()}
@@ -64,7 +70,7 @@ class NamespaceMatcher:
         return changed
 
     def mismatch(self, queue: str, namespace: str) -> str:
-        """Why the queue takes no jobs from the namespace, "" if it does."""
+        """Why the queue accepts no jobs from the namespace, "" if it does."""
         guarded = self._queues.get(queue)
         if guarded is None:
             return ""

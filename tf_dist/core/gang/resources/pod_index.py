@@ -1,7 +1,7 @@
 """Pod index: nodes' free resources and jobs' bound pods, kept up to date pod by pod.
 
-``PodIndex`` is fed every change of a pod, and gives nodes and gangs as values: the identical ones as long as nothing
-about them has changed, so that comparing them is cheap.
+``PodIndex`` gets every change of a pod, and returns nodes and gangs as values. Unchanged values are identical objects,
+so comparisons are fast.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class BoundPods:
     """The bound pods of one job."""
 
     pods: dict[tuple[Made, str, int, str], int] = field(default_factory=dict)
-    """How many of each attempt (of the job, the task and the replica), type and index are on each node.
+    """The number of pods of each attempt (of the job, the task and the replica), type and index on each node.
 
-    Zeros where their labels do not say the attempt, index -1 where they do not say that. One flat table: nested ones
-    would be half a dozen mappings for each of thousands of jobs.
+    Without these labels, attempts are 0 and the index is -1. One flat table, because nested ones would need several
+    mappings for each of thousands of jobs.
     """
 
     def placement(self) -> dict[str, dict[str, int]]:
-        """How many pods, per type and node."""
+        """The number of pods by type and node."""
         return self._count((type_, node, count) for (_, type_, _, node), count in self.pods.items())
 
     def earlier(self, attempts: Attempts) -> dict[str, dict[str, int]]:
-        """Those of them that earlier attempts than these made, or that are being deleted."""
+        """The pods of earlier attempts, or that are being deleted."""
         return self._count(
             (type_, node, count)
             for (made, type_, index, node), count in self.pods.items()
@@ -80,7 +80,7 @@ class BoundPods:
 
 
 def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
-    """Whether a pod is of an earlier attempt, of its job or of itself; a restart of the whole job counts anew."""
+    """Whether a pod is of an earlier attempt of its job, its task or its replica."""
     if made == _DELETING:
         return True
     job, task, pod = made
@@ -90,7 +90,7 @@ def _is_earlier(made: Made, attempts: Attempts, type_: str, index: int) -> bool:
 
 
 class _PodKinds:
-    """How many pods of which kind are on which node; equal kinds are one object, while there are such pods."""
+    """The number of pods by node and kind; equal kinds are one object while such pods exist."""
 
     def __init__(self) -> None:
         self._on: dict[str, dict[PodKind, int]] = {}
@@ -107,11 +107,11 @@ class _PodKinds:
             del self._on[node]
 
     def taken(self, node: str, key: Key) -> int:
-        """What the pods on a node take of a resource key."""
+        """The amount of a resource key that the pods on a node take."""
         return sum(pods * exclusive_cost(key, kind) for kind, pods in self._on.get(node, {}).items())
 
     def concerned(self, keys: Iterable[Key]) -> Iterator[str]:
-        """The nodes with pods that take of any of these keys."""
+        """The nodes with pods that take any of these keys."""
         for key in keys:
             takers = {kind for kind in self._known if exclusive_cost(key, kind)}
             if takers:
@@ -119,7 +119,7 @@ class _PodKinds:
 
 
 class PodIndex:
-    """Index of pods: what they use on nodes, and the nodes of the pods of jobs.
+    """Index of pods: their use of nodes, and the nodes of the pods of jobs.
 
     A job is named by its ``names.owned_by_key``, a pod without a job by its ``names.orphan_key``.
     """
@@ -128,9 +128,9 @@ class PodIndex:
         self.pods: dict[str, Mapping[str, Any]] = {}
         """By uid."""
         self.stored_nodes: dict[str, Mapping[str, Any]] = {}
-        """All nodes by name, those that take no pods among them."""
+        """All nodes by name, including those that accept no pods."""
         self.unavailable: Mapping[str, UnavailableNode] = {}
-        """The nodes that take no pods for now; the same value until that changes."""
+        """The nodes that currently accept no pods; the same object until that changes."""
         self._nodes: dict[str, Node] = {}
         self._used: dict[str, dict[str, Decimal]] = {}
         self._kinds = _PodKinds()
@@ -151,7 +151,7 @@ class PodIndex:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether anything has changed that has not been read."""
+        """Whether there are unread changes."""
         return bool(self._touched or self._moved or self._created_changes or self._charged_changes)
 
     def put_pod(self, uid: str, pod: Mapping[str, Any] | None) -> None:
@@ -233,15 +233,15 @@ class PodIndex:
     # Output
 
     def bound(self, key: str) -> BoundPods:
-        """Where the pods of a job are."""
+        """The bound pods of a job."""
         return self._bound.get(key, BoundPods())
 
     def created(self, key: str) -> dict[str, int]:
-        """How many pods of a job have not ended, by type, bound to a node or not."""
+        """The number of pods of a job that have not ended, by type, bound or not."""
         return {type_: count for type_, count in self._created.get(key, {}).items() if count > 0}
 
     def charged(self, key: str) -> Mapping[str, Resources]:
-        """What the pods of a job, or of none, request on nodes, by queue."""
+        """The requests on nodes of a job's pods, or of pods without a job, by queue."""
         return {queue: dict(amounts) for queue, amounts in self._charged.get(key, {}).items()}
 
     def changes(self) -> tuple[set[str], set[str], set[str]]:
@@ -251,9 +251,9 @@ class PodIndex:
         return found
 
     def nodes(self, keys: Mapping[str, Key], *, whole: bool = False) -> dict[str, Node | None]:
-        """The nodes that have changed since the last call, by name; None: it takes no pods (any more).
+        """The nodes that have changed since the last call, by name; None: the node accepts no pods.
 
-        ``keys``: what else they say is free, by name. ``whole``: all of them that take pods.
+        ``keys``: further free amounts, by name. ``whole``: all nodes that accept pods.
         """
         if keys != self._keys:
             changed = {name for name in {*keys, *self._keys} if keys.get(name) != self._keys.get(name)}
@@ -315,7 +315,8 @@ def _lives(pod: Mapping[str, Any]) -> bool:
 def node_of_pod(pod: Mapping[str, Any]) -> str:
     """The node whose resources a pod uses; "": none.
 
-    A pinned pod of a job uses them from its creation: until it is deleted, the scheduler may bind it.
+    A pinned pod of a job uses them from its creation until it is deleted, because the scheduler may bind it at any
+    time.
     """
     if not _lives(pod):
         return ""
@@ -329,7 +330,7 @@ def is_schedulable(node: Mapping[str, Any]) -> bool:
 
 
 def takes_pod(node: Mapping[str, Any], pod_spec: Document) -> bool:
-    """Whether a node is ready and not cordoned, and has no taint that keeps such a pod away."""
+    """Whether a node is ready and not cordoned, and has no taint that such a pod does not tolerate."""
     taints = mappings(mapping(node.get("spec")).get("taints"))
     try:
         return is_schedulable(node) and not untolerated_taint(pod_spec, taints)

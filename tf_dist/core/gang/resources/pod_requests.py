@@ -26,10 +26,9 @@ _NO_CLASSES: Final[Mapping[str, PriorityClass]] = MappingProxyType({})
 
 
 def pod_requests(pod_spec: Document) -> dict[str, Decimal]:
-    """Requests of a pod: its containers together, or the maximum while it starts; its overhead; and one pod.
+    """Requests of a pod: the sum of its containers, or the maximum while it starts; its overhead; and one pod.
 
-    What the pod requests as a whole (``spec.resources``) replaces what its containers request. A limit of the pod
-    counts where nothing is requested.
+    Requests of the pod (``spec.resources``) replace those of its containers. Without a request, the pod's limit counts.
     """
     found = _together(pod_spec, _requested)
     whole = mapping(pod_spec.get("resources"))
@@ -47,7 +46,7 @@ def pod_limits(pod_spec: Document) -> dict[str, Decimal]:
 
 
 def _together(pod_spec: Document, amounts: Callable[[Mapping[str, Any]], dict[str, Decimal]]) -> dict[str, Decimal]:
-    """The amounts of all containers. One that starts runs beside the sidecars (those that go on) before it."""
+    """The amounts of all containers. An init container runs together with the sidecars before it."""
     sidecars: dict[str, Decimal] = {}
     starting: dict[str, Decimal] = {}
     for container in mappings(pod_spec.get("initContainers")):
@@ -60,7 +59,7 @@ def _together(pod_spec: Document, amounts: Callable[[Mapping[str, Any]], dict[st
 
 
 def _of_pod(stated: object) -> dict[str, Decimal]:
-    """Of these resources a pod may have amounts as a whole."""
+    """The resources for which a pod may have requests as a whole."""
     return {r: v for r, v in parse_resources(stated).items() if r in ("cpu", "memory") or r.startswith("hugepages-")}
 
 
@@ -75,7 +74,7 @@ def _requested(container: Mapping[str, Any]) -> dict[str, Decimal]:
 
 
 def parse_resources(stated: object) -> dict[str, Decimal]:
-    """Quantities as numbers; an invalid one counts as nothing: objects of others must not stop admission."""
+    """Quantities as numbers. Invalid ones count as 0, because objects of others must not stop admission."""
     found: dict[str, Decimal] = {}
     for resource, value in mapping(stated).items():
         with suppress(ValueError):
@@ -93,7 +92,7 @@ def add_resources(parts: Iterable[Resources]) -> dict[str, Decimal]:
 
 
 def subtract_resources(whole: Resources, part: Resources) -> dict[str, Decimal]:
-    """The difference of two resource lists; may go below zero."""
+    """The difference of two resource lists, which may be negative."""
     return {resource: whole.get(resource, _NONE) - part.get(resource, _NONE) for resource in {*whole, *part}}
 
 
@@ -103,7 +102,7 @@ def pod_sets(
     classes: Mapping[str, PriorityClass] = _NO_CLASSES,
     defaults: ContainerDefaults | None = None,
 ) -> tuple[PodSet, ...]:
-    """The pods a job wants, by type, and with how many it may do.
+    """The requested pods of a job by type, with their minimums.
 
     ``runtime_classes``: by name; ``classes``: the priority classes, see ``AdmissionConfig``;
     ``defaults``: of the LimitRanges of its namespace.
@@ -150,13 +149,13 @@ def _pod_priority(job: Job, spec: ReplicaSpec, classes: Mapping[str, PriorityCla
 
 
 def admitted_specs(job: Job) -> list[tuple[ReplicaSpec, tuple[int, int]]]:
-    """The replica specs of ``pod_sets``, those that may have pods, with the fewest and the most of them."""
+    """The replica specs of ``pod_sets`` that may have pods, with their minimum and maximum."""
     sizes = replica_bounds(job)
     return [(spec, sizes[spec.type]) for spec in job.replica_specs if sizes[spec.type][1] > 0]
 
 
 def pod_spec(spec: ReplicaSpec, runtime_classes: RuntimeClasses, defaults: ContainerDefaults | None = None) -> Document:
-    """The pod spec of a template with what the API server adds: from its runtime class, and the defaults of
+    """The pod spec of a template with the additions of the API server: from its runtime class, and the defaults of
     LimitRanges.
     """
     body = spec.pod_spec if defaults is None else with_container_defaults(spec.pod_spec, defaults)
@@ -176,7 +175,7 @@ def pod_spec(spec: ReplicaSpec, runtime_classes: RuntimeClasses, defaults: Conta
 def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> Document:
     """A pod spec whose containers have the defaults of LimitRanges, as the API server fills them in.
 
-    A request that is missing defaults to the container's own limit before LimitRanges are applied.
+    A missing request defaults to the container's own limit before LimitRanges are applied.
     """
 
     def filled(container: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -191,7 +190,7 @@ def with_container_defaults(pod_spec: Document, defaults: ContainerDefaults) -> 
 
 
 def gang_exclusions(job: Job) -> Exclusions:
-    """By what the pods of ``pod_sets`` exclude others from their nodes."""
+    """The exclusions between the pods of ``pod_sets`` and others."""
     stated = []
     for spec, (_, most) in admitted_specs(job):
         body = spec.pod_spec

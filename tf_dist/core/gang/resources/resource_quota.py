@@ -1,7 +1,7 @@
-"""ResourceQuotas of namespaces: what pods count as, and what admitted gangs may still use.
+"""ResourceQuotas of namespaces: the usage of pods, and the remaining quota for admitted gangs.
 
-The API server refuses a pod that would go beyond one. So a gang starts only when all of it is within every quota of its
-namespace: what is used, and what gangs that were admitted have still to create, leave enough for it.
+The API server refuses pods beyond a quota. So a gang starts only when all of it fits into every quota of its namespace,
+after the current use and the pods that admitted gangs have not created yet.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def gang_quota_usage(job: Job, rules: AdmissionConfig) -> GangQuotaUsage:
 
 
 def read_resource_quota(document: Document) -> ResourceQuota:
-    """A stored ResourceQuota. As long as it has not been counted, the API server lets nothing in."""
+    """A stored ResourceQuota. Until it has been counted, the API server admits nothing."""
     spec, status = mapping(document.get("spec")), mapping(document.get("status"))
     hard = parse_resources(mapping(status.get("hard") or spec.get("hard")))
     used = parse_resources(mapping(status.get("used"))) if status.get("hard") else hard
@@ -93,13 +93,13 @@ class ResourceQuotaShortage:
     needed: Decimal
     """How much the gang needs."""
     used: Decimal
-    """How much is used, or promised to other gangs."""
+    """The amount that is used, or promised to other gangs."""
     hard: Decimal
     """How much may be used."""
 
     @property
     def never(self) -> bool:
-        """Whether it would not be even in an empty namespace."""
+        """Whether it would not fit even in an empty namespace."""
         return self.needed > self.hard
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ ResourceQuotas = Mapping[str, tuple[ResourceQuota, ...]]
 
 
 class ResourceQuotaUsage:
-    """What gangs use, and may still use, of the ResourceQuotas of their namespaces."""
+    """The use of ResourceQuotas by gangs, and the remaining quota."""
 
     def __init__(self) -> None:
         self._quotas: ResourceQuotas = {}
@@ -138,7 +138,7 @@ class ResourceQuotaUsage:
             self.drop(gang)
 
     def drop(self, gang: Gang) -> None:
-        """Remove a gang; an unknown one is no error."""
+        """Remove a gang; an unknown gang is ignored."""
         held = self._held.get(gang.key.namespace)
         if held is not None:
             held.pop(gang.uid, None)
@@ -146,9 +146,9 @@ class ResourceQuotaUsage:
                 del self._held[gang.key.namespace]
 
     def beyond(self, gang: Gang, counts: Sequence[int], *, more: bool = False) -> ResourceQuotaShortage | None:
-        """Why there may not be so many pods of each member of a gang (``more``: besides those it has); None: they may.
+        """Why these numbers of pods of a gang do not fit (``more``: in addition to existing ones); None: they fit.
 
-        If it can never be, that is what it says.
+        A quota that can never be met is named first.
         """
         if gang.charges is None:
             return None
@@ -156,7 +156,7 @@ class ResourceQuotaUsage:
         return min(found, key=lambda one: (not one.never, one.quota, one.resource), default=None)
 
     def never(self, gang: Gang, counts: Sequence[int]) -> ResourceQuotaShortage | None:
-        """Why there may not be so many pods of each member of a gang even in an empty namespace; None: there may."""
+        """Why these numbers of pods of a gang do not fit even in an empty namespace; None: they fit."""
         if gang.charges is None:
             return None
         found = self._beyond(gang, gang.charges, counts, more=False, empty=True)
@@ -179,7 +179,7 @@ class ResourceQuotaUsage:
                     )
 
     def _usage(self, gang: Gang, quota: ResourceQuota) -> dict[str, Decimal]:
-        """Usage and promised usage. The API server's count may lag behind: then our own is larger and counts."""
+        """Usage and promised usage. The API server's count may lag behind, so the larger of both counts is used."""
         counted, ours = dict(quota.used), dict[str, Decimal]()
         for other in self._held.get(gang.key.namespace, {}).values():
             charges, sizes = other.charges, other.assigned.sizes if other.assigned else {}
@@ -200,12 +200,12 @@ class ResourceQuotaUsage:
         return {r: max(counted.get(r, _NONE), ours.get(r, _NONE)) for r in {*counted, *ours}}
 
     def suppose(self, gang: Gang, counts: tuple[int, ...]) -> None:
-        """Suppose so many more pods of a gang, until ``forget``."""
+        """Assume these further pods of a gang, until ``forget``."""
         if gang.charges is not None:
             self._supposed.append((gang.key.namespace, gang.charges, counts))
 
     def forget(self) -> None:
-        """Drop what was supposed."""
+        """Drop the assumption."""
         self._supposed.clear()
 
 
