@@ -1,1 +1,1 @@
-"""Gang schedulers other than tf-dist: which objects to make for them, and how to read their answers."""
+"""Gang schedulers other than tf-dist: the objects for them, and how to read their decisions."""

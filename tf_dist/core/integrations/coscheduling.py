@@ -1,8 +1,8 @@
 """Coscheduling: a PodGroup of ``scheduling.x-k8s.io``, and pods that a kube-scheduler with that plugin binds together.
 
-The plugin looks at pods only, and counts them by their label; there is no admission before. So its pods are created as
-soon as its PodGroup is there, and wait without nodes. Types: kubernetes-sigs/scheduler-plugins,
-``apis/scheduling/v1alpha1``; what the plugin does with them: ``pkg/coscheduling``.
+The plugin uses only pods, and counts them by their label, without an earlier admission. So the pods are created after
+the PodGroup, and wait without nodes. Types: kubernetes-sigs/scheduler-plugins, ``apis/scheduling/v1alpha1``; the
+plugin: ``pkg/coscheduling``.
 """
 
 from __future__ import annotations

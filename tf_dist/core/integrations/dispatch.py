@@ -1,4 +1,4 @@
-"""The integrations by name, and what a pass asks of that of a job: its verdict, its objects, its pods."""
+"""The integrations by name, and the calls of a pass to a job's integration: its verdict, its objects, its pods."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ APIS: Final[Mapping[str, ApiResource]] = {
 
 
 def integration_of(job: Job, status: Status) -> Integration | None:
-    """The integration of a job, None for tf-dist itself: the one that admitted it, else the one it asks for."""
+    """The integration of a job, None for tf-dist itself: the one that admitted it, otherwise the one that it names."""
     asked = job.scheduling.gang or status.gang
     return INTEGRATIONS.get(asked if status.admission is None else status.admission.by)
 
 
 def names_idle_scheduler(job: Job, pod_spec: Document) -> bool:
-    """Whether a pod of a job that tf-dist admits is left to Volcano's scheduler, as every Volcano Job's is by custom.
+    """Whether a pod of a job that tf-dist admits names Volcano's scheduler, as Volcano Jobs usually do.
 
-    Where Volcano does not run it would wait for ever, and where it does, room was found without it: such a pod goes to
-    the cluster's default scheduler. Any other name is the user's own choice and stays.
+    Such a pod goes to the cluster's default scheduler: without Volcano it would wait forever, and tf-dist has already
+    assigned nodes. Any other name is the user's choice and stays.
     """
     return job.dialect is Dialect.VOLCANO and pod_spec.get("schedulerName") == VOLCANO.name
 
 
 def kind_key(body: Document) -> str:
-    """The kind of an object, with its group where it is a gang scheduler's: several have a PodGroup."""
+    """The kind of an object, with the group for kinds of gang schedulers, because several have a PodGroup."""
     group, _, _ = body["apiVersion"].rpartition("/")
     key = f"{body['kind']}.{group}"
     return key if key in APIS else str(body["kind"])
@@ -66,7 +66,7 @@ _SHORT_RETRY_INTERVAL: Final = 1.0
 
 
 def integration_verdict(s: ReconcileContext, scheduler: Integration) -> Verdict | None:
-    """The verdict of the job's gang scheduler; None if it has nothing new to say."""
+    """The verdict of the job's gang scheduler; None without news."""
     served = s.observed.served
     if s.status.phase not in LIVE or served is None:
         return None
@@ -77,12 +77,12 @@ def integration_verdict(s: ReconcileContext, scheduler: Integration) -> Verdict 
 
 
 def _served(s: ReconcileContext) -> ServedApis | None:
-    """What the cluster has of the job's gang scheduler; None where that is not known, or cannot be used."""
+    """The cluster's API of the job's gang scheduler; None if it is unknown or cannot be used."""
     return s.observed.served if s.observed.served is not None and not s.observed.served.missing else None
 
 
 def takes_pods(s: ReconcileContext) -> bool:
-    """Whether pods may be created now: tf-dist itself has admitted the job, or its gang scheduler wants them."""
+    """Whether pods may be created now: tf-dist itself has admitted the job, or its gang scheduler accepts them."""
     if s.integration is None:
         return s.status.admission is not None
     served = _served(s)
@@ -90,9 +90,10 @@ def takes_pods(s: ReconcileContext) -> bool:
 
 
 def decorate_pod(s: ReconcileContext, replica: ReplicaId, pod: Body) -> None:
-    """Add to a pod what its gang scheduler needs; without one, leave it to the cluster's default scheduler.
+    """Add the fields for its gang scheduler to a pod; without one, leave it to the cluster's default scheduler.
 
-    The label of the queue says where the pod counts once its job is gone. A template must not write it.
+    The label of the queue decides in which queue the pod counts after the deletion of its job. A template must not set
+    it.
     """
     labels = pod["metadata"]["labels"]
     labels.pop(names.QUEUE, None)
@@ -137,7 +138,7 @@ def wanted_objects(s: ReconcileContext) -> tuple[Body, ...]:
 
 
 def _in_use(s: ReconcileContext) -> bool:
-    """Whether pods of the gang may still run: what they hold is not free before."""
+    """Whether pods of the gang may still run, so that their resources are not free."""
     if s.integration is not None and _served(s) is None:
         return True  # the desired objects are not known
     return _lives(s.facts.stale) or (s.status.phase not in LIVE and _lives(s.facts.current.values()))
@@ -164,7 +165,7 @@ def planned_context(job: Job) -> ReconcileContext:
 
 
 def retry_at(s: ReconcileContext) -> float | None:
-    """When to look again for a missing gang scheduler; None if nothing waits for it."""
+    """When to check again for a missing gang scheduler; None if nothing waits for it."""
     if s.integration is None:
         return None
     if s.observed.served is None:

@@ -1,6 +1,6 @@
-"""What gang scheduler integrations share: names and minimums of gangs, objects, conditions, verdicts.
+"""Shared parts of the integrations: names and minimums of gangs, objects, conditions, verdicts.
 
-Verdicts come from pods: the object's status may be of the attempt before, or a second late.
+Verdicts are derived from pods, because the object's status may be of the previous attempt, or a second late.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def object_name(job: Job, *run: object) -> str:
 def integration_object(
     job: Job, served: ServedApis, api: ApiResource, name: str, spec: Body, annotations: Mapping[str, str] | None = None
 ) -> Body:
-    """An object of the job, in the version that is served, to be deleted with it."""
+    """An object of the job in the served version, deleted with the job."""
     metadata = names.object_metadata(job, name, names.job_labels(job))
     if annotations:
         metadata["annotations"] = dict(annotations)
@@ -56,13 +56,13 @@ def integration_object(
 
 
 def find_object(s: ReconcileContext, api: ApiResource, name: str) -> Document | None:
-    """An object of the job, unless it is on its way out."""
+    """An object of the job, unless it is being deleted."""
     there = s.observed.objects.get((api.key, name))
     return there if there is not None and "deletionTimestamp" not in there["metadata"] else None
 
 
 def spec_update(api: ApiResource, there: Document, wanted: Body) -> Iterator[Update]:
-    """The update of an object whose spec differs from the desired one; fields of others are left alone."""
+    """The update of an object whose spec differs from the desired one. Fields of others are not changed."""
     spec = mapping(there.get("spec"))
     changed = {key: value for key, value in wanted["spec"].items() if not _says(spec.get(key), value)}
     if changed:
@@ -80,8 +80,8 @@ def min_counts(job: Job, classes: Mapping[str, int] = MappingProxyType({})) -> d
 
     ``classes``: the values of PriorityClasses (``ServedApis.priorities``).
 
-    Tasks that wait for others (Volcano's ``dependsOn``) come later: a gang that waited for their pods, too, would wait
-    for ever.
+    Tasks that wait for others (Volcano's ``dependsOn``) are left out. A gang that waited for their pods would wait
+    forever.
     """
     start = start_counts(job, pod_priorities(job, {name: PriorityClass(value) for name, value in classes.items()}))
     return {spec.type: start[spec.type] for spec in job.replica_specs if spec.depends is None}
@@ -112,7 +112,7 @@ def condition_is_true(there: Document, type_: str) -> bool:
 
 
 def bound_verdict(s: ReconcileContext) -> Admit | None:
-    """Admission of a gang of which enough pods are bound to nodes; None before."""
+    """Admission of a gang when enough pods are bound to nodes; None before."""
     have, needed = s.facts.with_node, min_counts(s.job)
     # Tasks that come later count as there.
     have.update({type_: count for type_, count in start_counts(s.job).items() if type_ not in needed})
@@ -125,12 +125,14 @@ def resize_verdict(s: ReconcileContext) -> Resize | None:
     before, after = replica_counts(s.job), replica_counts(s.requested_job)
     if before == after:
         return None
-    message = f"{replica_change_text(before, after)}, as the job asks for now"
+    message = f"{replica_change_text(before, after)}, as the job now requests"
     return Resize(sizes=after, placement={}, message=message)
 
 
 def wait_verdict(s: ReconcileContext, queue: str, said: str) -> Wait:
-    """Why a gang waits whose object exists. ``queue``: its queue, in words; ``said``: the scheduler's message."""
+    """Why a gang with an existing object waits. ``queue``: a description of its queue; ``said``: the
+    scheduler's message.
+    """
     pods = s.facts.current
     lacking = sorted(replica for replica in s.facts.without_node(s.job) if replica in pods)
     words = said or next((pods[replica].unschedulable for replica in lacking if pods[replica].unschedulable), "")

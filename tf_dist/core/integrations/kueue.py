@@ -3,8 +3,8 @@
 A WorkloadPriorityClass orders the queue and says nothing to the scheduler of pods. Sources: kubernetes-sigs/kueue, its
 documentation "Workload Priority Class"; ``pkg/controller/jobframework`` for which of the two comes first.
 
-Kueue grants quota of *flavors*, which are kinds of nodes: a pod must go to a node of the flavor it was granted, and so
-gets its labels as node selector, and its tolerations. Source: kubernetes-sigs/kueue, ``pkg/podset``.
+Kueue grants quota of *flavors*, which are kinds of nodes. A pod must run on a node of its flavor, so it gets the
+flavor's labels as a node selector, and its tolerations. Source: kubernetes-sigs/kueue, ``pkg/podset``.
 
 Kueue admits any kind of job for which a controller makes a Workload (its documentation, "Custom Workloads"). Such a
 controller has the duties of its own job controllers: stop the job when the Workload is evicted, then give the quota
@@ -51,7 +51,7 @@ def missing_class(job: Job, served: ServedApis) -> str:
 def workload_priority(job: Job, served: ServedApis, version: str) -> Body:
     """The priority fields of the Workload; none for a missing class.
 
-    A class goes with its value, or Kueue refuses it.
+    Kueue requires a class together with its value.
     """
     name = job.labels.get(_LABEL, "")
     if name:
@@ -104,9 +104,9 @@ _CONTAINER: Final = ("name", "image", "resources", "restartPolicy")
 
 
 def pod_sets(job: Job) -> list[Body]:
-    """The gang as Kueue sees it: for each type how many pods, and with how many it may begin.
+    """The pod sets of the Workload: the number of pods of each type, and the number with which it may start.
 
-    Kueue lets one set of a Workload begin smaller; the workers, if they can.
+    Kueue allows one pod set to start smaller: the workers, if possible.
     """
     limits = replica_bounds(job)
     shrinkable = [spec for spec in job.replica_specs if 0 < limits[spec.type][0] < spec.replicas]
@@ -142,7 +142,7 @@ def _topology(spec: ReplicaSpec) -> Body:
 
 
 def pod_set_counts(spec: Document) -> dict[str, int]:
-    """How many pods of each type a Workload's spec asks for."""
+    """The number of pods of each type in a Workload's spec."""
     return {text(one.get("name")): _count(one.get("count", 1)) or 0 for one in mappings(spec.get("podSets"))}
 
 
@@ -156,7 +156,7 @@ def _assignments(workload: Document) -> list[Mapping[str, Any]]:
 
 
 def admitted_sizes(workload: Document) -> dict[str, int]:
-    """How many pods of each type were admitted; Kueue before 0.3 did not say, and admitted all."""
+    """The number of admitted pods of each type. Kueue before 0.3 had no count, and admitted all."""
     asked = pod_set_counts(mapping(workload.get("spec")))
     granted = {text(one.get("name")): _count(one.get("count")) for one in _assignments(workload)}
     return {**asked, **{name: count for name, count in granted.items() if count is not None}}
@@ -167,7 +167,7 @@ def _flavors(assignment: Mapping[str, Any]) -> list[str]:
 
 
 def missing_flavors(workload: Document, served: ServedApis) -> list[str]:
-    """The granted flavors that do not exist: without them their nodes are not known."""
+    """The granted flavors that do not exist, so that their nodes are unknown."""
     granted = dict.fromkeys(name for one in _assignments(workload) for name in _flavors(one))
     return [name for name in granted if (FLAVOR.key, name) not in served.shared]
 
@@ -189,7 +189,7 @@ def decorate_pod(workload: Document, served: ServedApis, replica: ReplicaId, pod
 
 
 def _checked(workload: Document, type_: str) -> Iterator[Mapping[str, Any]]:
-    """The changes that admission checks ask for in the pods of a type."""
+    """The changes that admission checks request for the pods of a type."""
     for check in mappings(mapping(workload.get("status")).get("admissionChecks")):
         yield from (one for one in mappings(check.get("podSetUpdates")) if one.get("name") == type_)
 
@@ -219,7 +219,7 @@ _IMMEDIATE_REASONS: Final = frozenset({"Preempted", "NodeFailures"})
 
 
 def workload_status_update(key: str, workload: Document, s: ReconcileContext) -> Iterator[Update]:
-    """The status update that Kueue needs now; none if it is written already."""
+    """The status update that Kueue needs now; none if it is already written."""
     status = mapping(workload.get("status"))
     changed: list[Condition] = []
     fields: dict[str, Any] = {}
@@ -296,13 +296,13 @@ def _wanted(s: ReconcileContext, served: ServedApis) -> Iterator[Body]:
 
 
 def _lacks_class(s: ReconcileContext, served: ServedApis) -> str:
-    """The missing priority class for which the job is not queued, "" for none; an existing Workload keeps its own."""
+    """The missing priority class that prevents queueing, "" for none. An existing Workload keeps its own."""
     there = interface.find_object(s, WORKLOAD, interface.object_name(s.job))
     return missing_class(s.job, served) if there is None and s.status.admission is None else ""
 
 
 def _updates(s: ReconcileContext, served: ServedApis, there: Document, wanted: Body) -> Iterator[Update]:
-    """Updates of the Workload: while it waits it follows the job; once admitted only its status changes."""
+    """Updates of the Workload. While it waits, it follows the job; after admission, only its status changes."""
     if not interface.condition_is_true(there, "QuotaReserved"):
         spec = mapping(there.get("spec"))
         new = {"queueName": wanted["spec"]["queueName"]}
@@ -320,7 +320,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
         return _taken_back(there)
     queue = f"Kueue's queue {_queue(s.job)}"
     if name := _lacks_class(s, served):
-        text = f"its {PRIORITY.kind} {name} is not there, or tf-dist may not see it"
+        text = f"its {PRIORITY.kind} {name} does not exist, or tf-dist may not read it"
         return Wait(reason=Reason.QUEUE_REFUSED, message=f"waits to get into {queue}: {text}")
     if there is None or (
         interface.condition_is_true(there, "Evicted") and interface.condition_is_true(there, "QuotaReserved")
@@ -341,7 +341,7 @@ def _taken_back(there: Document | None) -> Preempt | None:
     if interface.condition_is_true(there, "Evicted"):
         return Preempt(by=None, message=f"Kueue evicted it: {_message(interface.find_condition(there, 'Evicted'))}")
     if not interface.condition_is_true(there, "Admitted"):
-        return Preempt(by=None, message="Kueue took its admission back")
+        return Preempt(by=None, message="Kueue withdrew its admission")
     return None
 
 
@@ -355,7 +355,7 @@ def _wait(there: Document, queue: str) -> Wait:
         checks = [one for one in mappings(status.get("admissionChecks")) if one.get("state") != "Ready"]
         text = "its quota is reserved; " + ("; ".join(map(_check, checks)) or "it is about to be admitted")
         return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
-    text = _message(reserved) or "Kueue has not looked at its Workload yet (is it running?)"
+    text = _message(reserved) or "Kueue has not processed its Workload yet (is it running?)"
     if at := mapping(status.get("requeueState")).get("requeueAt"):
         text += f"; it is queued again at {at}"
     reason = _REASONS.get(str(reserved.get("reason")), Reason.WAITING_IN_QUEUE)

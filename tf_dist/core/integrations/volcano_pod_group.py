@@ -1,8 +1,8 @@
 """Volcano: a PodGroup of ``scheduling.volcano.sh``, and pods that its scheduler binds together.
 
-Volcano admits a gang by its PodGroup alone (phase Inqueue) and wants its pods only then, so that a full cluster is not
-flooded with pending pods: its own job controller waits for that in the same way. Types and phases:
-volcano-sh/apis, ``pkg/apis/scheduling/v1beta1``; how a pod names its group and its task: volcano-sh/volcano,
+Volcano admits a gang by its PodGroup (phase Inqueue), and expects its pods only then, so that a full cluster is not
+flooded with pending pods. Its own job controller waits in the same way. Types and phases: volcano-sh/apis,
+``pkg/apis/scheduling/v1beta1``; how a pod names its group and its task: volcano-sh/volcano,
 ``pkg/scheduler/api/job_info.go``.
 """
 
@@ -35,12 +35,12 @@ _OUTSIDE: Final = frozenset({"", "Pending"})
 
 
 def _task(job: Job, spec: ReplicaSpec) -> str:
-    """What Volcano calls a type of replicas; a Volcano Job's pods have that in a label already."""
+    """Volcano's name of a replica type, which a Volcano Job's pods have in a label."""
     return spec.name if job.dialect is Dialect.VOLCANO else spec.type
 
 
 def _task_minimums(job: Job, served: ServedApis) -> dict[str, int]:
-    """The minimum of each task as the job has it (``getMinTaskMember``); a TFJob's types have those of its start.
+    """The minimum of each task of the job (``getMinTaskMember``); for a TFJob, the minimums at its start.
 
     Volcano ignores them where the job's minimum is less than their sum (``CheckTaskReady``).
     """
@@ -96,12 +96,12 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
     if place is not None:
         return place
     if not _phase(group):
-        text = "Volcano has not looked at its PodGroup yet (is its scheduler running?)"
+        text = "Volcano has not processed its PodGroup yet (is its scheduler running?)"
         return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     said = _said(group)
     if _phase(group) in _OUTSIDE and not s.facts.current:
         where = f"kubectl describe {POD_GROUP.plural}.{POD_GROUP.group} {interface.object_name(s.job)} tells more"
-        text = said or f"Volcano has no room for its PodGroup yet ({where})"
+        text = said or f"Volcano has no capacity for its PodGroup yet ({where})"
         return Wait(reason=Reason.WAITING_IN_QUEUE, message=f"waits in {queue}: {text}")
     return interface.wait_verdict(s, queue, said)
 

@@ -1,8 +1,8 @@
-"""Kubernetes' own gang scheduling (KEP-4671): its objects have been others in every release so far.
+"""Kubernetes' own gang scheduling (KEP-4671), whose objects differ in every release so far. From 1.36 on, a PodGroup of
+``scheduling.k8s.io`` has the number of pods, and a pod names it in ``spec.schedulingGroup``.
 
-From 1.36 on a PodGroup of ``scheduling.k8s.io`` says how many pods belong together, and a pod names it in
-``spec.schedulingGroup``; in 1.35 a Workload did, and ``spec.workloadRef`` named that. Which of them a cluster serves
-decides. A PodGroup's conditions never go back, so every run of a job has one of its own. Sources: kubernetes/api,
+In 1.35 it is a Workload, named in ``spec.workloadRef``. The integration uses the one that the cluster serves. A
+PodGroup's conditions are never reset, so every run of a job has its own. Sources: kubernetes/api,
 ``scheduling/v1beta1`` and ``v1alpha1``; kubernetes/enhancements, KEP-4671 and KEP-5710 (preemption).
 """
 
@@ -79,7 +79,7 @@ def _verdict(s: ReconcileContext, served: ServedApis) -> Verdict | None:
 
 
 def _preempted(there: Document | None) -> Preempt | None:
-    """Whether the scheduler is about to take the gang's nodes for another one: its pods go, all of them."""
+    """Whether the scheduler preempts the gang, so that all of its pods are deleted."""
     target: Any = {} if there is None else interface.find_condition(there, "DisruptionTarget")
     if target.get("status") != "True":
         return None

@@ -1,4 +1,4 @@
-"""Adoption: what a pipeline step that is retried does with the jobs of its earlier attempts; whose controller."""
+"""Adoption: what a retried pipeline step does with the jobs of its earlier tries, and which controller runs its job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tf_dist.core.model.status import Status, outcome_kind
 
 
 class DriverChoice(StrEnum):
-    """Whose controller reconciles the job of a step, task or run."""
+    """The controller that reconciles the job of a step, task or run."""
 
     AUTO = "auto"  # the one that leads; where none does, the program that waits leads the namespace meanwhile
     CONTROLLER = "controller"  # that of another process: the program only waits
@@ -28,9 +28,9 @@ class AdoptionAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionCandidate:
-    """A job that an earlier try of the same task made.
+    """A job that an earlier try of the same task created.
 
-    ``marked_for_deletion``: it is being deleted, or was given up. ``done``: it has ended; ``succeeded``: successfully.
+    ``marked_for_deletion``: it is being deleted, or was abandoned. ``done``: it has ended; ``succeeded``: successfully.
     ``result_used``: a try has used its result already. ``created``: epoch seconds.
     """
 
@@ -44,7 +44,9 @@ class AdoptionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionDecision:
-    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: further live jobs, which go."""
+    """Decision on adoption. ``uid``: the job to adopt or to use; ``surplus``: further active jobs, which are
+    deleted.
+    """
 
     answer: AdoptionAction
     uid: str = ""
@@ -54,8 +56,8 @@ class AdoptionDecision:
 def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = True) -> AdoptionDecision:
     """Decide what to do with the jobs of earlier tries.
 
-    A live job is adopted, the newest of several; else an unused result is used; else there is a new job. Without
-    ``durable`` a try always makes a new one. Of live jobs one stays.
+    An active job is adopted, the newest of several. Otherwise an unused result is used. Otherwise a new job is created.
+    Without ``durable``, a try always creates a new job. Only one active job stays.
     """
     newest = sorted(candidates, key=lambda one: (one.created, one.uid), reverse=True)
     live = [one.uid for one in newest if not one.done and not one.marked_for_deletion]
@@ -70,10 +72,10 @@ def decide_adoption(candidates: Sequence[AdoptionCandidate], *, durable: bool = 
 
 
 def decide_existing_job(status: Status, *, reported: bool, reattach: bool = True) -> AdoptionAction:
-    """Whether a step that is tried again goes on with the job of its last try.
+    """Whether a retried step continues with the job of its last try.
 
-    ``reported``: that try has reported the end of the job, so a failure is what is tried again. A success stays one
-    however often it is reported. Without ``reattach`` a job that still runs is replaced, too.
+    ``reported``: that try has reported the end of the job, so a failed job is replaced. A success stays one even if it
+    was reported. Without ``reattach``, a running job is replaced, too.
     """
     kind = outcome_kind(status)
     if not reattach and kind is not OutcomeKind.SUCCEEDED:

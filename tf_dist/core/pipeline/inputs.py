@@ -1,4 +1,4 @@
-"""Inputs of a step: values that the user of a run fills in, each of a declared type at one place of the document.
+"""Inputs of a step: values from the user of a run, each with a declared type and a path in the document.
 
 A value is never read as YAML. It becomes one number, one word or one text, or it is refused.
 """
@@ -49,9 +49,9 @@ _FIELDS: Final[Mapping[str, tuple[type, ...]]] = {
 class JobInput:
     """An input of a step, and the path of its value.
 
-    ``path``: a dotted path into the document. ``minimum``, ``maximum``: of numbers, both may be reached. ``pattern``: a
-    regular expression for the whole of a text. ``enum``: the only values. ``text``: what stands around the value, which
-    takes the place of ``{}``; "" for the value alone.
+    ``path``: a dotted path into the document. ``minimum``, ``maximum``: inclusive bounds of numbers. ``pattern``: a
+    regular expression for the whole text. ``enum``: the allowed values. ``text``: the text around the value, which
+    replaces ``{}``; "" for the value alone.
     """
 
     name: str
@@ -81,7 +81,7 @@ class JobInput:
             yield Problem(here, f"{self.pattern!r} is not a regular expression: {error}")
 
     def document(self) -> dict[str, Any]:
-        """The declaration as JSON has it; ``read_inputs`` reads it back."""
+        """The declaration as JSON; ``read_inputs`` reads it."""
         given = {
             "minimum": self.minimum,
             "maximum": self.maximum,
@@ -94,10 +94,10 @@ class JobInput:
         return {**own, **{key: value for key, value in given.items() if value is not None}}
 
     def value(self, text: str) -> Any:
-        """The value of a text; ValueError says why it does not fit the declaration."""
+        """The value of a text; ValueError if it does not match the declaration."""
         found = _READERS[self.type](text)
         if self.enum and found not in self.enum:
-            raise ValueError(f"is none of {', '.join(map(str, self.enum))}")
+            raise ValueError(f"is not one of {', '.join(map(str, self.enum))}")
         if isinstance(found, str):
             if len(found) > self.max_length:
                 raise ValueError(f"is longer than {self.max_length} characters")
@@ -178,7 +178,7 @@ def _mistakes(content: Any) -> Iterator[Problem]:
         if key not in content:
             yield Problem(here, f"has no {key}", _EXAMPLE)
     if content.get("type", InputType.STRING) not in [*InputType]:
-        yield Problem(here, f"type {shorten_text(str(content['type']))} is none of {', '.join(InputType)}")
+        yield Problem(here, f"type {shorten_text(str(content['type']))} is not one of {', '.join(InputType)}")
 
 
 def _declared(content: Mapping[str, Any]) -> JobInput:
@@ -227,7 +227,7 @@ def input_overrides(inputs: Iterable[JobInput], values: Mapping[str, str]) -> tu
 
 
 def _placed(one: JobInput, path: FieldPath, text: str, value: Any) -> Any:
-    """The value with what stands around it. A program gets it word for word: Kubernetes expands ``$(NAME)`` there."""
+    """The value with the text around it, escaped because Kubernetes expands ``$(NAME)``."""
     if not one.text and not isinstance(value, str):
         return value
     literal = text.replace("$", "$$") if _is_expanded(path) else text

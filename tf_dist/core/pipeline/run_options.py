@@ -365,7 +365,7 @@ class RunOptions:
     """The options of one run of a job, read."""
 
     name: str = task_option(
-        NAME, "The job's name, instead of the document's. A few characters are appended.", "mnist", ""
+        NAME, "The job's name, instead of the document's. A few random characters are appended.", "mnist", ""
     )
     namespace: str = option(
         NAME,
@@ -522,7 +522,7 @@ def choice_problems(path: str, value: object, known: Collection[str]) -> Iterato
     if value not in known:
         words = ", ".join(known)
         hint = suggestion(str(value), known, f"write one of {words}")
-        yield Problem(path, f"{shown_value(value)} is none of {words}", hint)
+        yield Problem(path, f"{shown_value(value)} is not one of {words}", hint)
 
 
 def job_name_problems(value: object, later: Later = is_template) -> Iterator[Problem]:

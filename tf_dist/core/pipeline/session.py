@@ -316,7 +316,7 @@ def start(decide: Decide[C]) -> Start:
         lost = yield Command(Do(decision.answer), decision.uid)
         if lost is None and decision.answer is not AdoptionAction.REPLACE:
             return decision
-    raise lost or Conflict("the job comes again each time that it is deleted", hint="see who creates it")
+    raise lost or Conflict("the job is created again each time it is deleted", hint="find out what creates it")
 
 
 def follow(policy: SessionPolicy, seen: Seen) -> Session:
@@ -398,7 +398,7 @@ def clean_up(policy: SessionPolicy, end: SessionEnd, seen: Seen) -> CleanUp:
     hurried, fate = until is not None, policy.fates[end.cause]
     # 1. What happens to the job.
     if fate is not None:
-        decision = StopDecision(fate, "as on_term says" if hurried else end.result.message)
+        decision = StopDecision(fate, "on_term decides" if hurried else end.result.message)
     else:
         yield Command(Do.TELL, end=end)  # at once: this process may be killed before it has decided
         decision = _decide_stop(policy.workflow or WorkflowRules(), (yield Command(Do.READ_WORKFLOW)))

@@ -61,15 +61,15 @@ class WaitResult:
 # Limits of the client -> the reason in one word, and the sentence that goes before what the job waits for.
 _LATE: Final = {
     OutcomeKind.DEADLINE_EXCEEDED: ("Timeout", "it took too long"),
-    OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it got no place in time"),
-    OutcomeKind.START_TIMEOUT: (Reason.START_TIMEOUT, "it has a place, but did not come up in time"),
+    OutcomeKind.ADMISSION_TIMEOUT: ("AdmissionTimeout", "it was not admitted in time"),
+    OutcomeKind.START_TIMEOUT: (Reason.START_TIMEOUT, "it was admitted, but did not start in time"),
 }
 # Goals that a job which is over has reached when it had its place.
 _PLACES: Final = frozenset({"admitted", "scheduled"})
 DELETED: Final = WaitResult(
     kind=OutcomeKind.DELETED,
     message="the job was deleted",
-    hint="see who deletes jobs there: people, or a time to live",
+    hint="find out who deletes jobs there: users, or a time to live",
     reason="Deleted",
 )
 

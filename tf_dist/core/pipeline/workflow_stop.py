@@ -48,7 +48,7 @@ def decide_stop(
     seconds, both from the step's template). Without a next try, no process would return to a job that is left.
     """
     if workflow is None:
-        return StopDecision(JobFate.DELETE, "the workflow is gone")
+        return StopDecision(JobFate.DELETE, "the workflow no longer exists")
     metadata, spec, status = (workflow.get(key) or {} for key in ("metadata", "spec", "status"))
     if metadata.get("deletionTimestamp"):
         return StopDecision(JobFate.DELETE, "the workflow is being deleted")
@@ -58,10 +58,10 @@ def decide_stop(
         return StopDecision(JobFate.DELETE, f"the workflow is {status['phase']}")
     ends = [end for end in (deadline, _deadline_of(spec, status)) if end is not None]
     if ends and now >= min(ends) - _SLACK:
-        return StopDecision(JobFate.DELETE, "the time that the workflow gives it is over")
+        return StopDecision(JobFate.DELETE, "the workflow's deadline has passed")
     if not retried:
-        return StopDecision(JobFate.DELETE, "the step is not tried again")
-    return StopDecision(JobFate.LEAVE, "the workflow goes on, and the step is tried again: only this pod has to go")
+        return StopDecision(JobFate.DELETE, "the step is not retried")
+    return StopDecision(JobFate.LEAVE, "the workflow continues and the step is retried: only this pod must stop")
 
 
 def _deadline_of(spec: Mapping[str, Any], status: Mapping[str, Any]) -> float | None:

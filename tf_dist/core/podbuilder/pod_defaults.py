@@ -1,8 +1,9 @@
-"""What a pod has of the fields beside its containers where its template says nothing: the job's, or its peers'.
+"""Defaults of pod fields other than containers, from the job or from its other templates. A template's own value has
+precedence in every format.
 
-A template's own word stands in every format. What a job says of all its pods fills the others: ``schedulerName``
+Settings of the job for all its pods fill missing values: ``schedulerName``
 (volcano-sh/volcano ``pkg/controllers/job/job_controller_util.go``, and v1alpha1), and a Volcano Job's
-``priorityClassName`` (the same). The ``priorityClass`` of a TFJob v1 is its PodGroup's and not its pods'
+``priorityClassName`` (the same). The ``priorityClass`` of a TFJob v1 belongs to its PodGroup, not to its pods
 (kubeflow/training-operator ``pkg/controller.v1/common/job.go``).
 """
 
@@ -28,7 +29,7 @@ _OF_PEERS: Final = (
 
 
 def fill_pod_defaults(job: Job, body: Body) -> None:
-    """Fill what the pod's template says nothing about with what the job says of all pods."""
+    """Fill missing fields of the pod's template with the job's settings for all pods."""
     priority = job.scheduling.priority_class if job.dialect is Dialect.VOLCANO else ""
     for field, value in (("schedulerName", job.scheduling.scheduler_name), ("priorityClassName", priority)):
         if value and not body.get(field):
@@ -36,7 +37,7 @@ def fill_pod_defaults(job: Job, body: Body) -> None:
 
 
 def fill_from_peers(job: Job, spec: ReplicaSpec, body: Body) -> None:
-    """Fill what a generated server's template says nothing about with what the job's other templates say."""
+    """Fill missing fields of a generated server's template from the job's other templates."""
     peers = [other.pod_spec for other in _peers(job, spec)]
     for field in _OF_PEERS:
         found = next((peer[field] for peer in peers if peer.get(field)), None)
@@ -45,7 +46,7 @@ def fill_from_peers(job: Job, spec: ReplicaSpec, body: Body) -> None:
 
 
 def pull_policy_of_peers(job: Job, spec: ReplicaSpec) -> str:
-    """The pull policy of the containers that train; "" if none has one."""
+    """The pull policy of the training containers; "" if none has one."""
     containers = (
         mapping(one)
         for other in _peers(job, spec)
@@ -56,7 +57,7 @@ def pull_policy_of_peers(job: Job, spec: ReplicaSpec) -> str:
 
 
 def _peers(job: Job, spec: ReplicaSpec) -> list[ReplicaSpec]:
-    """The job's other specs that have a template of the user's: the one that leads first, then as written."""
+    """The job's other specs with a user's template: the leading one first, then in written order."""
     leading = {rule.type for rule in job.success}
     others = [other for other in job.replica_specs if other is not spec and not other.server_image]
     return sorted(others, key=lambda other: other.type not in leading)

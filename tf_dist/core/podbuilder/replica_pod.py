@@ -1,6 +1,6 @@
 """The pods of a job.
 
-Bodies are new dicts; the templates they are made from are never changed.
+Bodies are new dicts; templates are never changed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Body = dict[str, Any]
 def require_node(spec: Body, node: str) -> None:
     """Require ``node`` by the pod's node affinity; its own requirements stay.
 
-    The terms of a node selector are alternatives, so each is narrowed. One without any rule matches no node, and has to
-    go on matching none.
+    The terms of a node selector are alternatives, so each is narrowed. A term without rules matches no node, and must
+    stay so.
     """
     if spec.get("nodeName"):
         return
@@ -85,10 +85,9 @@ def build_pod(
 ) -> Body:
     """The pod of a replica for an attempt (``Attempts.label``); KeyError for a type the job does not have.
 
-    ``hosts``: of the whole job (None: as cluster DNS has them). ``node``: the one that admission has found for it
-    ("": any). The cluster's scheduler still does the binding. ``retries``: those of the job so far
-    (``Status.retries``). ``deadline``: seconds after which the kubelet ends it, unless its template says fewer (None:
-    never).
+    ``hosts``: of the whole job (None: cluster DNS names). ``node``: the assigned node ("": any). The cluster's
+    scheduler still binds the pod. ``retries``: those of the job so far (``Status.retries``). ``deadline``: seconds
+    after which the kubelet ends it, unless its template has less (None: never).
     """
     spec = job.spec(replica.type)
     if spec is None:
@@ -141,14 +140,14 @@ def _pod_spec(job: Job, spec: ReplicaSpec, replica: ReplicaId, hosts: ClusterHos
 
 
 def _copied(value: Any) -> Any:
-    """A copy of JSON, in a fifth of the time of ``copy.deepcopy``, which every pod of a gang would take."""
+    """A copy of JSON, in a fifth of the time of ``copy.deepcopy``, because every pod of a gang is copied."""
     if isinstance(value, dict):
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if isinstance(value, list) else value
 
 
 def _add_port(job: Job, spec: ReplicaSpec, body: Body) -> None:
-    """The v1 defaulter gives the training container its port; services and users' probes rely on the name."""
+    """Add the port of the training container, as the v1 defaulter does. Services and users' probes rely on its name."""
     for container in body.get("containers") or []:
         ports = container.get("ports") or []
         if container["name"] == spec.container and not any(p.get("name") == PORT_NAME[job.dialect] for p in ports):
@@ -165,10 +164,10 @@ def _add_tf_config(job: Job, spec: ReplicaSpec, body: Body, value: str | None) -
 
 
 def _split_batches(spec: ReplicaSpec, body: Mapping[str, Any]) -> None:
-    """Divide the batches of a job of the DRAGON fork (``total-number``) among its workers; at least one for each.
+    """Divide the batches of a job of the DRAGON fork (``total-number``) among its workers, at least one for each.
 
-    The original writes ``--num_batches=<total ÷ workers>`` over the eighth argument of the first replica type, and
-    over any other flag there. Here that flag of the training container is replaced where the template has it.
+    The original replaces the eighth argument of the first replica type by ``--num_batches=<total ÷ workers>``, whatever
+    it was. Here that flag of the training container is replaced.
     """
     if not spec.batches:
         return

@@ -23,7 +23,7 @@ ObjectKey = tuple[str, str]
 
 
 def job_objects(job: Job) -> dict[ObjectKey, Callable[[], Body]]:
-    """How each object of the job but pods is made, in the order of creation: what is there already costs its name."""
+    """How each object of the job except pods is made, in the order of creation. Existing ones need only their name."""
     plugins = volcano_plugins.plugin_objects(job) if job.dialect is Dialect.VOLCANO else {}
     return {**plugins, **_services(job)}
 
@@ -52,18 +52,18 @@ MOST_ADDRESSES: Final = 100
 
 
 def are_headless(job: Job) -> bool:
-    """Whether the services of replicas have no address of their own.
+    """Whether the services of replicas are headless.
 
-    With an address of its own, a name resolves from the moment its service exists, before its pod has an address. The
-    name of a headless service does not exist until then, and a DNS cache answers so for up to 30 seconds to peers that
-    asked too early.
+    With a cluster address, a name resolves as soon as its service exists, before its pod has an address. The name of a
+    headless service does not exist until then, and a DNS cache repeats this for up to 30 seconds to peers that resolved
+    it too early.
     """
     asked = job.annotations.get(names.SERVICES) == "headless"
     return asked or sum(spec.most for spec in job.replica_specs) > MOST_ADDRESSES
 
 
 def has_headless_names(job: Job) -> bool:
-    """Whether replicas find each other by names that do not exist before their pods have addresses."""
+    """Whether replicas use names that do not exist before their pods have addresses."""
     per_replica = job.services is ServiceStyle.PER_REPLICA
     return len(job.replicas) > 1 and (are_headless(job) if per_replica else job.services is ServiceStyle.PER_JOB)
 
@@ -103,9 +103,10 @@ def _service(
 
 
 def _all_ports(job: Job, spec: ReplicaSpec) -> list[Body]:
-    """The ports of the service and those that other containers of the pod declare.
+    """The ports of the service, and those that other containers of the pod declare.
 
-    An address of a service's own leads to its ports only. That of a pod, which a headless service has, leads to all.
+    A cluster address leads only to the service's ports; the address of a pod, which a headless service has, leads to
+    all.
     """
     ports = _ports(job, spec)
     taken = {(port["port"], port.get("protocol", "TCP")) for port in ports}

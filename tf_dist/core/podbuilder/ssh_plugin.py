@@ -1,7 +1,7 @@
 """Volcano's ssh plugin: a Secret with a key pair and a client configuration, mounted into every container.
 
-Names, keys and modes are those of volcano-sh/volcano, ``pkg/controllers/job/plugins/ssh``. The pair itself is a value
-that comes in: what is made here has none until ``with_key_pair``, unless the job brings its own.
+Names, keys and modes are those of volcano-sh/volcano, ``pkg/controllers/job/plugins/ssh``. Key pairs are an input: the
+Secret has none until ``with_key_pair``, unless the job has its own.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def key_secret(job: Job) -> Body:
 
 
 def lacks_keys(secret: Body) -> bool:
-    """Whether a Secret of ``key_secret`` is still without its keys."""
+    """Whether a Secret of ``key_secret`` still lacks its keys."""
     return _PRIVATE not in secret["data"]
 
 
 def with_key_pair(secret: Body, pair: KeyPair) -> Body:
-    """The Secret with this pair; its private key opens every pod of the job."""
+    """The Secret with this pair, whose private key gives access to every pod of the job."""
     keys = {_PRIVATE: pair.private, _PUBLIC: pair.public, _AUTHORIZED: pair.public}
     return {**secret, "data": {**secret["data"], **{key: _encoded(text) for key, text in keys.items()}}}
 
@@ -64,7 +64,7 @@ def _encoded(text: str) -> str:
 
 
 def client_config(job: Job, port: int) -> str:
-    """The configuration of the client: an entry per host, by the name of its pod; no host's key is asked for."""
+    """The configuration of the client: an entry for each host, by the name of its pod, without checks of host keys."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     replicas = (ReplicaId(spec.type, index) for spec in job.replica_specs for index in range(spec.most))
     for host, subdomain in dict.fromkeys(names.pod_host(job, replica) for replica in replicas):

@@ -1,11 +1,11 @@
 """TF_CONFIG as the original systems write it, and the standard parameter server of v1alpha1.
 
-Key order and the absence of spaces are part of it: the originals are Go programs, and users compare strings. Two
-things differ on purpose, because TensorFlow 2 does not work with the original: evaluators are in the cluster of
-evaluators only, and a sparse TF_CONFIG names the chief.
+Key order and the absence of spaces matter: the originals are Go programs, and users compare strings. Two differences
+are intended, because TensorFlow 2 does not work with the original: evaluators are only in the cluster of evaluators,
+and a sparse TF_CONFIG names the chief.
 
-The operator of the seed shipped it in a ConfigMap; here it is the container's command, so that it needs no mount. It
-takes the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
+The operator of the seed shipped the server in a ConfigMap; here it is the container's command, so that it needs no
+mount. It has the same flags: the cluster as ``master|h:p,ps|h:p;h:p``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _VOLCANO_ORDER: Final = (Role.PS, Role.WORKER, Role.CHIEF, Role.EVALUATOR)
 
 
 def cluster_hosts(job: Job, addresses: Mapping[str, str] | None = None) -> ClusterHosts:
-    """Where all replicas of a job are reached: every TF_CONFIG of it names them, so they are made once for all pods.
-
-    ``addresses`` maps DNS endpoints to the ones really used where DNS does not reach (see ``Cluster.addresses``).
+    """The addresses of all replicas of a job, computed once for all pods, because every TF_CONFIG names them.
+    ``addresses`` maps DNS endpoints to the real ones where there is no DNS (see ``Cluster.addresses``).
     """
     used = addresses or {}
     found = ((spec, (names.endpoint(job, spec, index) for index in range(spec.replicas))) for spec in job.replica_specs)
@@ -36,14 +35,14 @@ def cluster_hosts(job: Job, addresses: Mapping[str, str] | None = None) -> Clust
 
 
 def tf_config_endpoints(job: Job) -> tuple[str, ...]:
-    """Every address that this job's TF_CONFIGs name, as cluster DNS has them."""
+    """Every address in this job's TF_CONFIGs, as cluster DNS names."""
     if job.tf_config is TFConfigStyle.NONE:
         return ()
     return tuple(endpoint for listed in cluster_hosts(job).values() for endpoint in listed)
 
 
 def build_tf_config(job: Job, replica: ReplicaId, hosts: ClusterHosts) -> str | None:
-    """The value of TF_CONFIG for a replica; None where the job's dialect sets none."""
+    """The value of TF_CONFIG for a replica; None if the job's dialect sets none."""
     spec = job.spec(replica.type)
     if spec is None or job.tf_config is TFConfigStyle.NONE:
         return None
@@ -67,11 +66,12 @@ def _visible_types(job: Job, spec: ReplicaSpec) -> frozenset[str]:
 
 
 def _sparse(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
-    """A sparse TF_CONFIG: a worker names the chief, the parameter servers and itself, so that others join and leave.
+    """A sparse TF_CONFIG: a worker names the chief, the parameter servers and itself, so that others can join and
+    leave.
 
     The original names no chief, not even in the chief's own cluster, and puts parameter server 1 at index 0 of a list
-    with one entry: neither can start a TensorFlow server. Here a chief names every worker that it starts with, because
-    a coordinator connects to all of them, and a parameter server names the servers before itself.
+    with one entry, so neither can start a TensorFlow server. Here a chief names every initial worker, because a
+    coordinator connects to all of them, and a parameter server names the servers before itself.
     """
     by_role = {other.role: hosts[other.type] for other in job.replica_specs}
     workers, servers = by_role.get(Role.WORKER, ()), by_role.get(Role.PS, ())
@@ -90,7 +90,7 @@ def _sparse(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dic
 
 
 def _volcano(job: Job, spec: ReplicaSpec, index: int, hosts: ClusterHosts) -> dict[str, Any]:
-    """Every pod of the job knows the cluster; a task outside the roles has its own name as the type."""
+    """A dense TF_CONFIG: it names the whole cluster. A task without a role has its own name as the type."""
     visible = _visible_types(job, spec)
     by_role = {other.role: hosts[other.type] for other in job.replica_specs if other.type in visible}
     cluster = {role.value: by_role[role] for role in _VOLCANO_ORDER if by_role.get(role)}

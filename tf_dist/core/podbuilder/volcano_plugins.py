@@ -1,6 +1,6 @@
 """Volcano's job plugins env (index variables) and svc (host files, names, network policy); its labels of pods.
 
-``ssh_plugin`` has the keys of ssh.
+The ssh plugin is in ``ssh_plugin``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _variable(spec: ReplicaSpec) -> str:
 
 
 def task_hosts(job: Job, spec: ReplicaSpec) -> list[str]:
-    """The names of a task's pods, as in its host file; a template that fixes the host name has one for all."""
+    """The names of a task's pods, as in its host file. A template with a fixed host name has one for all."""
     hosts = (".".join(names.pod_host(job, replica)) for replica in spec.ids)
     return list(dict.fromkeys(hosts))
 
@@ -117,7 +117,7 @@ _DISRUPTION_BUDGET: Final = (f"{_PREFIX}jdb-min-available", f"{_PREFIX}jdb-max-u
 
 
 def pod_annotations(job: Job, spec: ReplicaSpec, index: int, attempt: str, retries: int) -> dict[str, str]:
-    """Annotations of a pod of ``attempt`` (``Attempts.label``), made after so many ``retries``."""
+    """Annotations of a pod of ``attempt`` (``Attempts.label``), created after this number of ``retries``."""
     own = {
         "task-index": str(index),
         "task-spec": spec.name,
@@ -144,6 +144,6 @@ def _copied(found: Mapping[str, str], keys: tuple[str, ...]) -> dict[str, str]:
 
 
 def _version(attempt: str) -> int:
-    """How often the whole job was made anew before this attempt."""
+    """How often the whole job was restarted before this attempt."""
     first = attempt.partition(".")[0]
     return max(0, int(first) - 1) if first.isdecimal() else 0

@@ -1,11 +1,10 @@
-"""The last accepted spec of a job: an edit that is invalid leaves it in force.
+"""The last accepted spec of a job, which stays in force after an invalid edit. While the current spec is accepted, the
+status names it by generation and digest.
 
-While the present spec is accepted, the status names it by generation and digest. An edit that is refused replaces it in
-the document, so the controller, which has read the version before, writes that one into the status with the refusal.
-If the edit came while no controller ran, the accepted spec is lost: pods are left as they are until the spec is mended.
-
-A job that never had a valid one got into the cluster past the checks (``kubectl apply`` where there are none): its
-status says so, because its owner will look there, and nothing else is done (``plan_for_invalid_spec``).
+A refused edit replaces it in the document, so the controller writes the previous version into the status together with
+the refusal. If no controller ran at the time of the edit, the accepted spec is lost, and pods are not changed until the
+spec is corrected. A job may never have had a valid spec (``kubectl apply`` without validation). Its status then has the
+error, and nothing else is done (``plan_for_invalid_spec``).
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _MOST_MESSAGE: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSpec:
-    """What a stored job means: the job in force (None: there is none), its spec, and the present one if refused."""
+    """The job in force of a stored job (None: there is none), its spec, and the current one if it is refused."""
 
     job: Job | None
     accepted: AcceptedSpec | None = None
@@ -73,9 +72,9 @@ class StoredSpec:
 def read_stored_spec(
     stored: Document, status: Status, previous: tuple[Document, StoredSpec] | None = None
 ) -> StoredSpec:
-    """The job that ``stored`` means, or the one that was accepted last.
+    """The job of ``stored``, or the last accepted one.
 
-    ``previous``: the version of this job that was read before, and what it was read as.
+    ``previous``: the previously read version of this job, and its result.
     """
     generation = _generation(stored)
     before = _last_accepted(status.accepted_spec, previous)
@@ -110,7 +109,7 @@ def read_stored_spec(
 
 
 def _last_accepted(stored: AcceptedSpec | None, previous: tuple[Document, StoredSpec] | None) -> AcceptedSpec | None:
-    """The spec that was accepted last, with its document if the status or the version before has it."""
+    """The last accepted spec, with its document if the status or the previous version has it."""
     if stored is None or previous is None:
         return stored
     document, reading = previous
@@ -124,9 +123,9 @@ def _last_accepted(stored: AcceptedSpec | None, previous: tuple[Document, Stored
 
 
 def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[str, Any]:
-    """The RuntimeId of a v1alpha1 job that has lost it: a controller wrote it, and `kubectl replace` took it out.
+    """The RuntimeId of a v1alpha1 job that has lost it: a controller wrote it, and `kubectl replace` removed it.
 
-    The names of the job's pods and services have it, so it stays what it was.
+    It must not change, because the names of the job's pods and services contain it.
     """
     spec = mapping(stored.get("spec"))
     if before is None or spec.get("RuntimeId") or not isinstance(spec.get("replicaSpecs"), list):
@@ -135,7 +134,7 @@ def _left_out_runtime_id(stored: Document, before: AcceptedSpec | None) -> dict[
 
 
 def _unknown_keys(stored: Document) -> str:
-    """The keys that nothing reads, each with the one that may be meant; "" for none."""
+    """The unknown keys, each with the most similar known one; "" for none."""
     try:
         warnings = parse(as_written(stored), strict=False).warnings
     except InvalidJob:
@@ -149,7 +148,7 @@ def _generation(stored: Document) -> int:
 
 
 def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
-    """All problems of a document that cannot be read: the strict parser does not stop at the first."""
+    """All problems of an invalid document, from the strict parser."""
     try:
         parse(as_written(stored), strict=False)
     except InvalidJob as every:
@@ -158,7 +157,7 @@ def all_problems(stored: Document, first: InvalidJob) -> InvalidJob:
 
 
 def _source(stored: Document, defaults: Mapping[str, Any] | None = None) -> str:
-    """All that a job is read from, in one form. What a controller writes into the spec makes no other spec of it."""
+    """The parts of the document from which the job is read, in one form, without fields that a controller writes."""
     metadata = mapping(stored.get("metadata"))
     parts = {key: _of_spec(metadata.get(key)) for key in ("annotations", "labels")}
     spec = {**mapping(stored.get("spec")), **defaults} if defaults else stored.get("spec")
@@ -178,9 +177,9 @@ def _digest(said: str) -> str:
 
 
 def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
-    """The job that was accepted last; None where there was none, or it was not kept, or can be read no more.
+    """The last accepted job; None if there was none, it was not kept, or it can no longer be read.
 
-    Commands are not part of a spec: a job is suspended even if the rest of the edit cannot be read.
+    Suspension is not part of it: a job is suspended even if the rest of the edit is invalid.
     """
     if accepted is None or not accepted.document:
         return None
@@ -200,9 +199,9 @@ def _in_force(stored: Document, accepted: AcceptedSpec | None) -> Job | None:
 
 
 def plan_for_invalid_spec(document: Document, before: Status, refused: RefusedSpec, now: float) -> Plan:
-    """The plan for a job without any valid spec: its status says so, and its pods are left as they are.
+    """The plan for a job without any valid spec: its status has the error, and its pods are not changed.
 
-    It names no driver: one of another release may be able to parse the spec.
+    It names no controller, because that of another release may be able to parse the spec.
     """
     if before.finished or "deletionTimestamp" in mapping(document.get("metadata")):
         return Plan(before)

@@ -1,9 +1,9 @@
 """The nodes that admission assigned to a gang: which replica goes to which node, and when a replica leaves its node.
 
 Admission does not know everything that the cluster's scheduler considers (zones of volumes, taints set by others,
-anti-affinity of other pods). Its choice of nodes is required at first, so that gangs do not take each other's nodes. A
-pod that is refused there is created again and may go to any node: it is unpinned. It counts as assumed somewhere until
-it is bound, and admission leaves the node out for the job for a while.
+anti-affinity of other pods). Pods are pinned to the assigned nodes at first, so that gangs do not take each other's
+nodes. If the scheduler refuses a pod there, the pod is created again without the pin. It counts as assumed on any node
+until it is bound, and admission excludes the refused node for this job for a while.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tf_dist.core.model.wording import join_names
 def assign_nodes(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, str]:
-    """The nodes of these replicas, which have none yet: that to which its pod is pinned, else its own, else any other
-    one of its type; if that is free.
+    """Free nodes for these replicas, which have none yet: the node to which the pod is pinned, otherwise the replica's
+    own, otherwise any other of its type.
 
-    ``job`` has its admitted size. Other replicas keep their nodes. A replica for which none is free is left out: the
-    scheduler of the cluster finds a node for it.
+    ``job`` has its admitted size. Other replicas keep their nodes. A replica without a free node is left out; the
+    cluster's scheduler finds a node for it.
     """
     found: dict[ReplicaId, str] = {}
     for type_ in {replica.type for replica in wanted} if placement else ():
@@ -41,7 +41,7 @@ def assign_nodes(
 def waiting_for_leaving_pods(
     job: Job, placement: Placement, facts: PodClassification, wanted: Collection[ReplicaId]
 ) -> frozenset[ReplicaId]:
-    """Those of these replicas, which have no pod, on whose nodes pods that have to go still take what is assigned."""
+    """Those of these replicas without a pod whose assigned capacity is still used by pods that will be deleted."""
     leaving = Counter((pod.replica.type, node) for pod in facts.stale if (node := pod.node or pod.pinned))
     if not placement or not leaving:
         return frozenset()
@@ -94,7 +94,7 @@ _VOLUME_IS_ELSEWHERE: Final = (
 
 
 def unpin_pods(s: ReconcileContext) -> Status | None:
-    """Pods that cannot be scheduled to their nodes are created again without these nodes."""
+    """Create pods that cannot be scheduled to their nodes again, without the pin."""
     admission = s.status.admission
     if admission is None or not _may_unpin(s.job, admission):
         return None
@@ -108,7 +108,7 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
     first = min(lost)
     refused = {replica: stuck[replica].pinned or node for replica, node in lost.items()}
     named = ", ".join(f"{replica} from {node}" for replica, node in sorted(refused.items()))
-    message = f"goes to any node now: {named} ({stuck[first].unschedulable})"
+    message = f"may now go to any node: {named} ({stuck[first].unschedulable})"
     return replace(
         s.status,
         admission=replace(admission, placement=_without(admission.placement, lost)),
@@ -121,10 +121,11 @@ def unpin_pods(s: ReconcileContext) -> Status | None:
 
 
 def leave_closed_nodes(s: ReconcileContext) -> Status | None:
-    """Pods without a node whose assigned node takes no such pods (it is drained) go at once.
+    """Delete pods without a node whose assigned node accepts no such pods (it is drained), because the cluster's
+    scheduler would refuse them there.
 
-    The cluster's scheduler would refuse them there. Their replicas wait for other nodes, which admission assigns in its
-    next cycle (``Resize``). They may go to any node where it has not in time, and where a topology domain is required.
+    Their replicas wait for other nodes, which admission assigns in its next cycle (``Resize``). They may go to any node
+    if it does not in time, or if a topology domain is required.
     """
     admission, lost = s.status.admission, replicas_on_closed_nodes(s)
     if admission is None or not lost:
@@ -145,13 +146,13 @@ def leave_closed_nodes(s: ReconcileContext) -> Status | None:
 
 
 def leave_closed_nodes_at(s: ReconcileContext) -> float | None:
-    """When replicas that wait for other nodes may go to any; None if none wait, or the gang was never complete."""
+    """When replicas that wait for other nodes may go to any node; None if none wait, or the gang was never complete."""
     since = s.status.admission.incomplete if s.status.admission is not None else None
     return round_time(since + UNPIN_AFTER) if since is not None and replicas_on_closed_nodes(s) else None
 
 
 def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
-    """The replicas without a node whose assigned node takes no such pods, with that node."""
+    """The replicas without a node whose assigned node accepts no such pods, with that node."""
     admission, closed = s.status.admission, s.observed.closed_nodes
     if admission is None or not closed or not _may_unpin(s.job, admission):
         return {}
@@ -160,7 +161,7 @@ def replicas_on_closed_nodes(s: ReconcileContext) -> dict[ReplicaId, str]:
 
 
 def unpin_due_at(s: ReconcileContext) -> float | None:
-    """When the first pod has waited long enough for its node; None if none does."""
+    """When the first pod has waited long enough for its node; None if none waits."""
     admission = s.status.admission
     if admission is None or not _may_unpin(s.job, admission):
         return None
@@ -169,7 +170,7 @@ def unpin_due_at(s: ReconcileContext) -> float | None:
 
 
 def _may_unpin(job: Job, admission: Admission) -> bool:
-    """Whether pods may go to any node: where a topology domain is required, only once the gang was complete in one."""
+    """Whether pods may go to any node. If a topology domain is required, only after the gang was complete in one."""
     return bool(admission.placement) and (admission.complete is not None or not requires_domain(job))
 
 
@@ -182,14 +183,14 @@ def unschedulable_nodes(s: ReconcileContext) -> Collection[str]:
 
 
 def exclude_nodes(refused: Mapping[str, float], nodes: Collection[str], now: float) -> Mapping[str, float]:
-    """The excluded nodes, with these from ``now`` on for a while."""
+    """The excluded nodes, including these for a while from ``now``."""
     until = {**refused, **dict.fromkeys(sorted(nodes), round_time(now + NODE_EXCLUDED_FOR))}
     latest = sorted(until, key=lambda node: -until[node])[:_MOST_REFUSED]
     return {node: until[node] for node in sorted(latest)}
 
 
 def _since(pod: PodView) -> float:
-    """Since when the scheduler has found no node for the pod; infinity if it has, or need not."""
+    """The time since which the scheduler has found no node for the pod; infinity if it has, or need not."""
     return pod.created_at if pod.unschedulable and pod.waits_for_node and pod.created_at is not None else float("inf")
 
 

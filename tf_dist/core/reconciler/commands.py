@@ -1,8 +1,8 @@
 """Volcano's Commands (``bus.volcano.sh``), by which ``vcctl`` suspends, resumes and restarts a Job.
 
-Volcano's controller deletes a Command first and acts then, so that it acts at most once, and not at all if it crashes
-in between (``processNextCommand``). Here the uid of a Command is written with the status that follows from it, and the
-Command is deleted then: it acts exactly once. Commands act one at a time, the oldest first.
+Volcano's controller deletes a Command first and acts then, so it acts at most once, and not at all after a crash in
+between (``processNextCommand``). tf-dist writes the uid of a Command together with the resulting status, and then
+deletes the Command, so it acts exactly once. Commands are executed one at a time, the oldest first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LIVE_ACTIONS: Final[Mapping[str, Callable[[ReconcileContext], Status]]] = {
 
 
 def execute_command(s: ReconcileContext) -> Status | None:
-    """Carry out the oldest Command to a job that is live."""
+    """Execute the oldest Command for an active job."""
     command = _next(s)
     if command is None:
         return None
@@ -51,7 +51,7 @@ def execute_command(s: ReconcileContext) -> Status | None:
 
 
 def resume_by_command(s: ReconcileContext) -> Status | None:
-    """Carry out the oldest Command to a job that is stopped: only ResumeJob does something."""
+    """Execute the oldest Command for a stopped job. Only ResumeJob has an effect."""
     command = _next(s)
     if command is None:
         return None
@@ -60,13 +60,13 @@ def resume_by_command(s: ReconcileContext) -> Status | None:
 
 
 def ignore_command(s: ReconcileContext) -> Status | None:
-    """No Command does anything to a job that completes or terminates."""
+    """Ignore Commands for a job that is completing or terminating."""
     command = _next(s)
     return None if command is None else _remember(s.status, command)
 
 
 def command_actions(s: ReconcileContext) -> Iterator[Action]:
-    """Delete the Commands that have been carried out, and say so; to a job that is over none does anything."""
+    """Delete executed Commands, and report them. For a job that has ended, no Command has an effect."""
     for command in _commands(s):
         uid = _uid(command)
         if not (uid in s.status.commands or s.status.finished) or "deletionTimestamp" in command["metadata"]:
@@ -77,7 +77,7 @@ def command_actions(s: ReconcileContext) -> Iterator[Action]:
 
 
 def _event(command: Document, before: Status, after: Status) -> EmitEvent:
-    """The original's words; one that changes nothing is named as that."""
+    """The original's message; a Command without an effect has its own."""
     action = _action(command)
     if (before.phase, before.attempts) == (after.phase, after.attempts):
         return EmitEvent(
@@ -88,7 +88,7 @@ def _event(command: Document, before: Status, after: Status) -> EmitEvent:
 
 
 def _next(s: ReconcileContext) -> Document | None:
-    """The oldest, once those before it are deleted."""
+    """The oldest Command, after those before it are deleted."""
     commands = _commands(s)
     if not commands or any(_uid(one) in s.status.commands for one in commands):
         return None
@@ -113,5 +113,5 @@ def _action(command: Document) -> str:
 
 
 def is_command_to(command: Document, uid: str) -> bool:
-    """Whether a Command is to the job with this uid; one that names none is to the job of its name."""
+    """Whether a Command is for the job with this uid. A Command without a uid is for the job of its name."""
     return text(mapping(command.get("target")).get("uid")) in ("", uid)

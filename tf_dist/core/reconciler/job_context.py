@@ -1,9 +1,8 @@
-"""Reads one job for a pass: the ``ReconcileContext``, from what is stored and observed of it.
+"""Reads one job for a pass into a ``ReconcileContext``, from its stored and observed state. It is created once, and
+again after each transition that changes the job's current pods (``with_status``).
 
-It is made once, and again after each transition that changes which pods are the job's present ones (``with_status``).
-
-Times in a stored status are bounded first (``without_clock_skew``): none of the past lies in the future, and no wait is
-longer than it would be if it began now. So a clock that was an hour ahead costs a job one write and no waiting.
+Times in a stored status are limited first (``without_clock_skew``): no past event is in the future, and no wait is
+longer than if it started now. So a clock that was an hour ahead costs one write and no wait.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from tf_dist.core.reconciler.requeue import requeue_backoff
 
 
 def read_context(job: Job, status: Status, observed: Observed) -> ReconcileContext:
-    """The context of a pass: the job with its status, and what is observed of it.
+    """The context of a pass: the job with its status and its observation.
 
-    The status has what does not depend on pods: the scheduler, the last error, the accepted spec.
+    The status is updated with facts that do not depend on pods: the scheduler, the last error, the accepted spec.
     """
     before = status
     status = with_default_scheduler(job, status, observed.gang)
@@ -51,7 +50,7 @@ def read_context(job: Job, status: Status, observed: Observed) -> ReconcileConte
 
 
 def with_status(s: ReconcileContext, status: Status) -> ReconcileContext:
-    """The context with the next status; the job and its pods are read again where that changes what they are."""
+    """The context with the next status. The job and its pods are read again if the status changes them."""
     was = s.status
     if (status.attempts, status.admission) == (was.attempts, was.admission) and (status.phase in LIVE) == (
         was.phase in LIVE
@@ -63,9 +62,9 @@ def with_status(s: ReconcileContext, status: Status) -> ReconcileContext:
 
 
 def with_default_scheduler(job: Job, status: Status, gang: str) -> Status:
-    """The status of a job with the gang scheduler of jobs that name none ("": tf-dist itself).
+    """The status of a job with the default gang scheduler ("": tf-dist itself).
 
-    It is stored with the admission, so that what runs stays with the scheduler that admitted it.
+    It is stored with the admission, so that a running job stays with the scheduler that admitted it.
     """
     settled = status.finished or status.admission is not None or job.scheduling.gang is not None
     if settled or status.gang == gang:
@@ -74,7 +73,7 @@ def with_default_scheduler(job: Job, status: Status, gang: str) -> Status:
 
 
 def with_accepted_spec(status: Status, accepted: AcceptedSpec | None, refused: RefusedSpec | None) -> Status:
-    """The status with the accepted and the refused spec; unchanged if neither is known, or the job is over."""
+    """The status with the accepted and the refused spec; unchanged if neither is known, or the job has ended."""
     if status.finished or (accepted is None and refused is None):
         return status
     # The message of a refusal stays as long as the spec does: else two releases would exchange it for ever.
@@ -98,7 +97,7 @@ _LATER: Final = 10.0
 
 
 def node_loss_times(s: ReconcileContext) -> Iterator[float]:
-    """When pods will be lost if their nodes do not come back."""
+    """When pods will be lost if their nodes do not return."""
     for pod in s.observed.pods if s.observed.unready else ():
         due = _lost_at(s.job, s.observed, pod)
         if due is not None:
@@ -106,7 +105,7 @@ def node_loss_times(s: ReconcileContext) -> Iterator[float]:
 
 
 def _marked(job: Job, observed: Observed, pod: PodView) -> PodView:
-    """The pod, marked as lost if it is lost with its node by now."""
+    """The pod, marked as lost if it is lost with its node."""
     due = _lost_at(job, observed, pod)
     if due is None or observed.now < due:
         return pod
@@ -124,7 +123,7 @@ def _lost_at(job: Job, observed: Observed, pod: PodView) -> float | None:
 
 
 def _tolerated(tolerations: object) -> float | None:
-    """Seconds that a pod stays on a node which is not ready; None: for ever."""
+    """Seconds that a pod stays on a node that is not ready; None: forever."""
     found = [one for one in mappings(tolerations) if _speaks_of_it(one)]
     if not found:
         return _TOLERATED
@@ -148,7 +147,7 @@ def is_in_future(moment: float, now: float) -> bool:
 
 
 def without_clock_skew(job: Job, status: Status, now: float) -> Status:
-    """``status`` with its times bounded; the same object when none of them is ahead."""
+    """``status`` with limited times; the same object if all are within their limits."""
     if not any(moment is not None and is_in_future(moment, now) for moment in _moments(status)):
         return status
     pause = requeue_backoff(job.uid, max(1, status.requeues))
@@ -170,7 +169,7 @@ def without_clock_skew(job: Job, status: Status, now: float) -> Status:
 
 
 def _moments(status: Status) -> Iterator[float | None]:
-    """Every time in a status that is bounded."""
+    """The times of a status that are limited."""
     yield from (status.since, status.created, status.start_time, status.completion_time, status.not_before)
     yield from (pause.until for pause in status.backoffs.values())
     yield from status.policy_timeouts.values()

@@ -1,6 +1,6 @@
-"""The Kubernetes Events of a job: what one pass records of it, between the status before and the one after.
+"""The Kubernetes Events of a job: what one pass records, from the status before and after it.
 
-Those of a ``kubeflow.org/v1`` TFJob that the training operator has, too, are in its words (``tfjob_messages``).
+Events that the training operator also has for ``kubeflow.org/v1`` TFJobs are in its words (``tfjob_messages``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FAILED: Final = frozenset({Phase.FAILED, Phase.TERMINATING, Phase.TERMINATED})
 
 
 def job_events(s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The events of the changes since the start of the pass; no later pass repeats them."""
+    """The events of changes since the start of the pass. Later passes do not repeat them."""
     before = s.before
     # The Kubernetes Event of the transition, if it deserves one.
     if _deserves_event(s.job, before, s.status):
@@ -48,7 +48,7 @@ def _event(reason: Reason, message: str, *, routine: bool = False) -> EmitEvent:
 
 
 def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
-    """The event of a gang that keeps its size and is assigned other nodes, or none any more, for some of its pods."""
+    """The event of a gang that keeps its size and gets other nodes, or none, for some of its pods."""
     old, new, verdict = s.before.admission, s.status.admission, s.standing_resize
     if verdict is None or old is None or new is None or old.admitted_sizes != new.admitted_sizes:
         return
@@ -57,7 +57,7 @@ def _node_events(s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def _deserves_event(job: Job, before: Status, after: Status) -> bool:
-    """Whether a Kubernetes Event is recorded: what is expected of a job is in its conditions only."""
+    """Whether a Kubernetes Event is recorded. Expected transitions are in the conditions only."""
     if job.dialect is Dialect.TFJOB_V1 and after.reason in _SAID_BY_OPERATOR:
         return False
     if _event_key(after) == _event_key(before) or not reason_row(after.reason).is_event:
@@ -66,12 +66,12 @@ def _deserves_event(job: Job, before: Status, after: Status) -> bool:
 
 
 def _event_key(status: Status) -> tuple[object, ...]:
-    """What one Event is recorded for; each resize has its own, though the reason is the same."""
+    """The key by which an Event is recorded once. Each resize has its own, with the same reason."""
     return status.reason, status.attempts, status.message if status.reason == Reason.RESIZED else ""
 
 
 def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
-    """What a user should know once of a document that was accepted; ``validate`` says the same."""
+    """Warnings about an accepted document, recorded once; ``validate`` also prints them."""
     if s.integration is not None:
         return
     job = s.requested_job
@@ -79,7 +79,7 @@ def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
     job_level = {"spec": {"schedulerName": job.scheduling.scheduler_name}}
     unused = [key for _, key in unused_annotations(job.annotations, templates)] if templates else []
     if unused:
-        message = f"tf-dist does not use {', '.join(unused)}: tf-dist validate says what each is for"
+        message = f"tf-dist does not use {', '.join(unused)}: tf-dist validate explains each of them"
         yield _event(Reason.ANNOTATIONS_NOT_USED, message[:1000])
     if any(names_idle_scheduler(job, mapping(one.get("spec"))) for one in (job_level, *templates)):
         message = (
@@ -89,9 +89,11 @@ def document_notes(s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def spec_events(before: Status, after: Status) -> Iterator[EmitEvent]:
-    """The events about a spec: refused, once for each; accepted again; accepted with keys that nothing reads."""
+    """The events about a spec: refused (once for each spec), accepted again, accepted with unknown keys."""
     if after.accepted_spec is not None and after.accepted_spec != before.accepted_spec and after.accepted_spec.unknown:
-        yield _event(Reason.UNKNOWN_FIELDS, f"nothing reads these fields of the spec: {after.accepted_spec.unknown}")
+        yield _event(
+            Reason.UNKNOWN_FIELDS, f"unknown fields of the spec, which are not used: {after.accepted_spec.unknown}"
+        )
     if after.refusal and after.refused_spec != before.refused_spec:
         yield _event(Reason.INVALID_SPEC, after.refusal)
     elif before.refusal and after.refused_spec is None:
@@ -115,9 +117,10 @@ def _container_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent
 
 
 def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """Of the pods that have ended since ``before``: the operator repeats them in every pass.
+    """The events of pods that have ended since ``before``. (The operator repeats them in every pass.) Pods of a stopped
+    job have no events:
 
-    What ends in a stopped job was stopped; no status says that it was seen, so it would be an event in every pass.
+    they were stopped, and would be reported in every pass.
     """
     if before.phase not in LIVE:
         return
@@ -137,8 +140,8 @@ def _exit_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
 
 
 def _waiting_events(before: Status, s: ReconcileContext) -> Iterator[EmitEvent]:
-    """Of the containers that the kubelet cannot start, when the job's message begins to say so: the operator repeats
-    them in every pass (``RecordAbnormalPods``).
+    """The events of containers that the kubelet cannot start, when the job's message starts to report it.
+    (The operator repeats them in every pass, ``RecordAbnormalPods``.)
     """
     after = s.status
     held = [pod for pod in s.observed.pods if pod.held_by and pod.attempt == after.attempts.label(pod.replica)]

@@ -1,7 +1,7 @@
-"""Lookups in the lifecycle policy table: what to do about an event. The rows come from the job.
+"""Lookups in the lifecycle policy table: the action on an event. The rows come from the job.
 
-A task's own rows go before the job's, and the first that matches decides. Without a matching row a replica that was
-taken away is restarted, and nothing else is done.
+A task's own rows precede the job's, and the first match decides. Without a match, a disrupted replica is restarted, and
+nothing else is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tf_dist.core.reconciler.pod_classification import PodEvent, derive_events, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyDecision:
-    """What to do about an event. ``due``: not yet, but then. ``by_policy``: a policy of the job says so."""
+    """The action on an event. ``due``: the time of a later action. ``by_policy``: whether it comes from a
+    policy of the job.
+    """
 
     action: Action
     due: float | None = None
@@ -74,9 +76,9 @@ _ALSO: Final[Mapping[Event, tuple[Event, ...]]] = {
 
 
 def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
-    """The decision about an event at this time. What the pipeline says of disruptions stands above the job's rows.
+    """The decision about an event now. Disruption policies of the pipeline precede the job's rows.
 
-    A pod of which no container can be made is not restarted, whatever the rows say: the next one would fail likewise.
+    A pod whose containers cannot be created is never restarted, because the next one would fail as well.
     """
     if occurrence.event in (Event.POD_EVICTED, Event.NODE_LOST):
         taken, policy = occurrence.disruption, job.run_policy
@@ -96,7 +98,7 @@ def decide_action(job: Job, occurrence: PodEvent, now: float) -> PolicyDecision:
 
 
 def most_severe_action(job: Job, events: Iterable[PodEvent], now: float) -> tuple[Action, DecidedEvents] | None:
-    """The most severe action that the table has for any of these events, with those it has it for; None if none."""
+    """The most severe action for any of these events, with these events; None without an action."""
     decided: dict[Action, DecidedEvents] = {}
     for event in events:
         decision = decide_action(job, event, now)
@@ -109,7 +111,7 @@ def _default(occurrence: PodEvent) -> PolicyDecision:
 
 
 def next_policy_timeout(s: ReconcileContext) -> float | None:
-    """When the first timeout of a policy expires; None if none waits for its timeout."""
+    """When the first timeout of a policy expires, or None."""
     events = derive_events(s.job, s.status, s.facts)
     dues = (decide_action(s.job, occurrence, s.now).due for occurrence in events)
     return min((due for due in dues if due is not None), default=None)
@@ -121,9 +123,9 @@ def _every_rule(job: Job) -> Iterator[tuple[Rule, ...]]:
 
 
 def policy_timeouts(job: Job, status: Status, facts: PodClassification, now: float) -> dict[str, float]:
-    """Since when the events last that a policy answers after its timeout, where nothing else says since when.
+    """The start times of events with a policy timeout, if no object has the time.
 
-    A pod that was taken away is created anew meanwhile; what was due is off once that one runs (``derive_events``).
+    A disrupted pod is created again in the meantime. When that runs, the action is cancelled (``derive_events``).
     """
     known, found = status.policy_timeouts, {}
     if not known and not any(rule.timeout > 0 for rules in _every_rule(job) for rule in rules):

@@ -1,6 +1,7 @@
-"""Creates what a job lacks: services, companions of its plugins, pods, disruption budgets. Nothing is decided here.
+"""Creates missing objects of a job: services, objects of its plugins, pods, disruption budgets. No decisions are made
+here.
 
-A replica without a pod gets one once no pod of an older attempt that it could meet exists (``AttemptBarrier``).
+A replica gets a pod when no pod of an older attempt exists that could overlap (``AttemptBarrier``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tf_dist.core.reconciler.requeue import schedule_timeout
 
 
 def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
-    """Whether the tasks that this one depends on are up: as many of their pods as they need are ready or succeeded."""
+    """Whether the tasks that this one depends on are running: enough of their pods are ready or have succeeded."""
     if spec.depends is None:
         return True
     up = [_is_up(s, type_) for type_ in spec.depends.on]
@@ -31,7 +32,7 @@ def dependencies_met(s: ReconcileContext, spec: ReplicaSpec) -> bool:
 
 
 def dependencies_unreachable(s: ReconcileContext, spec: ReplicaSpec) -> bool:
-    """Whether the tasks that this one depends on can never be up: too many of their pods have failed for good."""
+    """Whether the tasks that this one depends on can never run, because too many of their pods have failed."""
     if spec.depends is None or dependencies_met(s, spec):
         return False
     lost = [_is_lost(s, type_) for type_ in spec.depends.on]
@@ -45,7 +46,7 @@ def _is_up(s: ReconcileContext, type_: str) -> bool:
 
 
 def _needed(spec: ReplicaSpec) -> int:
-    """So many of a task must be up for the tasks that depend on it."""
+    """The number of pods of a task that must run before dependent tasks start."""
     return spec.min_replicas if spec.min_available is None else spec.min_available
 
 
@@ -87,7 +88,7 @@ def _missing_pods(s: ReconcileContext) -> Iterator[Action]:
 
 
 def creatable_replicas(s: ReconcileContext) -> tuple[ReplicaId, ...]:
-    """The replicas whose pods may be created at this moment."""
+    """The replicas whose pods may be created now."""
     status, facts = s.status, s.facts
     missing = [r for r in s.job.replicas if r not in facts.current and r not in facts.succeeded]
     if not missing:
@@ -115,10 +116,10 @@ _LONGEST_DEADLINE: Final = 2**31 - 1
 
 
 def _pod_deadline(s: ReconcileContext) -> int | None:
-    """What is left of the job's deadline for a pod that is created now, so that a job that is not led frees its nodes.
+    """The remaining time of the job's deadline for a new pod, so that a job without a controller frees its nodes.
 
-    A pod's time counts from its start on a node. The job's begins anew once a gang that was admitted without nodes has
-    them (``follow_pod_phases``): as much is added. None without a deadline.
+    A pod's time counts from its start on a node. The job's time starts again when a gang that was admitted without
+    nodes has them (``follow_pod_phases``), so this time is added. None without a deadline.
     """
     limit, start = s.job.run_policy.active_deadline, s.status.start_time
     if limit is None or start is None:
@@ -130,17 +131,17 @@ def _pod_deadline(s: ReconcileContext) -> int | None:
 
 
 def backoff_until(status: Status, replica: ReplicaId) -> float:
-    """Until when a replica's restart is backed off (0: it is not)."""
+    """The end of a replica's back-off (0: none)."""
     keys = ("", replica.type, str(replica))
     return max((status.backoffs[key].until for key in keys if key in status.backoffs), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptBarrier:
-    """Which replicas must not be started yet, because an old and a new attempt never overlap.
+    """The replicas that must not start yet, because an old and a new attempt must not overlap.
 
-    While there is a pod of an older attempt of the job, no replica; of an older attempt of a task, no replica of that
-    task; of an older attempt of a replica, not that replica.
+    A pod of an older attempt of the job blocks all replicas; of a task, the replicas of that task; of a replica, that
+    replica.
     """
 
     job: bool
@@ -149,7 +150,7 @@ class AttemptBarrier:
 
     @classmethod
     def of(cls, status: Status, stale: Collection[PodView]) -> AttemptBarrier:
-        """The barrier of these pods, which are stale and still there."""
+        """The barrier of these stale pods."""
         job, types = False, set()
         for pod in stale:
             present = status.attempts.label(pod.replica).split(".")
@@ -160,12 +161,12 @@ class AttemptBarrier:
         return cls(job, frozenset(types), frozenset(pod.replica for pod in stale))
 
     def blocks(self, replica: ReplicaId) -> bool:
-        """Whether the pod of a replica may not come yet."""
+        """Whether the pod of a replica is blocked."""
         return self.job or replica.type in self.types or replica in self.replicas
 
 
 def _companions(s: ReconcileContext) -> Iterator[Action]:
-    """The job's services and companions of its plugins; host files follow the number of replicas."""
+    """The job's services and objects of its plugins. Host files are updated with the number of replicas."""
     for key, make in services.job_objects(s.job).items():
         if key not in s.observed.objects:
             yield Create(make())
@@ -178,7 +179,9 @@ def _companions(s: ReconcileContext) -> Iterator[Action]:
 
 
 def _budgets(s: ReconcileContext) -> Iterator[Action]:
-    """A disruption budget comes with the pods, follows the size of the gang, and goes when the job stops or ends."""
+    """The disruption budget: created with the pods, updated with the size of the gang, deleted when the job
+    stops or ends.
+    """
     objects, live = s.observed.objects, s.status.phase in LIVE
     if live and s.status.admission is not None:
         for budget in services.build_budgets(s.job):

@@ -1,14 +1,14 @@
-"""Node loss: which pods are lost with their node, and how a gang recovers: smaller, or requeued.
+"""Node loss: pods that are lost with their node, and the recovery of the gang, smaller or requeued. A cluster's taint
+manager deletes pods of a lost node when their toleration expires.
 
-A cluster's taint manager deletes pods of a lost node once their toleration expires; where there is none, or it is
-late, the job does not wait for it.
+If it does not, or is late, the job does not wait for it.
 
-The recovery timeout is that of Kueue (``waitForPodsReady.recoveryTimeout``). A gang that holds a part of its nodes runs
-nothing, and two such gangs can block each other for ever. A gang that can run with fewer replicas does; else all its
-pods stop, and it waits again at its former position. Neither costs a restart.
+The recovery timeout is that of Kueue (``waitForPodsReady.recoveryTimeout``). A gang with only a part of its nodes does
+not work, and two such gangs can block each other forever. A gang that can run with fewer replicas does so. Otherwise
+all its pods stop, and it waits again at its former position. Neither counts as a restart.
 
-A pod on a node that does not answer may still run, and an old and a new attempt never overlap: nothing of the job
-starts before Kubernetes itself has confirmed that such a pod is gone (its node came back, was deleted, or is tainted
+A pod on an unreachable node may still run, and an old and a new attempt must not overlap. So the job does not start
+until Kubernetes has confirmed the end of such a pod (its node returned, was deleted, or is tainted
 ``node.kubernetes.io/out-of-service``). Until then the job's message names the pod and the node, and it is not admitted.
 """
 
@@ -46,7 +46,7 @@ _CLEARING: Final = 30.0
 
 
 def recovery_timeout(s: ReconcileContext) -> float:
-    """Seconds that a gang may be without a part of its pods' nodes: as the job says, else its queue."""
+    """Seconds that a gang may lack a part of its nodes: the job's setting, otherwise the queue's."""
     return s.job.scheduling.recovery_timeout or s.observed.recovery_timeout or DEFAULT_RECOVERY_TIMEOUT
 
 
@@ -54,20 +54,20 @@ def recovery_timeout(s: ReconcileContext) -> float:
 
 
 def pod_overdue_at(pod: PodView) -> float | None:
-    """When a pod that is being deleted should have stopped; None for one that is not."""
+    """When a deleted pod should have stopped; None for other pods."""
     return None if pod.stops_at is None else round_time(pod.stops_at + _CLEARING)
 
 
 def overdue_pods(s: ReconcileContext) -> tuple[PodView, ...]:
-    """Pods of older attempts that should have stopped by now, and may still run."""
+    """Pods of older attempts that should have stopped, and may still run."""
     return tuple(pod for pod in s.facts.stale if (due := pod_overdue_at(pod)) is not None and due <= s.now)
 
 
 def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
     """The replicas that wait for a node, or for an old pod that does not stop.
 
-    A back-off, a dependency and a running grace period are not reasons to be requeued. Where a gang has never been
-    complete, ``requeue_unplaced`` covers the replicas that wait for a node.
+    Back-offs, dependencies and grace periods are not reasons to requeue. If a gang has never been complete,
+    ``requeue_unplaced`` handles replicas that wait for a node.
     """
     # The pods that have nodes are the minimum of the gang. The others may wait for theirs as long as it takes.
     least = replica_bounds(s.job)
@@ -93,7 +93,7 @@ def _lacking(s: ReconcileContext) -> Iterator[ReplicaId]:
 
 
 def track_completeness(s: ReconcileContext) -> Status:
-    """The status with since when the gang has been incomplete, and with the pods that keep it from starting."""
+    """The status with the time since which the gang is incomplete, and the pods that prevent its start."""
     status, admission = s.status, s.status.admission
     if status.phase not in LIVE or s.integration is not None:
         return status if not status.unconfirmed else replace(status, unconfirmed="")
@@ -108,15 +108,14 @@ def track_completeness(s: ReconcileContext) -> Status:
 
 
 def recovery_due_at(s: ReconcileContext) -> float | None:
-    """When the gang stops waiting for what it lacks, if nothing changes; None if it lacks nothing."""
+    """When the gang stops waiting for missing nodes, if nothing changes; None if none are missing."""
     since = _since(s, s.status.admission) if s.status.admission is not None else None
     return None if since is None else round_time(since + recovery_timeout(s))
 
 
 def _since(s: ReconcileContext, admission: Admission) -> float | None:
-    """Since when the gang has been incomplete; None: it is not.
-
-    Time in which no controller ran does not count: pods could not be created then, even where they had nodes.
+    """The time since which the gang is incomplete, or None. Time without a controller does not count, because
+    pods could not be created then.
     """
     since = admission.incomplete
     late = since is not None and s.now > since + recovery_timeout(s) + _LATE
@@ -132,7 +131,7 @@ def next_overdue_at(s: ReconcileContext) -> float | None:
 
 
 def recover_from_node_loss(s: ReconcileContext) -> Status | None:
-    """The gang has lacked nodes for too long: it goes on with fewer replicas, or is requeued."""
+    """Continue with fewer replicas, or requeue the gang, if it has lacked nodes for too long."""
     due = recovery_due_at(s)
     if due is None or s.now < due:
         return None
@@ -161,7 +160,7 @@ def _given_back(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Sta
 
 
 def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status | None:
-    """With as many replicas as have their nodes, where the gang may run with so few."""
+    """The gang with the replicas that have nodes, if it may run with them."""
     admission = s.status.admission
     if admission is None:
         return None
@@ -187,7 +186,7 @@ def _smaller(s: ReconcileContext, lacking: list[ReplicaId], what: str) -> Status
 
 
 def wait_for_lost_nodes(s: ReconcileContext) -> Status | None:
-    """A job without an admission whose old pods may still run says so, and is not admitted until they are gone."""
+    """Report old pods of a job without an admission that may still run. It is not admitted until they have ended."""
     late = overdue_pods(s)
     if s.status.admission is not None or not late or s.integration is not None:
         return None
@@ -205,7 +204,7 @@ def _waits_text(s: ReconcileContext, late: tuple[PodView, ...]) -> str:
     named = join_names([f"{pod.name} on node {pod.node}" for pod in pods])
     text = f"waits for pod {named}, which should have stopped at {format_time(min(map(_stopped_at, pods)))} and may "
     text += f"still run{_node_text(s.observed.unready.get(pods[0].node))}"
-    return f"{text}; delete the node or taint it {OUT_OF_SERVICE} once it is surely down"
+    return f"{text}; delete the node or taint it {OUT_OF_SERVICE} if it is certainly down"
 
 
 def _stopped_at(pod: PodView) -> float:
@@ -232,7 +231,7 @@ def _lacks_text(s: ReconcileContext, lacking: list[ReplicaId]) -> str:
 
 
 def _node(s: ReconcileContext, replica: ReplicaId) -> str:
-    """The node on which a replica was, as far as it is known."""
+    """The last known node of a replica."""
     late = next((pod.node for pod in overdue_pods(s) if pod.replica == replica), "")
     failure = s.status.failure
     return late or (failure.node if failure is not None and failure.replica == str(replica) else "")

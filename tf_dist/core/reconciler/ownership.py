@@ -1,4 +1,4 @@
-"""Ownership of jobs: whether another controller has a job, and which pods an operator before us has made for it."""
+"""Ownership of jobs: whether another controller manages a job, and the pods of an earlier operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tf_dist.core.model.status import StoredDocument
 def managed_elsewhere(stored: Document) -> bool:
     """Whether a job names another controller in ``spec.runPolicy.managedBy``, as any value but ours does.
 
-    Never raises: it is asked before the rest of a document is read, which may be anything.
+    Never raises, because it is called before the document is validated.
     """
     known: bool | None = getattr(stored, "managed_elsewhere", None)
     if known is not None:
@@ -40,11 +40,10 @@ _FIRST_ATTEMPT: Final = "1.0.0"
 
 
 def selector_of_former_pods(job: Document, body: Document) -> str:
-    """Which pods may be there already in place of the new pod ``body``, under names that only the operator knew that
-    made them.
+    """A selector of existing pods that may replace the new pod ``body``, with random names of an earlier operator.
 
-    "" for none: names of other formats are derived, later attempts were made by tf-dist, and a job without a RuntimeId
-    has never been set up by an operator.
+    "" for none: names of other formats are derived, later attempts were created by tf-dist, and a job without a
+    RuntimeId has never been set up by an operator.
     """
     labels, (owner,) = body["metadata"]["labels"], body["metadata"]["ownerReferences"]
     first = owner["apiVersion"] == Dialect.TFJOB_V1ALPHA1 and labels[names.ATTEMPT] == _FIRST_ATTEMPT
@@ -54,9 +53,9 @@ def selector_of_former_pods(job: Document, body: Document) -> str:
 
 
 def former_pod(body: Document, pods: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of these pods the newest that an operator of v1alpha1 made for the replica that ``body`` is to be the pod of.
+    """The newest of these pods that an operator of v1alpha1 created for the replica of ``body``.
 
-    One that has failed it would have made anew (``SyncPods``).
+    Failed pods are skipped, because the operator would have replaced them (``SyncPods``).
     """
     wanted = mapping(body["metadata"])
     (owner,) = wanted["ownerReferences"]

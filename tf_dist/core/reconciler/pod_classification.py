@@ -14,10 +14,10 @@ from tf_dist.core.model.timestamps import end_of_second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvent:
-    """An event of the policy table: what, to which task and replica, how it ended, since when.
+    """An event of the policy table: its kind, task, replica, exit and start.
 
-    ``handled``: the kubelet has restarted the container already, so a restart needs nothing more. ``disruption``: what
-    took the pod away; then it is not a failure, and is not charged as one.
+    ``handled``: the kubelet has already restarted the container. ``disruption``: the disruption of the pod, which does
+    not count as a failure.
     """
 
     event: Event
@@ -68,9 +68,9 @@ def _succeeded(pod: PodView, spec: ReplicaSpec) -> bool:
 
 
 def _container_end(pod: PodView, spec: ReplicaSpec) -> Exit | None:
-    """How the training container has ended, in any phase of the pod; None where the pod's own phase decides.
+    """The end of the training container, in any phase of the pod; None if the pod's phase decides.
 
-    As in the v1alpha1 operator (``replicaStatusFromPodList``): how it ended before the kubelet restarted it goes first,
+    As in the v1alpha1 operator (``replicaStatusFromPodList``), its end before a restart by the kubelet has precedence,
     and other containers may still run.
     """
     ends = (exit_ for exit_ in (pod.last_exit, pod.exit) if exit_ is not None and not exit_.container)
@@ -111,7 +111,7 @@ def _count(
 
 
 def event_key(occurrence: PodEvent, attempts: Attempts) -> str:
-    """The key of an event among ``Status.policy_timeouts``: another attempt of what it happened to has another."""
+    """The key of an event in ``Status.policy_timeouts``, which differs between attempts."""
     who = occurrence.replica or ReplicaId(occurrence.spec.type, 0)
     label = attempts.label(who)
     if occurrence.replica is None:
@@ -120,14 +120,14 @@ def event_key(occurrence: PodEvent, attempts: Attempts) -> str:
 
 
 def eviction_key(replica: ReplicaId, attempts: Attempts) -> str:
-    """The key of a replica's eviction, as ``event_key`` has it."""
+    """The ``event_key`` of a replica's eviction."""
     return f"{Event.POD_EVICTED} {replica} {attempts.label(replica)}"
 
 
 def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
     """The events of the current attempt that have not been handled yet, in document order.
 
-    Handling one changes the attempt (or ends the job), so an event does not occur again once it is handled.
+    Handling an event changes the attempt (or ends the job), so it does not occur again.
     """
     for occurrence in _present_events(job, status, facts):
         began = occurrence.since
@@ -139,7 +139,7 @@ def derive_events(job: Job, status: Status, facts: PodClassification) -> Iterato
 
 
 def _unreturned(job: Job, status: Status, facts: PodClassification) -> Iterator[PodEvent]:
-    """Evictions whose policy waits: the pod was created anew, and has not run yet."""
+    """Evictions with a pending policy: the pod was created again, and has not run yet."""
     for spec in job.replica_specs:
         for replica in spec.ids:
             pod = facts.current.get(replica)
@@ -203,13 +203,13 @@ def _of_replica(
 
 
 def _has_deadline_of_job(job: Job, spec: ReplicaSpec) -> bool:
-    """Whether its pods end at the job's deadline as it was when they were created: it may have been raised since."""
+    """Whether pods end at the deadline of the job at their creation. It may have been raised since."""
     own = spec.pod_spec.get("activeDeadlineSeconds")
     return job.run_policy.active_deadline is not None and own is None
 
 
 def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
-    """Volcano's Unknown: a part of the gang runs that is less than its minimum, and another part cannot be placed."""
+    """Volcano's Unknown: less than the gang's minimum runs, and another part cannot be scheduled."""
     stuck = next((pod for pod in facts.current.values() if pod.unschedulable), None)
     if stuck is None or facts.gang_has_nodes(job):
         return
@@ -220,5 +220,5 @@ def _of_gang(job: Job, facts: PodClassification) -> Iterator[PodEvent]:
 
 
 def held_pods(facts: PodClassification) -> list[PodView]:
-    """The present pods that something keeps from running, in the order of their replicas."""
+    """The current pods that cannot run, in the order of their replicas."""
     return sorted((pod for pod in facts.current.values() if pod.held_by), key=lambda pod: pod.replica)

@@ -1,7 +1,7 @@
-"""Deletes pods and services that are not needed any more. Nothing is decided here.
+"""Deletes pods and services that are no longer needed. No decisions are made here.
 
-A pod whose attempt label is not the current one is deleted. A job that is not live keeps the pods that its clean-up
-policy names, and the services that lead to them.
+Pods with an old attempt label are deleted. A job that is not active keeps the pods of its clean-up policy, and their
+services.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tf_dist.core.podbuilder import services
 
 
 def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
-    """The clean-up policy in a phase in which the job is not live."""
+    """The clean-up policy in a phase in which the job is not active."""
     if status.phase in STOPPED:
         return CleanPodPolicy.RUNNING
     policy = job.run_policy.clean_pods
@@ -28,7 +28,7 @@ def effective_clean_pod_policy(job: Job, status: Status) -> CleanPodPolicy:
 
 
 def pods_to_delete(s: ReconcileContext) -> tuple[PodView, ...]:
-    """The pods that must go, those that are being deleted already included."""
+    """The pods to delete, including those that are being deleted."""
     if s.status.phase in LIVE:
         return s.facts.stale
     match effective_clean_pod_policy(s.job, s.status):
@@ -43,9 +43,9 @@ def pods_to_delete(s: ReconcileContext) -> tuple[PodView, ...]:
 
 
 def _crashing_pod(s: ReconcileContext) -> PodView | None:
-    """The pod whose container the kubelet restarted until the budget was spent; None if all pods are to be kept or go.
+    """The pod whose container the kubelet restarted until the limit; None if all pods are kept or deleted.
 
-    It is never finished. A job that wants its pods kept wants it for the log of this one.
+    It never ends by itself. A job that keeps its pods keeps it for its log.
     """
     if s.job.run_policy.clean_pods is not CleanPodPolicy.NONE or s.status.reason != Reason.BACKOFF_LIMIT_EXCEEDED:
         return None
@@ -62,9 +62,9 @@ def cleanup(s: ReconcileContext) -> Iterator[Action]:
 
 
 def _unwanted_services(s: ReconcileContext) -> Iterator[Action]:
-    """Delete services of replicas that were scaled away, or whose pods were cleaned up. A job's own service stays.
+    """Delete services of removed replicas, and of replicas whose pods were cleaned up. A job's own service stays.
 
-    While a TFJob is suspended it has none, as with the training operator.
+    A suspended TFJob has no services, as with the training operator.
     """
     if s.job.services is not ServiceStyle.PER_REPLICA and not _sleeps(s):
         return
@@ -80,7 +80,7 @@ def _sleeps(s: ReconcileContext) -> bool:
 
 
 def _wanted_services(s: ReconcileContext) -> Collection[services.ObjectKey]:
-    """The services that stay. Those of finished pods lead nowhere, and go at the job's end if they have addresses."""
+    """The services that stay. Services of finished pods with a cluster address are deleted at the job's end."""
     if _sleeps(s):
         return ()
     if s.status.phase in LIVE or s.status.phase in STOPPED:

@@ -1,17 +1,15 @@
-"""``reconcile``: from what is observed of a job to its next status and the actions that follow.
+"""``reconcile``: from the observation of a job to its next status and the actions.
 
 1. Read one snapshot of the job, its status and its pods (``job_context``).
 2. Decide: the transition rules lead to the next status (``transitions``).
 3. Write the status (``status_writer``) and record events (``job_events``).
 4. Act: delete and create what follows from the status alone (``pod_cleanup``, ``missing_objects``).
-5. Say when time alone changes the plan (``_wake_at``).
+5. Compute when time alone changes the plan (``_wake_at``).
 
-Level-triggered: it depends on the present state, not on what changed. Called again after its actions it does nothing;
-interrupted anywhere, it goes on from the status that was written.
-
-A status is written now if what decides differs (its memory), and within seconds if only what is shown differs: the
-number of ready pods changes with every pod. The caller keeps the latter in ``Observed.last_status`` until then; what a
-crash loses of it is observed again in the pods.
+Level-triggered: it depends on the current state, not on changes. Called again after its actions, it does nothing. After
+an interruption, it continues from the written status. A status is written at once if its memory differs, and within
+seconds if only shown fields differ, because the number of ready pods changes with every pod. The caller keeps these in
+``Observed.last_status`` until then. After a crash, they are observed again in the pods.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ WAITING_WITHIN_PER_RANK: Final = 0.25
 
 
 def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Plan:
-    """What to do about ``job`` now. ``status`` spares parsing ``observed.stored_status`` again."""
+    """The plan for ``job`` now. ``status``: the parsed ``observed.stored_status``, if the caller has it."""
     stored = load_status(observed.stored_status) if status is None else status
     if observed.deleting or job.managed_elsewhere:
         return Plan(stored)
@@ -96,9 +94,9 @@ def reconcile(job: Job, observed: Observed, status: Status | None = None) -> Pla
 
 
 def _write_at(stored: Status, s: ReconcileContext) -> float | None:
-    """When to write the status (0: now; None: it is what is stored).
+    """When to write the status (0: now; None: it is unchanged).
 
-    A difference in the memory is written now, and so is the last replica that becomes ready, for which people wait.
+    A difference in the memory is written now, and so is the last replica that becomes ready, because users wait for it.
     """
     if s.status == stored:
         return None
@@ -122,9 +120,8 @@ def _all_ready(job: Job, status: Status) -> bool:
 
 
 def _seen_at(s: ReconcileContext, actions: Sequence[Action]) -> float | None:
-    """When to look at what is created if nothing is heard of it before: no scheduler is at work, or no kubelet.
-
-    That it exists is not news to the controller that has created it.
+    """When to check created objects if no event arrives, because no scheduler or kubelet works. (Their
+    creation by this controller is not an event.)
     """
     created = any(isinstance(action, Create) for action in actions)
     return round_time(s.now + _shown_within(s)) if created else None

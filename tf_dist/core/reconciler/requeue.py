@@ -1,10 +1,10 @@
 """Transitions of an admitted gang: it is resized or requeued.
 
-Resized: the replicas with the highest indexes go first, and that is not a failure. Where the others cannot go on with
-another number of replicas (``resize_restarts``), all start again, which is not charged to the budget.
+Resized: the replicas with the highest indexes are removed first, which is not a failure. If the others cannot continue
+with another number of replicas (``resize_restarts``), all restart, which does not count against the budget.
 
-Requeued: all pods are stale and are deleted, and the job waits to be admitted again. That costs no restart; replicas
-that have succeeded stay so.
+Requeued: all pods are stale and are deleted, and the job waits for another admission. This does not count as a restart.
+Replicas that have succeeded stay so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tf_dist.core.reconciler.status_messages import admitted_text, describe_even
 
 
 def resize(s: ReconcileContext) -> Status | None:
-    """The admission changes to other replica counts or nodes, by a verdict or by the document; pods follow."""
+    """Change the replica counts or nodes of the admission, by a verdict or by the document. Pods follow."""
     admission = s.status.admission
     if admission is None:
         return None
@@ -69,11 +69,11 @@ def resize(s: ReconcileContext) -> Status | None:
     if not changed:
         status = replace(s.status, admission=new)
         return replace(status, message=admitted_text(job, status)) if status.reason == Reason.ADMITTED else status
-    return with_size(s, new, before, why or f"{replica_change_text(before, after)}, as the job asks for now")
+    return with_size(s, new, before, why or f"{replica_change_text(before, after)}, as the job now requests")
 
 
 def with_size(s: ReconcileContext, admission: Admission, before: Sizes, message: str) -> Status:
-    """The status with this admission, of other replica counts than ``before``."""
+    """The status with this admission, whose replica counts differ from ``before``."""
     after = admission.sizes
     leaving = [replica for replica in s.facts.current if replica.index >= after.get(replica.type, 0)]
     if not s.facts.current or not resize_restarts(s.job, before, after):
@@ -99,7 +99,7 @@ _DIGITS: Final = 36
 
 
 def requeue_preempted(s: ReconcileContext) -> Status | None:
-    """The gang is preempted. The job's policy for evictions says whether it waits to be admitted again, or ends."""
+    """Preempt the gang. The job's policy decides whether it waits for another admission, or ends."""
     verdict = s.verdict
     if s.status.admission is None or not isinstance(verdict, Preempt):
         return None
@@ -124,14 +124,16 @@ def requeue_preempted(s: ReconcileContext) -> Status | None:
 
 
 def _preemptor(job: Job, verdict: Preempt) -> str:
-    """The job that preempts, by name only in its own namespace: names of other tenants' jobs are theirs."""
+    """The preempting job. It is named only within the same namespace, because names of other tenants' jobs
+    are private.
+    """
     if verdict.by is None or verdict.by.namespace == job.key.namespace:
         return str(verdict.by)
     return f"a job of queue {verdict.queue}" if verdict.queue else "a job of another namespace"
 
 
 def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: bool = False) -> Status:
-    """Pods were taken away, and the job's policy for that is to give up the whole admission and wait again."""
+    """Requeue the gang after disruptions, if that is the job's policy."""
     status = restarts.charge_disruption(s, answered)
     if status.phase not in LIVE:
         return status
@@ -141,7 +143,7 @@ def requeue_evicted(s: ReconcileContext, answered: DecidedEvents, *, fall_back: 
 
 
 def fail_invalid_objects(s: ReconcileContext) -> Status | None:
-    """The API server finds a pod, a Service or the like of an admitted gang invalid: no later try will do better."""
+    """Fail an admitted gang if the API server finds one of its objects invalid, because retries cannot succeed."""
     if not s.observed.invalid or s.status.admission is None:
         return None
     reason, why = Reason.PODS_REJECTED, s.observed.last_error or ""
@@ -156,9 +158,8 @@ _REJECTIONS: Final = {
 
 
 def requeue_unplaced(s: ReconcileContext) -> Status | None:
-    """Some pods have found no node in time, or cannot be created: the whole gang is requeued.
-
-    It tries again after a back-off, or as soon as the job has another spec.
+    """Requeue the whole gang if pods found no node in time, or cannot be created. It is tried again after a
+    back-off, or when the job's spec changes.
     """
     due = unplaced_due_at(s)
     if due is None:
@@ -171,10 +172,9 @@ def requeue_unplaced(s: ReconcileContext) -> Status | None:
 
 
 def requeue_incomplete(s: ReconcileContext) -> Status | None:
-    """Replicas that would decide the job's success ended before the gang was complete: all start again, together.
-
-    The cluster's scheduler had refused nodes to others until then. A job whose replicas can do without each other has
-    a minimum that says so.
+    """Restart all replicas together if replicas that decide success ended before the gang was complete,
+    because the cluster's scheduler had refused nodes to others. A job whose replicas do not need each other
+    has a lower minimum.
     """
     ended = [replica for replica, pod in s.facts.current.items() if pod.phase is PodPhase.SUCCEEDED]
     if not ended or not (s.status.reason == Reason.UNSCHEDULABLE or refused_pods(s)):
@@ -190,7 +190,7 @@ def requeue_incomplete(s: ReconcileContext) -> Status | None:
 
 
 def refused_pods(s: ReconcileContext) -> list[PodView]:
-    """The pods to which the cluster's scheduler refuses nodes, where the gang has not been complete without them."""
+    """The pods to which the cluster's scheduler refuses nodes, if the gang has not been complete without them."""
     admission = s.status.admission
     if admission is None or admission.complete is not None or (s.integration is not None and s.integration.pods_first):
         return []
@@ -225,9 +225,9 @@ def _released(s: ReconcileContext, reason: Reason, why: str, when: str) -> Statu
 
 
 def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, fall_back: bool = False) -> Status:
-    """``status`` without an admission, all of its pods stale: the job waits to be admitted again.
+    """``status`` without an admission, with all pods stale: the job waits for another admission.
 
-    ``fall_back``: the next of its fallbacks comes first then; after the last one, its document's size.
+    ``fall_back``: its next fallback comes first; after the last one, the document itself.
     """
     status = restarts.keep_container_restarts(s, status, s.facts.current)
     status = replace(status, fallback_from=_next_fallback(s) if fall_back else 0)
@@ -235,14 +235,14 @@ def requeue(s: ReconcileContext, status: Status, reason: str, message: str, *, f
 
 
 def _next_fallback(s: ReconcileContext) -> int:
-    """The one after that which it ran as; 0 after the last, and where another gang scheduler decides."""
+    """The fallback after the one that ran; 0 after the last, and with another gang scheduler."""
     if s.integration is not None:
         return 0
     return (s.status.fallback + 1) % (len(s.job.fallbacks) + 1)
 
 
 def requeue_backoff(uid: str, count: int) -> float:
-    """Seconds before a gang that was requeued for the ``count``-th time in a row tries again."""
+    """Seconds before the next try of a gang that was requeued ``count`` consecutive times."""
     pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(count - 1, 30))
     length = 5
     part = int(short_hash(uid, count, length=length), _DIGITS) / float(_DIGITS**length)
@@ -250,9 +250,9 @@ def requeue_backoff(uid: str, count: int) -> float:
 
 
 def schedule_timeout(job: Job) -> float:
-    """Seconds that pods of an admitted gang may be without a node, until it has been complete.
+    """Seconds that pods of an admitted gang may lack a node, until it has been complete.
 
-    One that can fall back waits no longer for nodes than for its admission.
+    With fallbacks, this is at most the admission timeout.
     """
     timeout = job.scheduling.timeout or DEFAULT_SCHEDULE_TIMEOUT
     limit = job.scheduling.admission_timeout if job.fallbacks else None
@@ -260,9 +260,9 @@ def schedule_timeout(job: Job) -> float:
 
 
 def unplaced_due_at(s: ReconcileContext) -> float | None:
-    """When the gang is requeued if nothing changes; None if every pod has its node, or once had.
+    """When the gang is requeued if nothing changes; None if every pod has, or had, its node.
 
-    A gang scheduler that binds pods has a timeout of its own for those that a gang can do without.
+    A gang scheduler that binds pods has its own timeout for pods beyond the minimum.
     """
     if s.status.admission is None or s.status.admission.complete is not None:
         return None
@@ -273,9 +273,9 @@ def unplaced_due_at(s: ReconcileContext) -> float | None:
 
 
 def _unplaced(s: ReconcileContext) -> Iterator[tuple[ReplicaId, float]]:
-    """The replicas without a node, and since when they could have one.
+    """The replicas without a node, and the time since which they could have one.
 
-    One without a pod counts only where nothing but a refusal can have kept the pod from being created.
+    A replica without a pod counts only if a refusal is the only possible reason.
     """
     at = s.status.admission.at if s.status.admission is not None else 0.0
     expected = not s.facts.stale and not s.status.backoffs

@@ -1,7 +1,7 @@
 """Restarts: budgets for failures and disruptions, and back-off.
 
-A restart is decided by counting the attempt up in the status; that old pods are deleted and new ones created follows
-from that. There are two budgets: one for failures, and one for disruptions (``core.model.pods``).
+A restart raises the attempt in the status. Deleting old pods and creating new ones follows from that. There are two
+budgets: one for failures, and one for disruptions (``core.model.pods``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from tf_dist.core.reconciler.status_messages import describe_events, exit_text
 
 
 def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """Restart every pod: one restart however many replicas have failed, none if they were disrupted."""
+    """Restart every pod. This counts as one restart, independent of the number of failed replicas, and as
+    none after disruptions.
+    """
     first = _costs(s, answered, [_gravest(answered)])
     if over := _unaffordable(s, answered, first):
         return over
@@ -42,7 +44,9 @@ def restart_job(s: ReconcileContext, answered: DecidedEvents) -> Status:
 
 
 def restart_tasks(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """Restart every pod of the affected tasks: one restart a task, or one in all (``failures_count_together``)."""
+    """Restart every pod of the affected tasks: one restart for each task, or one in total
+    (``failures_count_together``).
+    """
     types = dict.fromkeys(occurrence.spec.type for occurrence, _ in answered)
     by_task = {type_: _gravest([one for one in answered if one[0].spec.type == type_]) for type_ in types}
     spent = _costs(s, answered, by_task.values())
@@ -64,7 +68,7 @@ def restart_tasks(s: ReconcileContext, answered: DecidedEvents) -> Status:
 
 
 def restart_pods(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """Restart the affected replicas: one restart a replica, or one in all (``failures_count_together``)."""
+    """Restart the affected replicas: one restart for each replica, or one in total (``failures_count_together``)."""
     by_replica = {
         occurrence.replica: occurrence for occurrence, _ in reversed(answered) if occurrence.replica is not None
     }
@@ -82,14 +86,16 @@ def restart_pods(s: ReconcileContext, answered: DecidedEvents) -> Status:
 
 
 def charge_disruption(s: ReconcileContext, answered: DecidedEvents) -> Status:
-    """The status with the disruption that the whole job waits again for: one, however many pods; Failed over budget."""
+    """The status after a disruption for which the whole job waits again. It counts once for any number of
+    pods; Failed over budget.
+    """
     first = _costs(s, answered, [_gravest(answered)])
     over = _unaffordable(s, answered, first)
     return over or replace(_spend(s.status, answered, first), failure=_failure(answered, s.now))
 
 
 def restart_by_command(s: ReconcileContext) -> Status:
-    """Restart every pod because a Command says so: one restart, none while one is under way, and no back-off."""
+    """Restart every pod by a Command: one restart, none during another restart, and no back-off."""
     again = s.status.phase is Phase.RESTARTING
     limit = s.job.run_policy.max_restarts
     if not again and limit is not None and spent_restarts(s) + 1 > limit:
@@ -103,10 +109,10 @@ def restart_by_command(s: ReconcileContext) -> Status:
 
 
 def next_run(s: ReconcileContext) -> Status:
-    """The next attempt of a job that was stopped: it waits for admission again, and no restart is charged.
+    """The next attempt of a stopped job, which waits for admission without counting a restart. In a TFJob, every
+    replica starts again, as with the training operator, which has deleted all pods.
 
-    Of a TFJob every replica starts anew, as with the training operator, which has deleted all pods by then; of a
-    Volcano Job those that have succeeded stay so (``resume_keeps_succeeded``).
+    In a Volcano Job, replicas that have succeeded stay so (``resume_keeps_succeeded``).
     """
     waits = s.status.next_attempt(None)
     fresh = replace(waits, last_sizes={}, requeues=0, refused_nodes={}, not_before=0.0, fallback_from=0)
@@ -116,7 +122,7 @@ def next_run(s: ReconcileContext) -> Status:
 
 
 def fail_by_container_restarts(s: ReconcileContext) -> Status:
-    """The status of a job whose budget the kubelet has spent by restarting containers: Failed, by the worst of them."""
+    """The Failed status of a job whose budget is exceeded by restarts of the kubelet, with the worst container."""
     counted = _counted_types(s.job)
     listed = (pod for replica, pod in s.facts.current.items() if replica.type in counted)
     worst = max(sorted(listed, key=lambda pod: pod.replica), key=lambda pod: pod.restarts)
@@ -140,7 +146,7 @@ def fail_by_container_restarts(s: ReconcileContext) -> Status:
 
 
 def _fail_over_budget(s: ReconcileContext, what: str, failure: Failure | None = None) -> Status:
-    """The status of a job that needs one restart more than its budget has: Failed."""
+    """The Failed status of a job that needs one more restart than its budget."""
     message = f"{what}; no restart is left (spent {spent_restarts(s)})"
     # The retry that is refused is counted, as Volcano does it: a job with maxRetry 2 ends with retryCount 2.
     failed = replace(s.status, failure=failure or s.status.failure, retries=s.status.retries + 1)
@@ -148,7 +154,7 @@ def _fail_over_budget(s: ReconcileContext, what: str, failure: Failure | None = 
 
 
 def fail_unhandled(s: ReconcileContext, failed: Collection[ReplicaId], message: str) -> Status:
-    """Failed, because of replicas about which no policy does anything: of the first failure, else of an eviction."""
+    """The Failed status by replicas without a matching policy: of the first failure, otherwise of an eviction."""
     events = [one for one in derive_events(s.job, s.status, s.facts) if one.replica in failed and one.exit is not None]
     if not events:
         return s.status.with_phase(Phase.FAILED, s.now, Event.POD_FAILED.value, message)
@@ -158,7 +164,7 @@ def fail_unhandled(s: ReconcileContext, failed: Collection[ReplicaId], message: 
 
 
 def failure_of(occurrence: PodEvent, now: float) -> Failure:
-    """The failure that the status records of an event."""
+    """The failure of an event, as recorded in the status."""
     exit_, taken = occurrence.exit, occurrence.disruption
     said = taken or exit_
     return Failure(
@@ -177,17 +183,16 @@ def _failure(answered: DecidedEvents, now: float) -> Failure:
 
 
 def _gravest(answered: DecidedEvents) -> PodEvent:
-    """The first failure; where there is none, the first disruption."""
+    """The first failure, otherwise the first disruption."""
     occurrences = [occurrence for occurrence, _ in answered]
     return next((one for one in occurrences if one.disruption is None), occurrences[0])
 
 
 def _costs(s: ReconcileContext, answered: DecidedEvents, each: Iterable[PodEvent]) -> list[PodEvent]:
-    """The events that these restarts are charged for.
+    """The events that count as restarts.
 
-    Where failures of the same moment count together, one restart is charged, and none for a pod of before the restart
-    that is under way: Volcano's controller charges the first event that leads to Restarting, and those that come
-    before it has left that state are free.
+    If simultaneous failures count together, one restart counts, and none for pods from before the current restart:
+    Volcano's controller counts the first event that leads to Restarting, and none until it has left that state.
     """
     if not s.job.run_policy.failures_count_together:
         return list(each)
@@ -198,9 +203,9 @@ def _costs(s: ReconcileContext, answered: DecidedEvents, each: Iterable[PodEvent
 
 
 def _survivors(s: ReconcileContext, attempts: Attempts) -> frozenset[ReplicaId]:
-    """The replicas whose pods a restart to these attempts leaves alone, and that no restart under way has made anew.
+    """The replicas whose pods continue in a restart to these attempts, and were not replaced by the current restart.
 
-    Attempts tell, not times: the clocks of the API server and of two controllers differ, and a second is long.
+    Decided by attempts and not by times, because clocks differ.
     """
     if not s.job.run_policy.failures_count_together:
         return frozenset()
@@ -210,18 +215,20 @@ def _survivors(s: ReconcileContext, attempts: Attempts) -> frozenset[ReplicaId]:
 
 
 def spent_restarts(s: ReconcileContext) -> int:
-    """Restarts that count against the budget: with those by the kubelet in living pods where the job counts them."""
+    """Restarts that count against the budget, including those by the kubelet in existing pods if the job
+    counts them.
+    """
     living = _by_kubelet(s, s.facts.current) if s.job.run_policy.container_restarts_count else 0
     return charged_restarts(s.job, s.status) + living
 
 
 def charged_restarts(job: Job, status: Status) -> int:
-    """The part of ``spent_restarts`` that is in the status already."""
+    """The part of ``spent_restarts`` in the status."""
     return status.charged_restarts + (status.container_restarts if job.run_policy.container_restarts_count else 0)
 
 
 def _unaffordable(s: ReconcileContext, answered: DecidedEvents, costs: Collection[PodEvent]) -> Status | None:
-    """Failed, where one of the two budgets does not have what these restarts cost."""
+    """Failed, if these restarts exceed one of the two budgets."""
     limit = s.job.run_policy.max_restarts
     failures = sum(one.disruption is None for one in costs)
     if limit is not None and failures and spent_restarts(s) + failures > limit:
@@ -231,7 +238,7 @@ def _unaffordable(s: ReconcileContext, answered: DecidedEvents, costs: Collectio
 
 
 def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], what: str) -> Status | None:
-    """Failed, where these exceed the bound on disruptions."""
+    """Failed, if these disruptions exceed the limit."""
     status, most = s.status, pods.disruption_limit(s.job)
     if not disrupted or status.total_disruptions + len(disrupted) <= most:
         return None
@@ -244,7 +251,7 @@ def fail_over_disruptions(s: ReconcileContext, disrupted: Collection[PodEvent], 
 
 
 def charge_disruptions(job: Job, status: Status, count: int) -> Status:
-    """The status with pods that were taken away and run again, though no restart was decided for them."""
+    """The status with disrupted pods that run again without a decided restart."""
     spent = min(count, pods.disruption_limit(job) - status.total_disruptions)
     if spent <= 0:
         return status
@@ -263,13 +270,13 @@ def _spend(status: Status, answered: DecidedEvents, costs: Collection[PodEvent])
 
 
 def keep_container_restarts(s: ReconcileContext, status: Status, replicas: Iterable[ReplicaId]) -> Status:
-    """``status`` with the container restarts of these pods, whose own counters go with them."""
+    """``status`` with the container restarts of these pods, whose own counters are deleted with them."""
     return replace(status, container_restarts=status.container_restarts + _by_kubelet(s, replicas))
 
 
 def _by_kubelet(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> int:
-    """Restarts of containers, but not in pods of a TFJob's replicas that a failure never restarts: what restarts there
-    are sidecars (training-operator 1.9, ``PastBackoffLimit``).
+    """Restarts of containers, except in pods of TFJob replicas that are never restarted after failures, where
+    only sidecars restart (training-operator 1.9, ``PastBackoffLimit``).
     """
     counted = _counted_types(s.job)
     found = (s.facts.current.get(replica) or s.facts.departed.get(replica) for replica in replicas)
@@ -286,7 +293,7 @@ def _never_restarts(spec: ReplicaSpec) -> bool:
 
 
 def _ran_for(s: ReconcileContext, replicas: Iterable[ReplicaId]) -> float | None:
-    """How long the longest-lived of the pods has run, in seconds; None if no pod is left to tell."""
+    """How long the oldest of the pods has run, in seconds; None without pods."""
     starts = [s.facts.current[replica].started_at for replica in replicas if replica in s.facts.current]
     return max((s.now - start for start in starts if start is not None), default=None)
 
@@ -298,7 +305,9 @@ def _with_backoff(
     answered: DecidedEvents,
     costs: Iterable[PodEvent],
 ) -> Status:
-    """``status``, Restarting after a pause; ``ran``: how long what starts again has run, by its key in ``backoffs``."""
+    """``status`` in Restarting after a pause; ``ran``: the run time of the restarted parts, by their key in
+    ``backoffs``.
+    """
     backoffs, now = dict(status.backoffs), s.now
     backoff = s.job.run_policy.backoff
     for key, seconds in ran.items():
@@ -310,14 +319,14 @@ def _with_backoff(
     wait = max(backoffs[key].until for key in ran) - now
     later = f" in {wait:.0f} s" if wait > 0 else ""
     event = status.failure.event if status.failure else ""
-    spent = " and ".join(_counts(s.job, status, costs)) or "part of the restart under way"
+    spent = " and ".join(_counts(s.job, status, costs)) or "part of the current restart"
     message = f"{_sentence(s, answered)}; {spent}{later}"
     restarting = replace(status, backoffs=backoffs).with_phase(Phase.RESTARTING, now, event, message)
     return replace(restarting, survivors=_survivors(s, status.attempts))
 
 
 def _counts(job: Job, status: Status, costs: Iterable[PodEvent]) -> Iterator[str]:
-    """``restart 2 of 3``, ``disruption 1 of 100``: what these restarts count as."""
+    """How these restarts count: ``restart 2 of 3``, ``disruption 1 of 100``."""
     kinds = {one.disruption is None for one in costs}
     if True in kinds:
         budget = job.run_policy.max_restarts

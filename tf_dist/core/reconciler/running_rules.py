@@ -1,8 +1,7 @@
 """Rules that follow the pods of a job: whether it is pending, restarts or runs; policy timeouts; the start limit.
 
-While something keeps a pod from running its reason is the job's, too, so that a list shows it. A gang of which the
-cluster's scheduler refuses pods is not completely admitted yet, even if some of it runs: it is pending until all have
-their nodes.
+While a pod cannot run, its reason is also the job's, so that a list shows it. If the cluster's scheduler refuses some
+pods of a gang, the gang is pending until all have their nodes, even if others run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tf_dist.core.reconciler.status_messages import describe_events, held_text, 
 
 
 def follow_pod_phases(s: ReconcileContext) -> Status | None:
-    """Pending, Restarting and Running of an admitted job follow from the phases of its pods."""
+    """Set Pending, Restarting or Running of an admitted job from the phases of its pods."""
     if s.status.admission is None:
         return None
     phase = s.status.phase
@@ -61,12 +60,12 @@ def follow_pod_phases(s: ReconcileContext) -> Status | None:
 
 
 def _running_status(s: ReconcileContext) -> Status | None:
-    """A running job says how many replicas run, though they may be fewer than it needs."""
+    """Report how many replicas of a running job run, which may be fewer than needed."""
     return updated(s.status, message=_running_text(s)) if s.status.reason == Reason.JOB_RUNNING else None
 
 
 def _refused_text(refused: list[PodView]) -> str:
-    """Which pods lack a node, and what the cluster's scheduler says of the first."""
+    """The pods without a node, and the scheduler's message about the first."""
     lack = "lacks its node" if len(refused) == 1 else "lack their nodes"
     return (
         f"the gang waits for its nodes: {join_names([p.replica for p in refused])} {lack} ({refused[0].unschedulable})"
@@ -79,7 +78,7 @@ def _incomplete(s: ReconcileContext) -> bool:
 
 
 def _running_text(s: ReconcileContext) -> str:
-    """How many run; what keeps one that has started before from running again, and which may run no more."""
+    """How many replicas run, why a restarted one does not run, and which may no longer run."""
     held = held_pods(s.facts)
     down = sum(pod.phase is PodPhase.RUNNING for pod in held)
     text = f"{share_text(s.facts.total().running - down, len(s.job.replicas))} running{waiting_text(s.job, s.status)}"
@@ -87,12 +86,12 @@ def _running_text(s: ReconcileContext) -> str:
     if silent:
         nodes = sorted({pod.node for pod in silent})
         which = f"{join_names(nodes)}, which {'is' if len(nodes) == 1 else 'are'} not ready"
-        text += f"; {join_names([pod.replica for pod in silent])} on {which}, may run no more"
+        text += f"; {join_names([pod.replica for pod in silent])} on {which}, may no longer run"
     return f"{text}; {held_text(held)}" if held else text
 
 
 def _pending_reason(s: ReconcileContext) -> tuple[str, str] | None:
-    """The kubelet's reason for which the first pods do not start, and a sentence; None without one."""
+    """The kubelet's reason why the first pods do not start, with a message; or None."""
     held = held_pods(s.facts)
     return (held[0].held_by, held_text(held)) if held else None
 
@@ -112,7 +111,9 @@ def _too_few(s: ReconcileContext) -> bool:
 
 
 def exceed_start_limit(s: ReconcileContext) -> Status | None:
-    """The job is admitted, and has not run within its ``tf-dist.dev/startup-timeout``: it holds nodes for nothing."""
+    """Fail an admitted job that has not run within its ``tf-dist.dev/startup-timeout``, because it holds
+    nodes in vain.
+    """
     due = start_limit_at(s)
     if due is None or s.now < due:
         return None
@@ -130,17 +131,18 @@ def exceed_start_limit(s: ReconcileContext) -> Status | None:
 
 
 def start_limit_at(s: ReconcileContext) -> float | None:
-    """When an admitted job has to run; None without such a limit."""
+    """When an admitted job must run; None without a limit."""
     limit, placed = s.job.run_policy.startup_timeout, s.status.placed_at
     return None if limit is None or placed is None else round_time(placed + limit)
 
 
 def start_policy_timeouts(s: ReconcileContext) -> Status | None:
-    """Record since when events last whose policy has a timeout; replicas that were taken away come back meanwhile.
+    """Record the start of events whose policy has a timeout.
 
-    Volcano's controller keeps a timer in memory for each (``AddDelayActionForJob``). Here the moment is in the status,
-    so that the next leader goes on with it, and the timer of another attempt never fires. A pod that runs again in time
-    calls the action off, and counts as disrupted: pods that are taken away again and again end the job at last.
+    Disrupted replicas are created again in the meantime. Volcano's controller keeps a timer in memory for each
+    (``AddDelayActionForJob``). Here the start is in the status, so that the next leader continues, and the timer of
+    another attempt never fires. If the pod runs again in time, the action is cancelled and a disruption counted, so
+    repeated disruptions finally end the job.
     """
     status = s.status
     before, attempts = status.policy_timeouts, status.attempts
@@ -179,6 +181,6 @@ def _is_replaced(s: ReconcileContext, eviction: PodEvent) -> bool:
 
 
 def _called_off(s: ReconcileContext, timeouts: Mapping[str, float]) -> set[str]:
-    """The evictions of the present attempt whose pods run again before the timeout has passed."""
+    """The evictions of the current attempt whose pods run again before the timeout."""
     over = s.status.policy_timeouts.keys() - timeouts.keys()
     return over & {eviction_key(replica, s.status.attempts) for replica in s.job.replicas} if over else set()

@@ -19,7 +19,7 @@ from tf_dist.core.reconciler.pod_classification import PodEvent
 
 
 def fallback_text(job: Job, number: int) -> str:
-    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: which one, and how it differs."""
+    """``fallback 1 of 2 (4 worker instead of 8, queue spot)``: the fallback and its differences."""
     other = fallback_job(job, number)
     pairs = zip(job.replica_specs, other.replica_specs, strict=True)
     parts = [replica_difference_text(job, other)]
@@ -31,7 +31,7 @@ def fallback_text(job: Job, number: int) -> str:
 
 
 def waiting_replicas(job: Job, status: Status) -> int:
-    """How many replicas of an admitted job wait for capacity, after the others have started."""
+    """The number of replicas of an admitted job that wait for capacity, after the others have started."""
     return len(job.replicas) - len(startable_replicas(job, status))
 
 
@@ -45,12 +45,16 @@ BY_QUOTA_ALONE: Final = ", by quota alone; the scheduler may still hold pods bac
 
 
 def admitted_text(job: Job, status: Status) -> str:
-    """With how many replicas of those it asks for a job has just been admitted; by what, where nodes are not seen."""
+    """The message of a new admission: the number of replicas, and, if nodes are not visible, that quota alone
+    decided.
+    """
     return _places_text(job, status) + (BY_QUOTA_ALONE if _admitted_unseen(status.admission) else "")
 
 
 def _admitted_unseen(admission: Admission | None) -> bool:
-    """Whether a controller that sees no nodes has admitted the gang, and the scheduler has not found them all since."""
+    """Whether a controller without visible nodes has admitted the gang, and the scheduler has not found all
+    nodes since.
+    """
     return admission is not None and not admission.placement and not admission.by and admission.complete is None
 
 
@@ -70,7 +74,7 @@ _SIGNAL_BASE: Final = 128
 
 
 def signal_name(code: int | None) -> str:
-    """The signal that an exit code of 128+n (or -n) stands for, "" for none."""
+    """The signal of an exit code of 128+n (or -n), "" for none."""
     number = 0 if code is None else code - _SIGNAL_BASE if code > _SIGNAL_BASE else -code
     return signal.Signals(number).name if number in {*signal.Signals} else ""
 
@@ -78,7 +82,7 @@ def signal_name(code: int | None) -> str:
 def exit_text(exit_: Exit | None) -> str:
     """``exited with code 137 (SIGKILL)``; out of memory and unknown ends have texts of their own.
 
-    Where another container failed than the one that trains, that one is named.
+    If a container other than the training one failed, it is named.
     """
     if exit_ is not None and exit_.container:
         return f"has failed: its {exit_.container} {exit_text(replace(exit_, container=''))}"
@@ -88,7 +92,7 @@ def exit_text(exit_: Exit | None) -> str:
     if exit_ is None or (exit_.code is None and not exit_.reason):
         return "failed without an exit code"
     if exit_.out_of_memory:
-        return f"was killed for its memory (OOMKilled, code {exit_.code})"
+        return f"ran out of memory (OOMKilled, code {exit_.code})"
     if exit_.never_runs:
         return ": ".join(
             filter(None, ("cannot start", exit_.reason, hide_credentials(exit_.message)[:_LONGEST_DETAIL]))
@@ -102,7 +106,7 @@ def exit_text(exit_: Exit | None) -> str:
 
 
 def held_text(pods: Sequence[PodView]) -> str:
-    """``ps-0 waits: CrashLoopBackOff``; of several pods, what holds the first, and all that are held by the same."""
+    """``ps-0 waits: CrashLoopBackOff``; of several pods, the reason of the first, with all pods that have the same."""
     reason = pods[0].held_by
     alike = [pod.replica for pod in pods if pod.held_by == reason]
     what = _what_holds(pods[0])
@@ -116,9 +120,9 @@ _LONGEST_DETAIL: Final = 300
 
 
 def _what_holds(pod: PodView) -> str:
-    """The secret, key or image that a held pod lacks, as far as its kubelet names it.
+    """The Secret, key or image that a pod lacks, if its kubelet names it.
 
-    Of an image only the name: the kubelet's messages alternate, and each would be another status.
+    For an image only the name, because the kubelet's messages alternate, and each would change the status.
     """
     message = pod.waiting[1] if pod.waiting else ""
     if pod.held_by in _NAMING:
@@ -156,7 +160,7 @@ def describe_event(job: Job, occurrence: PodEvent) -> str:
 
 
 def describe_events(job: Job, occurrences: Iterable[PodEvent]) -> str:
-    """The first few of several occurrences, and how many more there are."""
+    """The first few of several occurrences, and the number of others."""
     sentences = [describe_event(job, occurrence) for occurrence in occurrences]
     more = len(sentences) - MAX_LISTED
     return "; ".join(sentences[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")

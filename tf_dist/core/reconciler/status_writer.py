@@ -1,11 +1,11 @@
 """A job's status and conditions in the words of its dialect.
 
 A condition moves to the end when it is set, because printers show the last one as the state. Running and Restarting
-exclude each other; an end turns Running off; after Failed or Succeeded nothing more is said. tf-dist's own come first,
-so that no printer takes them for the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as kstatus has it), which
-is there while the job cannot go on.
+exclude each other; the end sets Running to False; after Failed or Succeeded, conditions are final. tf-dist's own
+conditions come first, so that no printer shows them as the state: ``SpecAccepted``, ``Admitted``, and ``Stalled`` (as
+in kstatus), which exists while the job cannot continue.
 
-The shapes and texts are those of the systems that wrote them first, so that their readers go on working.
+Forms and texts are those of the original systems, so that their readers continue to work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OF_PHASE: Final[Mapping[Phase, tuple[str, Mapping[str, bool | None]]]] = {
 
 
 def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any]], now: float) -> list[Condition]:
-    """The list to store, given the one stored before."""
+    """The new list, from the stored one."""
     listed = [dict(condition) for condition in stored if condition.get("type") not in _OURS]
     spec, admitted, stalled = (next((dict(c) for c in stored if c.get("type") == type_), None) for type_ in _OURS)
     if not any(condition.get("type") == "Created" for condition in listed):
@@ -74,7 +74,7 @@ def build_conditions(job: Job, status: Status, stored: Iterable[Mapping[str, Any
 
 
 def _starts_over(status: Status, listed: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the job ran, and waits to be admitted again: that has no condition of its own, and is not Running."""
+    """Whether the job ran and waits for another admission. It has no condition for that, and is not Running."""
     waits = status.phase is Phase.PENDING and not status.admission_holds
     return waits and any(c.get("type") in ("Running", "Restarting") and c.get("status") == "True" for c in listed)
 
@@ -101,7 +101,7 @@ def _turned_off(condition: Condition, words: Mapping[str, str], now: float) -> C
 
 
 def _set(listed: list[Condition], type_: str, value: bool, reason: str, message: str, now: float) -> list[Condition]:
-    """The conditions with this one, unless it is there with that status and reason: then its message stays, too."""
+    """The conditions with this one. If it exists with this status and reason, its message is kept."""
     before = next((condition for condition in listed if condition.get("type") == type_), None)
     text = "True" if value else "False"
     if before is not None and (before.get("status"), before.get("reason")) == (text, reason):
@@ -119,7 +119,7 @@ def _set(listed: list[Condition], type_: str, value: bool, reason: str, message:
 
 
 def _own(before: Condition | None, type_: str, value: bool, reason: str, message: str, now: float) -> Condition:
-    """A condition of tf-dist's own, whose message is always the present one."""
+    """A condition of tf-dist, whose message is always current."""
     condition = _set([before] if before else [], type_, value, reason, message, now)[-1]
     if condition.get("message") == message:
         return condition
@@ -127,7 +127,7 @@ def _own(before: Condition | None, type_: str, value: bool, reason: str, message
 
 
 def _admitted(status: Status, before: Condition | None, now: float) -> Condition:
-    """Whether the gang is admitted with nodes for its minimum; a job that has ended keeps the last condition."""
+    """Whether the gang is admitted with nodes for its minimum. A job that has ended keeps the last condition."""
     if before is not None and status.phase not in LIVE and status.phase not in STOPPED:
         return before
     value = status.admission_holds
@@ -142,7 +142,7 @@ def _stalled(status: Status, before: Condition | None, now: float) -> list[Condi
 
 
 def spec_condition(status: Status, before: Condition | None, now: float) -> list[Condition]:
-    """Whether the present spec is the one in force; a job that is over keeps what was said last."""
+    """Whether the current spec is in force. A job that has ended keeps the last condition."""
     if status.finished or (status.accepted_spec is None and status.refused_spec is None):
         return [before] if before else []
     if status.refused_spec is not None:
@@ -156,13 +156,13 @@ RawStatus = dict[str, Any]
 
 
 def build_status(s: ReconcileContext) -> RawStatus:
-    """The raw status to store, given the one stored before (conditions keep their history)."""
+    """The new raw status, from the stored one (conditions keep their history)."""
     report = _REPORTS[s.job.dialect](s.job, s.status, s.observed.stored_status, s.now)
     return {**report, FIELD: {**dump_status(s.status), **_shown(s.job, s.status)}}
 
 
 def _shown(job: Job, status: Status) -> RawStatus:
-    """What columns and autoscalers read; ``load_status`` does not."""
+    """The fields for columns and autoscalers, which ``load_status`` ignores."""
     selector = {names.JOB_UID: job.uid, names.REPLICA_TYPE: Role.WORKER.value}
     return {
         "state": display_phase(status),
@@ -174,7 +174,7 @@ def _shown(job: Job, status: Status) -> RawStatus:
 
 
 def _outcome(status: Status) -> RawStatus:
-    """How the job ended, for workflows that read fields of the object: numbers are there also where they are 0."""
+    """How the job ended, for workflows that read fields of the object. Numbers are present even if they are 0."""
     kind = outcome_kind(status)
     if kind is None:
         return {}
@@ -195,12 +195,12 @@ def _outcome(status: Status) -> RawStatus:
 
 
 def ready_text(job: Job, status: Status) -> str:
-    """``2/3``: replicas that run and are ready, or are done, of those wanted."""
+    """``2/3``: replicas that are ready or have succeeded, of the requested ones."""
     return f"{ready_replicas(job, status)}/{sum(spec.replicas for spec in job.replica_specs)}"
 
 
 def ready_replicas(job: Job, status: Status) -> int:
-    """How many replicas run and are ready, or are done."""
+    """The number of replicas that are ready or have succeeded."""
     counts = (status.counts.get(spec.type, NO_PODS) for spec in job.replica_specs)
     return sum(one.ready + one.succeeded for one in counts)
 
@@ -282,8 +282,9 @@ def _v1alpha1(job: Job, status: Status, stored: Document, now: float) -> RawStat
 
 
 def _dragon(job: Job, status: Status) -> RawStatus:
-    """What the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale): when the job began to wait, to
-    run, and ended, and how many workers it has. Its times have no zone; they are those of its pod, UTC.
+    """What the DRAGON fork adds (``pkg/trainer/training.go`` of its branch auto-scale): the times at which
+    the job started to wait, started to run, and ended, and its number of workers. Times have no zone, and are
+    UTC.
     """
     times = {
         "enqueueScheduleTime": status.created,
@@ -350,7 +351,7 @@ def _duration(status: Status) -> str | None:
 
 
 def _volcano_conditions(status: Status, stored: Any, since: str | None) -> list[RawStatus]:
-    """One entry a phase, the present one last: an older one of the same phase goes."""
+    """One entry for each phase, the current one last. An older entry of the same phase is removed."""
     entry = _without_none({"status": status.phase.value, "lastTransitionTime": since})
     return [*(dict(condition) for condition in stored if condition.get("status") != status.phase.value), entry]
 

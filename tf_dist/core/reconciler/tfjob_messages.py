@@ -1,8 +1,7 @@
-"""The training operator's own words: what conditions and events of a ``kubeflow.org/v1`` TFJob say.
-
-Scripts and clients compare them, so they are a contract (training-operator 1.9, ``pkg/controller.v1``:
-``common/job.go``, ``common/pod.go``, ``control/*.go``, ``tensorflow/tfjob_controller.go``). What tf-dist knows beyond
-them stands in events of its own and in ``status.tfDist``.
+"""The training operator's texts of conditions and events of a ``kubeflow.org/v1`` TFJob. Scripts and clients compare
+them, so they are a contract (training-operator 1.9, ``pkg/controller.v1``: ``common/job.go``, ``common/pod.go``,
+``control/*.go``, ``tensorflow/tfjob_controller.go``). Further facts are in tf-dist's own events and in
+``status.tfDist``.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def _failure_spec(job: Job, status: Status) -> ReplicaSpec | None:
 
 
 def _judges_exit_codes(spec: ReplicaSpec) -> bool:
-    """Whether some failures of it are restarted and others are not: the restart policy ExitCode."""
+    """Whether only some of its failures are restarted: the restart policy ExitCode."""
     answers = {rule.action for rule in spec.rules if Event.POD_FAILED in rule.events}
     return {Action.RESTART_POD, Action.FAIL_JOB} <= answers
 
@@ -84,7 +83,7 @@ _REPORTED: Final = frozenset({"Pod", "Service"})
 
 
 def object_event(api_version: str, action: Create | Delete, error: Exception | None = None) -> EmitEvent | None:
-    """The operator's event about a pod or a service that was created or deleted, or could not be.
+    """The operator's event about a created or deleted pod or service, or about the error.
 
     ``api_version``: of the job. It is None for other kinds of objects, and for jobs of other dialects.
     """
@@ -100,9 +99,10 @@ def object_event(api_version: str, action: Create | Delete, error: Exception | N
 
 
 def combined_events(events: Iterable[EmitEvent]) -> list[EmitEvent]:
-    """The events of one pass: routine ones of a type and reason are one, which names every object and counts them.
+    """The events of one pass. Routine events of the same type and reason are combined into one, which names every
+    object and counts them:
 
-    ``Created pod: a`` and ``Created pod: b`` are ``Created pod: a, b``: in the operator's words still, and one write.
+    ``Created pod: a`` and ``Created pod: b`` become ``Created pod: a, b``, in a single write.
     """
     groups: dict[object, list[EmitEvent]] = {}
     for event in events:

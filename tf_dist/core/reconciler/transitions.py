@@ -1,14 +1,13 @@
 """Ordered state-transition rules of a job.
 
-``TRANSITION_RULES``, below the rules themselves, is the list: which rules there are, in which order, in which phases
-each applies and to which it leads. What a rule does is said where it is defined: here those by which a job stops, ends
-and is admitted; in ``running_rules`` that by which it runs; in ``requeue`` and ``node_loss`` those
-by which an admitted gang is resized or waits again.
+``TRANSITION_RULES``, below the rules, is the ordered list of rules, with the phases in which each applies and to which
+it leads. Rules for stopping, ending and admission are defined here; rules for running in ``running_rules``; rules for
+resizing and requeueing in ``requeue`` and ``node_loss``.
 
 ``apply_transitions`` applies the first rule that changes the status, and starts again from the top of the list, until
-no rule changes it any more. So one pass, and one write, takes a job as far as what is observed allows.
+no rule changes it. So one pass, with one write, takes a job as far as possible.
 
-Rules see the job with the number of replicas with which it is admitted, as if its document said so.
+Rules use the job with its admitted number of replicas, as if its document had it.
 """
 
 from __future__ import annotations
@@ -67,10 +66,10 @@ from tf_dist.errors import TFDistError
 
 @dataclass(frozen=True, slots=True)
 class TransitionRule:
-    """A row of the list: ``apply`` gives the next status, or None where the rule has nothing to change.
+    """A row of the list. ``apply`` returns the next status, or None without a change.
 
-    It is called in ``phases`` only, and either leaves the phase as it is or leads to one of ``leads_to``. ``due``: when
-    it may have something to change though nothing but the time is different; a moment that has passed counts for none.
+    It is called only in ``phases``, and keeps the phase or leads to one of ``leads_to``. ``due``: when time alone may
+    cause a change; past times are ignored.
     """
 
     apply: Callable[[ReconcileContext], Status | None]
@@ -92,21 +91,21 @@ _STOPPED_AS: Final[Mapping[Phase, Phase]] = {
 
 
 def finish_stopping(s: ReconcileContext) -> Status | None:
-    """Completing, Terminating and Aborting end when every pod that had to go is gone."""
+    """End Completing, Terminating and Aborting when every pod to delete is deleted."""
     if pods_to_delete(s):
         return None
     return s.status.with_phase(_STOPPED_AS[s.status.phase], s.now, s.status.reason, s.status.message)
 
 
 def suspend(s: ReconcileContext) -> Status | None:
-    """The user suspends the job; that costs no restart."""
+    """Suspend the job for the user. This does not count as a restart."""
     if not s.job.run_policy.suspend:
         return None
     return s.status.with_phase(Phase.ABORTING, s.now, Reason.SUSPENDED, "suspended by the user; its pods are stopped")
 
 
 def resume(s: ReconcileContext) -> Status | None:
-    """The suspension was lifted, or the user resumed this very attempt after AbortJob had stopped it."""
+    """Resume the job when the suspension is removed, or when the user resumed this attempt after AbortJob."""
     if s.job.run_policy.suspend:
         return None
     by_command = s.job.annotations.get(names.RESUME_ATTEMPT) == str(s.status.attempts.job)
@@ -116,7 +115,7 @@ def resume(s: ReconcileContext) -> Status | None:
 
 
 def exceed_active_deadline(s: ReconcileContext) -> Status | None:
-    """The job has been active longer than its ``activeDeadlineSeconds``, counted from its start."""
+    """Fail a job that is active for longer than its ``activeDeadlineSeconds``, counted from its start."""
     due = active_deadline_at(s)
     if due is None or s.now < due:
         return None
@@ -125,7 +124,7 @@ def exceed_active_deadline(s: ReconcileContext) -> Status | None:
 
 
 def _end_before(s: ReconcileContext, due: float) -> Status | None:
-    """The end of a job whose containers had finished when its deadline expired, though this pass comes later."""
+    """The end of a job whose containers had finished before the deadline, although this pass comes later."""
     pods = tuple(_as_of(pod, due) for pod in s.observed.pods)
     facts = classify_pods(s.job, s.status, pods, s.observed.departed)
     then = replace(s, facts=facts, observed=replace(s.observed, now=due, pods=pods))
@@ -137,7 +136,7 @@ def _end_before(s: ReconcileContext, due: float) -> Status | None:
 
 
 def _as_of(pod: PodView, moment: float) -> PodView:
-    """The pod without what its containers did later: one that had not ended by then ran."""
+    """The pod at this time: a container that ended later counts as running."""
     end, last = (
         exit_ if exit_ and (exit_.finished_at or inf) <= moment else None for exit_ in (pod.exit, pod.last_exit)
     )
@@ -151,7 +150,9 @@ def active_deadline_at(s: ReconcileContext) -> float | None:
 
 
 def succeed(s: ReconcileContext) -> Status | None:
-    """A success rule holds, of a gang that ran as one. It comes before failures: a chief that is done is done."""
+    """Complete a job by a success rule, if its gang was complete. It precedes failures, because a completed
+    chief is final.
+    """
     for rule in s.job.success if s.facts.succeeded else ():
         needed = matching_replicas(s.job, rule.type, rule.index)
         if needed and all(replica in s.facts.succeeded for replica in needed):
@@ -162,7 +163,7 @@ def succeed(s: ReconcileContext) -> Status | None:
 
 
 def apply_lifecycle_policy(s: ReconcileContext) -> Status | None:
-    """The most severe action that the lifecycle policy table has for the events of the job's pods."""
+    """Execute the most severe action of the lifecycle policy table for the events of the job's pods."""
     decided = most_severe_action(s.job, derive_events(s.job, s.status, s.facts), s.now)
     return None if decided is None else _ACTIONS[decided[0]](s, decided[1])
 
@@ -204,7 +205,7 @@ _ACTIONS: Final[dict[Action, Callable[[ReconcileContext, DecidedEvents], Status]
 def finish_by_counts(s: ReconcileContext) -> Status | None:
     """Volcano: all replicas that can end have ended, or ``minSuccess`` of them have succeeded.
 
-    Its conditions, in its order. Parameter servers are not waited for: they never end by themselves.
+    Its conditions, in its order. Parameter servers are ignored, because they never end by themselves.
     """
     counting = s.job.counting
     if counting is None:
@@ -233,9 +234,9 @@ def _has_ended(s: ReconcileContext, spec: ReplicaSpec) -> bool:
 
 
 def _enough(s: ReconcileContext, counting: CompletionByCounts) -> bool:
-    """Whether enough replicas have succeeded: the job's minimum, and each task's where the job's covers their sum.
+    """Whether enough replicas have succeeded: the job's minimum, and each task's if the job's covers their sum.
 
-    A parameter server counts as succeeded: the replicas that needed it have ended.
+    Parameter servers count as succeeded, because the replicas that needed them have ended.
     """
     judged = {spec.type for spec in s.job.training_specs}
     done = {
@@ -252,11 +253,13 @@ def _ended_badly(s: ReconcileContext) -> str:
     listed = ", ".join(map(str, failed[:5])) + (", …" if len(failed) > 5 else "")
     if not failed:
         return "every replica that ends has ended, and too few have succeeded"
-    return f"no policy answers the failure of {listed}, and what else could end has ended"
+    return f"no policy answers the failure of {listed}, and all other replicas that could end have ended"
 
 
 def fail_when_success_unreachable(s: ReconcileContext) -> Status | None:
-    """Every success rule needs a replica that has failed and that no policy restarts: Failed, not running for ever."""
+    """Fail a job if every success rule needs a failed replica that no policy restarts. Otherwise it would run
+    forever.
+    """
     if not s.job.success:
         return None
     lost = [_lost(s, rule.type, rule.index) for rule in s.job.success]
@@ -276,7 +279,7 @@ def _lost(s: ReconcileContext, type_: str, index: int | None) -> ReplicaId | Non
 
 
 def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
-    """The kubelet's own restarts of containers, which count against the budget, too, have used it up."""
+    """Fail a job whose budget is exceeded by the kubelet's restarts of containers, which also count."""
     limit = s.job.run_policy.max_restarts
     if limit is None:
         return None
@@ -287,7 +290,7 @@ def fail_over_backoff_limit(s: ReconcileContext) -> Status | None:
 
 
 def take_admission(s: ReconcileContext) -> Status | None:
-    """Record the verdict of admission on a job that waits for it; no pod is created before that is written."""
+    """Record the verdict of admission on a waiting job. No pod is created before that is written."""
     if s.status.admission is not None or s.now < s.status.not_before or overdue_pods(s):
         return None
     other = s.integration
@@ -311,7 +314,7 @@ def take_admission(s: ReconcileContext) -> Status | None:
 
 
 def admission_due_at(s: ReconcileContext) -> float | None:
-    """When a job that waits may try again, or a node that was excluded for it may be tried again."""
+    """When a waiting job, or a node that was excluded for it, may be tried again."""
     if s.status.admission is not None:
         return None
     return s.next_of(s.status.not_before, *s.status.refused_nodes.values())
@@ -362,13 +365,13 @@ _STEPS_SHOWN: Final = 4
 
 
 class TransitionCycle(TFDistError):
-    """The rules of a job undo each other, so that they never come to an end: a defect in them."""
+    """The rules undo each other without end, which is a defect."""
 
 
 def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = TRANSITION_RULES) -> ReconcileContext:
-    """The context after all transitions of this moment, with the status that they lead to.
+    """The context after all current transitions, with the resulting status.
 
-    TransitionCycle if there is no such status, because the rules undo each other.
+    TransitionCycle if the rules undo each other.
     """
     first, before = s, s.status
     if before.created is None and before.phase is Phase.PENDING:
@@ -393,14 +396,14 @@ def apply_transitions(s: ReconcileContext, rules: tuple[TransitionRule, ...] = T
 
 
 def next_transition_at(s: ReconcileContext) -> float | None:
-    """The earliest moment at which time alone may lead to a transition."""
+    """The earliest time at which time alone may cause a transition."""
     return s.next_of(
         *(rule.due(s) for rule in TRANSITION_RULES if rule.due is not None and s.status.phase in rule.phases)
     )
 
 
 def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> tuple[TransitionRule, Status] | None:
-    """The first rule that changes the status, and the status it gives; None if the status stays as it is."""
+    """The first rule that changes the status, with the new status; or None."""
     for rule in rules:
         if s.status.phase not in rule.phases:
             continue
@@ -414,7 +417,7 @@ def _next_transition(s: ReconcileContext, rules: tuple[TransitionRule, ...]) -> 
 
 
 def _record(s: ReconcileContext) -> Status:
-    """The status with what is observed now, so that a pod which is missing later is known to be missing."""
+    """The status with the observed pods, so that a pod that is missing later is detected."""
     status, facts = s.status, s.facts
     # A pod that was being deleted when it was first observed (scaled away, and wanted again) is not a disruption.
     staying = {replica for replica, pod in facts.current.items() if not pod.deleting}
@@ -435,7 +438,7 @@ def _record(s: ReconcileContext) -> Status:
 
 
 def _admission(s: ReconcileContext) -> Admission | None:
-    """The admission with the moment since when every pod has had its node: the gang keeps it from then on."""
+    """The admission with the time since which every pod has had its node. It is kept from then on."""
     admission = s.status.admission
     if s.status.phase not in LIVE or admission is None or admission.complete is not None:
         return admission
@@ -443,9 +446,8 @@ def _admission(s: ReconcileContext) -> Admission | None:
 
 
 def _kept_failures(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, Counts]:
-    """The counts of a job that is over: how many failed, even when their pods are gone.
-
-    How often a container that is kept is still restarted is not news of the job.
+    """The counts of a job that has ended, including failed pods that are deleted. Later restarts of a kept
+    container are ignored.
     """
     return {
         type_: replace(counts, failed=max(counts.failed, was.failed), restarts=was.restarts)

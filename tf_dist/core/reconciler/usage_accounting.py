@@ -1,11 +1,10 @@
-"""Accounting of what a job uses: once a pass, by comparing what the transitions of the pass found and left.
+"""Accounting of a job's usage: once in each pass, from the state before and after its transitions.
 
-A span ends when the job holds something else: it is admitted, resized, requeued or ends, or a replica has succeeded.
-A run is the time in which a container trained. It counts when its pod is not the present one any more, when the job
-ends, or when the kubelet restarts the container in its pod.
-
-What a run did is lost if it failed or was stopped, except what came before the last checkpoint. Clients that follow
-logs report checkpoints in an annotation (``names.CHECKPOINT_AT``). Workers whose parameter servers go on lose nothing.
+A span ends when the job's resources change: it is admitted, resized, requeued or ends, or a replica has succeeded. A
+run is the time in which a container trained. It counts when its pod is no longer current, when the job ends, or when
+the kubelet restarts the container in its pod. The work of a run is lost if it failed or was stopped, except the part
+before the last checkpoint. Clients that follow logs report checkpoints in an annotation (``names.CHECKPOINT_AT``).
+Workers lose nothing while their parameter servers continue.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from tf_dist.core.model.usage import Usage
 
 
 class _Run(NamedTuple):
-    """A run of a container that is over."""
+    """A run of a container that has ended."""
 
     begun: float
     ended: float
     succeeded: bool | None
-    """None: it is stopped now."""
+    """When it ended; None: it is stopped now."""
 
 
 def account_usage(first: ReconcileContext, last: ReconcileContext) -> Usage:
-    """The usage of a job after a pass: ``first`` is what the pass found, ``last`` is what it left."""
+    """The usage of a job after a pass; ``first`` is the state before it, ``last`` the state after it."""
     usage = _spans(last)
     before, after = first.status, last.status
     same_admission = before.admission and after.admission and before.admission.at == after.admission.at
@@ -106,13 +105,13 @@ _STATELESS: Final = frozenset({Role.WORKER, Role.EVALUATOR})
 
 
 def _stays(first: ReconcileContext, last: ReconcileContext, replica: ReplicaId) -> bool:
-    """Whether the replica's pod is still its present one after the pass."""
+    """Whether the replica's pod is still current after the pass."""
     before, after = first.facts.current.get(replica), last.facts.current.get(replica)
     return before is not None and after is not None and before.uid == after.uid and last.status.phase in LIVE
 
 
 def _ended_runs(pod: PodView, now: float | None) -> Iterator[_Run]:
-    """The runs of the pod's container that are over; ``now``: also the present run, which ends now."""
+    """The ended runs of the pod's container; ``now``: also the current run, which ends now."""
     for end, otherwise in ((pod.last_exit, None), (pod.exit if now is not None else None, now)):
         if end is None or end.container:
             continue
