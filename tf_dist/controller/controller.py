@@ -1,7 +1,7 @@
 """Controller: informers, an admission loop, a work queue with its workers, events and metrics, under one leadership.
 
-Nothing is decided here. The error of a job's pass is reported on that job, which is tried again with a back-off of its
-own; the others go on.
+Decisions are made in the core. An error of a job's pass is reported on that job, which is retried with its own
+back-off. Other jobs continue.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _CLOCK_TOLERANCE: Final = 1.0
 
 
 class ClockStepDetector:
-    """Compares ``clock`` (epoch seconds) with ``monotonic`` whenever it is asked. A suspended machine is a step, too.
+    """Detects steps of the wall clock by comparing ``clock`` (epoch seconds) with ``monotonic``. A suspended machine is
+    a step, too.
 
-    Slow corrections add up: they are noticed once they amount to a step.
+    Slow corrections add up to a step.
     """
 
     def __init__(self, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
@@ -55,7 +56,7 @@ class ClockStepDetector:
         return self._clock() - self._monotonic()
 
     def noticed(self) -> bool:
-        """Whether the clock was set since it was last noticed."""
+        """Whether the clock has stepped since the last call that noticed one."""
         offset = self._read()
         step = offset - self._offset
         if abs(step) < _CLOCK_TOLERANCE:
@@ -68,9 +69,9 @@ class ClockStepDetector:
 class Controller:
     """Admits and reconciles the jobs of its scope while it leads them.
 
-    ``start`` watches the cluster and acts in threads until ``stop``. ``step`` is one pass in the caller's thread, over
-    lists made for it. ``on_change`` is called, from any thread, with every job that has changed, or whose objects have.
-    The other arguments: see ``ControllerContext``.
+    ``start`` watches the cluster and works in threads until ``stop``. ``step`` is one pass in the caller's thread, over
+    fresh lists. ``on_change`` is called, from any thread, with every job that has changed, or whose objects have. The
+    other arguments: see ``ControllerContext``.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Controller:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads after what they are in the middle of; jobs and pods stay as they are."""
+        """End the threads after their current work. Jobs and pods are not changed."""
         self._stopped.set()
         self._woken.set()
         self._queue.close()
@@ -172,20 +173,20 @@ class Controller:
         self.informers.stop()
 
     def wake(self) -> None:
-        """Begin a round of the loop now: leadership may have changed."""
+        """Start a cycle of the loop now, because leadership may have changed."""
         self._woken.set()
 
     def synced(self) -> bool:
-        """Whether everything that it decides on has been listed."""
+        """Whether all informers have synced."""
         return self.informers.synced()
 
     def job(self, ref: JobRef, uid: str) -> Job | None:
-        """The job in force of the stored job ``uid``, as it was read last; None: it has not been, or cannot be."""
+        """The job in force of the stored job ``uid``, as last read; None: it was not read, or is invalid."""
         known = self._job_index.get(ref)
         return known.job if known is not None and known.uid == uid else None
 
     def readings(self) -> ControllerStats:
-        """Its statistics at this moment."""
+        """Its current statistics."""
         kinds = self._leadership.kinds()
         mine = {key: count for key, count in self._job_index.metrics_counts().items() if key.resource in kinds}
         queues = [queue["metadata"]["name"] for queue in self.informers.rules(QUEUES)] if mine else []
@@ -219,7 +220,7 @@ class Controller:
                 self._woken.wait(pause)
 
     def _round(self) -> float:
-        """Once round the loop; how long to wait before the next, unless it is woken."""
+        """One cycle of the loop. Returns the pause before the next, unless it is woken."""
         listed = () if self.informers.followed else self._leadership.term
         self.informers.start()
         if not self._leadership.kinds():
@@ -237,9 +238,9 @@ class Controller:
         return pause
 
     def _begin_term(self, listed: Hashable = ()) -> None:
-        """What was observed before leadership was won anew may be out of date: another controller may have acted.
+        """List everything again after a new election, because another controller may have acted in between. ``listed``:
 
-        ``listed``: the term in which the informers began to list everything, if they do so for the first time.
+        the term in which the informers started their first list.
         """
         term = self._leadership.term
         if self._begun == term:
@@ -253,7 +254,7 @@ class Controller:
         self._everything = True
 
     def _decide(self) -> None:
-        """A round of admission: take in changes, decide, and queue the jobs that this concerns for the workers."""
+        """A cycle of admission: take in changes, decide, and queue the affected jobs for the workers."""
         # Once the wall clock was set, what is due by it is due at another moment.
         if self._clock_steps.noticed():
             self._everything = True
@@ -284,7 +285,7 @@ class Controller:
             raise failed
 
     def _take_in(self, everything: bool) -> set[JobRef]:
-        """Read the jobs that have changed; returns those that a worker is to reconcile."""
+        """Read the changed jobs. Returns those that a worker must reconcile."""
         with self._lock:
             dirty, self._dirty = self._dirty, {}
         if everything:
@@ -294,7 +295,7 @@ class Controller:
         return {ref for ref, look in dirty.items() if look}
 
     def _admit(self) -> list[JobRef]:
-        """Decide about gangs if anything may have changed; returns the jobs with a verdict other than to wait."""
+        """Decide about gangs if anything may have changed. Returns the jobs with a verdict other than to wait."""
         decided: list[JobRef] = []
         if self._admission.pause() <= 0:
             decided = self._admission.decide(self._changes)
@@ -304,7 +305,7 @@ class Controller:
         return decided
 
     def _awaits_first_decision(self, ref: JobRef) -> bool:
-        """Whether a new job is still to be decided about: its first status reports the decision."""
+        """Whether a new job has no decision yet. Its first status must report the decision."""
         known = self._job_index.get(ref)
         if known is None or known.status.created is not None or not known.waits:
             return False
@@ -323,7 +324,7 @@ class Controller:
         return [*self._resync.due(now), *self._resync_waiting.due(now)]
 
     def _changes(self) -> JobChanges:
-        """The jobs that have changed since the last decision; jobs that others lead count as gone."""
+        """The jobs that have changed since the last decision. Jobs of other leaders count as deleted."""
         kinds, found = self._leadership.kinds(), self._job_index.changes()
         jobs = {uid: one if one is not None and one.ref.resource in kinds else None for uid, one in found.jobs.items()}
         return JobChanges(jobs, found.whole)
@@ -331,22 +332,22 @@ class Controller:
     # What it may do
 
     def _remaining(self, ref: JobRef) -> float:
-        """For how many seconds a job may surely be written to: asked before every attempt of a write."""
+        """The seconds for which a job may certainly be written. Called before every attempt of a write."""
         if self._stopped.is_set() or self._term != self._leadership.term:
             return 0.0
         return self._leadership.remaining(ref.resource)
 
     def _leading_for(self) -> float:
-        """For how many more seconds events may be written: those of what was done before ``stop`` may be, after it."""
+        """The remaining seconds for writing Events. Events of earlier actions may be written after ``stop``."""
         seconds = max((self._leadership.remaining(kind) for kind in self._leadership.kinds()), default=0.0)
         if seconds <= 0:
-            raise LeadershipLost("nothing more is written: another controller leads")
+            raise LeadershipLost("the write is skipped: another controller leads")
         return seconds
 
     # Notifications
 
     def _job_changed(self, ref: JobRef, version: int) -> None:
-        """It is decided about first: a job that waits for admission has its answer with the first look at it."""
+        """Decide about a new job first, so that its first status has the decision."""
         self._on_change(ref)
         noticed = self._queue.noticed(ref, version)
         with self._lock:
@@ -369,7 +370,7 @@ class Controller:
     # Jobs
 
     def _lookup(self, ref: JobRef) -> JobEntry | None:
-        """A job as it is now, if this controller leads it."""
+        """The current entry of a job, if this controller leads it."""
         known = self._refresh_entry(ref)
         return known if known is not None and self._remaining(ref) > 0 else None
 
@@ -391,7 +392,7 @@ class Controller:
         return after
 
     def _read_entry(self, ref: JobRef) -> JobEntry | None:
-        """Read a job into the index, again if another thread has cached a newer version in the meantime."""
+        """Read a job into the index, repeatedly if another thread caches a newer version in the meantime."""
         while True:
             stored = self.informers.job(ref)
             entry = None if stored is None or managed_elsewhere(stored) else self._job_index.read(ref, stored)
@@ -401,7 +402,7 @@ class Controller:
     # Without threads
 
     def step(self, due: Iterable[JobRef] | None = None) -> int:
-        """One pass over ``due`` jobs and those that admission concerns (None: all jobs); how many actions it took.
+        """One pass over ``due`` jobs and those with a verdict (None: all jobs). Returns the number of actions.
 
         ClusterError when the cluster could not be listed; errors of single jobs are reported on them.
         """

@@ -1,8 +1,8 @@
 """Gang admission: when it decides, and which of its verdicts are not yet in the jobs' statuses.
 
-The rounds of the loop (``Controller``) take in what has changed, decide here, and have workers write what was decided:
-``status.admission`` is written over the version that was decided on, and the job's next pass reacts to what stands
-there. Nothing here waits for a server.
+The cycles of the loop (``Controller``) take in changes, decide here, and let workers write the verdicts:
+``status.admission`` is written over the version of the decision, and the job's next pass reacts to it. This module
+never waits for a server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AT_A_TIME: Final = 32
 
 
 class GangAdmission:
-    """Asks the core for verdicts and keeps them until the jobs have taken them over. Thread-safe."""
+    """Gets verdicts from the core and keeps them until they are in the jobs' statuses. Thread-safe."""
 
     def __init__(self, context: ControllerContext, informers: InformerSet) -> None:
         self._informers = informers
@@ -60,25 +60,25 @@ class GangAdmission:
     # When it is asked
 
     def want(self) -> bool:
-        """Capacity or jobs may differ from the last decision; whether that is new."""
+        """Record that capacity or jobs may have changed. Returns whether that is new."""
         before, self.wanted = self.wanted, True
         return not before
 
     def restart(self) -> None:
-        """Leadership was won anew: verdicts of the last term will never be written."""
+        """Start a new term of leadership. Verdicts of the last term will never be written."""
         with self._lock:
             self._begin()
         self.want()
 
     def clock_stepped(self) -> None:
-        """The wall clock was set: what is due when is computed anew."""
+        """Compute all due times again after a step of the wall clock."""
         with self._lock:
             self._admitter.reset()
             self._has_decided = False
         self.want()
 
     def pause(self) -> float:
-        """Seconds until it should be asked (again); inf: until something changes."""
+        """Seconds until the next decision; inf: until something changes."""
         rest = max(0.0, self._rested - self._monotonic())
         if self.wanted:
             return rest
@@ -106,22 +106,22 @@ class GangAdmission:
             return None
 
     def outdated(self, known: JobEntry) -> bool:
-        """Whether the verdict on a job was for an earlier version of it, so that it has to be decided anew.
+        """Whether the verdict on a job was for an earlier version, so that it must be decided again.
 
-        It takes no lock: every pass asks, and a decision about a thousand jobs takes a while.
+        It takes no lock: every pass calls it, and a decision about a thousand jobs takes time.
         """
         given = self._given.get(known.uid)
         return given is not None and given[1] != known.version
 
     def queue_usages(self) -> Mapping[str, QueueUsage]:
-        """The usage of the queues as of the last decision."""
+        """The usage of the queues at the last decision."""
         with self._lock:
             return self._admitter.queue_usages() if self._has_decided else {}
 
     def withdraw(self, uid: str, *, set_aside: bool = False) -> None:
-        """The verdict did not reach the job, and will not: it is to be decided again.
+        """Decide again about a job whose verdict was not written. ``set_aside``:
 
-        ``set_aside``: not before the job has changed, or ``readmit`` is called.
+        only after the job has changed, or ``readmit`` is called.
         """
         with self._lock:
             if uid not in self._given:
@@ -133,7 +133,7 @@ class GangAdmission:
         self.want()
 
     def readmit(self, uid: str) -> None:
-        """A pass of a job succeeded after failures."""
+        """Record that a pass of a job succeeded after failures."""
         with self._lock:
             if self._set_aside.pop(uid, None) is None:
                 return
@@ -141,16 +141,16 @@ class GangAdmission:
         self.want()
 
     def unreported_waits(self) -> set[JobRef]:
-        """Jobs with a new reason why they wait, since this was asked last."""
+        """Jobs with a new wait reason since the last call."""
         unreported, self._unreported = self._unreported, set()
         return unreported
 
     # How it decides
 
     def decide(self, changes: Callable[[], JobChanges]) -> list[JobRef]:
-        """Decide about so many gangs as are written next; the jobs with a verdict that changes what they hold.
+        """Decide about as many gangs as will be written next.
 
-        ``changes``: returns the jobs that have changed.
+        Returns the jobs with a verdict that changes their resources. ``changes`` returns the changed jobs.
         """
         begun, self.wanted = self._monotonic(), False
         try:
@@ -169,7 +169,7 @@ class GangAdmission:
                 self.want()
 
     def _take_in(self, changes: JobChanges) -> None:
-        """A verdict on a job that has changed since is written by now, or will never be."""
+        """Drop verdicts on jobs that have changed since: they are written, or never will be."""
         gone = dict.fromkeys(self._known.keys() - changes.jobs.keys()) if changes.whole else {}
         for uid, known in {**gone, **changes.jobs}.items():
             if known is not None:
@@ -189,7 +189,7 @@ class GangAdmission:
         self._admitter.revert(uid)
 
     def _cycle(self) -> tuple[Mapping[str, Verdict], bool]:
-        """New verdicts, and whether there are more to come."""
+        """New verdicts, and whether more will follow."""
         uids = self._known if self._whole else self._changed
         try:
             if self._whole:  # only now is it known how far the rights reach

@@ -1,4 +1,4 @@
-"""Index of jobs: the stored object, what it was parsed into, and the status that is not written yet."""
+"""Index of jobs: the stored object, the parsed job, and the status that is not written yet."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tf_dist.core.reconciler.job_context import with_default_scheduler
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """A stored job and what it was read as; ``problem`` says why its memory cannot be read.
+    """A stored job and its parsed form.
 
-    ``job`` is the one in force: of the present spec, or of the last that was accepted (see ``accepted_spec``).
-    ``status`` is the memory that is stored, ``remembered`` the one of the last pass where that was not written.
-    ``gang``: what decides about the gangs of jobs that name no scheduler ("": tf-dist itself).
+    ``problem``: why its memory cannot be read. ``job`` is the job in force: of the current spec, or of the last
+    accepted one (see ``accepted_spec``). ``status`` is the stored memory, ``remembered`` that of the last pass if it
+    was not written. ``gang``: the gang scheduler of jobs that name none ("": tf-dist itself).
     """
 
     ref: JobRef
@@ -49,17 +49,17 @@ class JobEntry:
 
     @property
     def newer(self) -> NewerStatusFormat | None:
-        """That a newer release wrote its memory, which this one must leave alone."""
+        """The error if a newer release wrote its memory, which this one must not change."""
         return self.problem if isinstance(self.problem, NewerStatusFormat) else None
 
     @property
     def uid(self) -> str:
-        """Which object it is."""
+        """Its uid."""
         return str(self.stored["metadata"]["uid"])
 
     @property
     def version(self) -> str:
-        """The version of it that was seen."""
+        """Its last read version."""
         return str(self.stored["metadata"]["resourceVersion"])
 
     @property
@@ -70,16 +70,16 @@ class JobEntry:
 
     @property
     def deleting(self) -> bool:
-        """Whether its deletion was requested. A finalizer may keep it for any time; nothing reconciles it any more."""
+        """Whether its deletion was requested. A finalizer may keep it for any time, but it is no longer reconciled."""
         return "deletionTimestamp" in self.stored["metadata"]
 
     def _another_decides(self, job: Job) -> bool:
-        """Whether another gang scheduler decides about it; one that names none will have our default."""
+        """Whether another gang scheduler decides about it; a job that names none gets the default."""
         return integration_of(job, with_default_scheduler(job, self.status, self.gang)) is not None
 
     @property
     def metrics_key(self) -> JobMetricsKey:
-        """The metrics in which it is counted."""
+        """The key by which metrics count it."""
         job, status, waits = self.job, self.status, self.waits
         queue = None if job is None or status.finished else current_job(job, status).scheduling.queue
         admitted = not waits and status.admission is not None
@@ -87,7 +87,7 @@ class JobEntry:
 
     @property
     def concerns_admission(self) -> bool:
-        """Whether admission has to know of it."""
+        """Whether admission must know it."""
         job = self.job
         if job is None or self.deleting:
             return False  # pods of a job that is being deleted count as pods without a job do
@@ -99,7 +99,7 @@ class JobEntry:
 
     @property
     def admission_inputs(self) -> tuple[object, ...]:
-        """Everything that admission's decisions depend on, as a value to compare."""
+        """Everything that admission's decisions depend on, as a comparable value."""
         if not self.concerns_admission:
             return ()
         status = self.status
@@ -112,7 +112,7 @@ class JobEntry:
         return *parts, attempts, status.gang, refused, unconfirmed, ways
 
     def claim(self) -> AdmissionRequest | None:
-        """The job as admission sees it; None: it takes no part in admission."""
+        """The job in the form for admission; None: it has no part in admission."""
         job = self.job
         if job is None or not self.concerns_admission:
             return None
@@ -124,14 +124,14 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class JobChanges:
-    """The jobs that have changed, by uid; None: gone. ``whole``: they are all there are."""
+    """The changed jobs by uid; None: deleted. ``whole``: these are all jobs."""
 
     jobs: Mapping[str, JobEntry | None]
     whole: bool = False
 
 
 class JobIndex:
-    """Reads what is stored, each version once, as a controller with these settings. Thread-safe for different jobs."""
+    """Parses each stored version once, for a controller with these settings. Thread-safe for different jobs."""
 
     def __init__(self, settings: ControllerSettings | None = None) -> None:
         self._settings = settings or ControllerSettings()
@@ -155,7 +155,7 @@ class JobIndex:
         return self._known.get(ref)
 
     def metrics_counts(self) -> dict[JobMetricsKey, int]:
-        """How many jobs there are for each metrics key."""
+        """The number of jobs for each metrics key."""
         with self._lock:
             return dict(self._standings)
 
@@ -170,12 +170,12 @@ class JobIndex:
             return JobChanges({uid: one if one is not None and one.uid == uid else None for uid, one in known.items()})
 
     def mark_all_changed(self) -> None:
-        """All jobs are; until ``changes`` is asked, nothing is noted job by job."""
+        """Mark all jobs as changed. Until ``changes`` is called, single changes are not recorded."""
         with self._lock:
             self._changed, self._whole = {}, True
 
     def read(self, ref: JobRef, stored: Object) -> JobEntry:
-        """What is stored, as it is now."""
+        """Take over the current stored object."""
         before = self._known.get(ref)
         if before is not None and before.stored is stored:
             return before
@@ -185,7 +185,7 @@ class JobIndex:
         return known
 
     def _seen(self, job: Job) -> Job:
-        """The job as it is here. Where there are no other gang schedulers, the one that it names is ignored."""
+        """The job for this controller. If there are no other gang schedulers, the one that it names is ignored."""
         settings = self._settings
         job = replace(job, cluster_domain=settings.cluster_domain) if settings.cluster_domain else job
         if settings.disruption_budgets and job.dialect is Dialect.TFJOB_V1ALPHA1:
@@ -196,7 +196,7 @@ class JobIndex:
         return replace(job, scheduling=replace(job.scheduling, gang=GangScheduler.BUILTIN))
 
     def remember(self, ref: JobRef, known: JobEntry, status: Status) -> None:
-        """Keep the memory that a pass ended with, while another one is stored."""
+        """Keep the memory of a pass that was not written."""
         remembered = None if status == known.status else status
         if remembered == known.remembered:
             return
@@ -205,7 +205,7 @@ class JobIndex:
                 self._known[ref] = replace(known, remembered=remembered)
 
     def forget(self, ref: JobRef) -> None:
-        """The job is gone."""
+        """Remove a deleted job."""
         known = self._known.get(ref)
         if known is not None:
             self._set(ref, None)
@@ -229,7 +229,7 @@ class JobIndex:
 def _read_entry(
     ref: JobRef, stored: Object, before: JobEntry | None, seen: Callable[[Job], Job], gang: str
 ) -> JobEntry:
-    """One object that cannot be read, for any reason, must not stop the others."""
+    """Read an object. An invalid one, for any reason, must not stop the others."""
     status = Status()
     try:
         status = read_status(stored)
@@ -248,7 +248,7 @@ def _read_entry(
 
 
 def _with_accepted(reading: StoredSpec, accepted: AcceptedSpec | None) -> StoredSpec:
-    """The same with the object that the status has, where that says the same."""
+    """The same entry with the equal object of the status, so that they share memory."""
     mine = reading.accepted
     return replace(reading, accepted=accepted) if mine is not None and mine == accepted else reading
 
@@ -281,6 +281,6 @@ def _parsed_spec(stored: Object, status: Status, before: JobEntry | None, seen: 
 
 
 def _spec_fingerprint(stored: Object) -> tuple[object, ...]:
-    """What a job is read from: all but its status and its version."""
+    """The parts from which a job is read: all except its status and its version."""
     metadata = stored["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("annotations"), metadata.get("labels")

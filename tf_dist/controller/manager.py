@@ -173,7 +173,7 @@ class Manager(Service):
                 controller.readings(), worker=self._settings.worker_stuck, informer=INFORMER_STUCK_AFTER
             )
             if controller.informers.rights_changed():
-                found.append("the right to list all nodes and pods has come or gone")
+                found.append("the right to list all nodes and pods has changed")
         return "; ".join(found)
 
     def unready(self) -> str:
@@ -181,6 +181,6 @@ class Manager(Service):
         every = [controller.informers for _, controller in self._pairs]
         if not all(informers.synced() for informers in every):
             problems = [problem for informers in every for problem in informers.problems()]
-            return "not everything has been listed yet" + (f": {'; '.join(problems)}" if problems else "")
+            return "some informers have not synced yet" + (f": {'; '.join(problems)}" if problems else "")
         missing = sorted({f"{kind.plural}.{kind.group}" for informers in every for kind in informers.missing()})
         return f"the cluster does not serve {', '.join(missing)}: install its definition" if missing else ""

@@ -166,7 +166,7 @@ class PlanExecutor:
     def _permission(self, ref: JobRef) -> float:
         seconds = self._remaining(ref)
         if seconds <= 0:
-            raise LeadershipLost(f"{ref} is not led from here any more")
+            raise LeadershipLost(f"{ref} is no longer led by this controller")
         return seconds
 
     def _execute(self, ref: JobRef, stored: Object, action: Action, former: _FormerPods) -> bool:
@@ -213,7 +213,8 @@ class PlanExecutor:
         self._informers.wrote(ref.resource, written)
         if FIELD not in stored_status(written):
             raise StatusPruned(
-                f"the definition of {ref.resource.plural}.{ref.resource.group} keeps nothing of what tf-dist remembers",
+                f"the definition of {ref.resource.plural}.{ref.resource.group} does not store what tf-dist writes "
+                "into the status",
                 hint="install tf-dist's definition: tf-dist install --check shows how",
             )
 
@@ -295,7 +296,7 @@ class PlanExecutor:
         name, metadata = there["metadata"]["name"], there["metadata"]
         if "deletionTimestamp" in metadata:
             raise NameConflict(
-                f"{resource.kind} {ref.namespace}/{name} of the controller before is being deleted", leaving=True
+                f"{resource.kind} {ref.namespace}/{name} of the previous controller is being deleted", leaving=True
             )
         _LOG.info("adopted object of previous controller: kind=%s object=%s/%s", resource.kind, ref.namespace, name)
         patch = {"metadata": {"uid": metadata["uid"], "labels": body["metadata"]["labels"]}}
@@ -316,7 +317,7 @@ class PlanExecutor:
             owner = f"{owners[0].get('kind')} {owners[0].get('name')}" if owners else "no controller"
         raise NameConflict(
             f"{resource.kind} {ref.namespace}/{name} exists already and belongs to {owner}, not to this job",
-            hint="the job goes on when it is deleted"
+            hint="the job continues when it is deleted"
             if leaving
             else f"rename the job, or ask the owner of {resource.kind} {name} to remove it",
             leaving=leaving,

@@ -1,4 +1,4 @@
-"""Statuses of queues: how much of them is used, and who waits."""
+"""Statuses of queues: usage, and waiting jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WRITE_INTERVAL: Final = 2.0
 
 
 class QueueStatusWriter:
-    """Writes them, where they have changed, and no more often than people can read."""
+    """Writes changed statuses, with a minimum interval."""
 
     def __init__(self, context: ControllerContext, informers: InformerSet) -> None:
         self._cluster, self._monotonic = context.cluster, context.monotonic
@@ -29,20 +29,20 @@ class QueueStatusWriter:
         self._wanted = False
 
     def want(self) -> None:
-        """Queues may stand otherwise than at the last report."""
+        """Record that queues may have changed since the last report."""
         self._wanted = True
 
     def pause(self) -> float:
-        """Seconds until it is to write (inf: until something changes)."""
+        """Seconds until the next write (inf: until something changes)."""
         return max(0.0, self._due - self._monotonic()) if self._wanted else math.inf
 
     def begin(self) -> None:
-        """A report is about to be written: no other before its time."""
+        """Start a report. The next one waits for its time."""
         self._wanted = False
         self._due = self._monotonic() + _WRITE_INTERVAL
 
     def write(self, usages: Mapping[str, QueueUsage]) -> None:
-        """Bring the statuses up to date. What cannot be written now is written with the next change."""
+        """Update the statuses. A failed write is repeated with the next change."""
         self.begin()
         for queue in self._informers.rules(QUEUES):
             name = queue["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""Settings of a controller, what its parts share, and references of jobs."""
+"""Settings of a controller, the shared context of its parts, and references of jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BY_KIND: Final = {kind.kind: kind for kind in JOB_KINDS}
 
 
 class JobRef(NamedTuple):
-    """Where a job is: its resource, namespace and name."""
+    """The reference of a job: its resource, namespace and name."""
 
     resource: Resource
     namespace: str
@@ -58,7 +58,7 @@ CLUSTER_DOMAIN_VARIABLE: Final = "CUSTOM_CLUSTER_DOMAIN"
 
 
 def cluster_domain(environ: Mapping[str, str] = os.environ) -> str:
-    """What the environment says of the cluster's domain, "" for nothing."""
+    """The cluster's domain from the environment, or ""."""
     return environ.get(CLUSTER_DOMAIN_VARIABLE, "").strip(".")
 
 
@@ -84,7 +84,9 @@ class ControllerSettings:
 
     @property
     def owned_kinds(self) -> tuple[Resource, ...]:
-        """What is made for jobs beside pods. Only Volcano's plugins make more than services."""
+        """The kinds of objects that are created for jobs in addition to pods. Only Volcano's plugins need
+        more than services.
+        """
         volcano = (CONFIG_MAPS, NETWORK_POLICIES) if self.volcano_jobs else ()
         return (SERVICES, *volcano, *((POD_DISRUPTION_BUDGETS,) if self.disruption_budgets else ()))
 
@@ -96,7 +98,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """What all parts of a controller share."""
+    """The context that all parts of a controller share."""
 
     cluster: Cluster
     settings: ControllerSettings = field(default_factory=ControllerSettings)

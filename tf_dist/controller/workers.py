@@ -1,6 +1,6 @@
 """Workers: they take jobs from the work queue and reconcile them, each job by one worker at a time.
 
-A pass observes the job, asks the core for a plan, and has the plan executor write it. Its failure stays with its job.
+A pass observes the job, gets a plan from the core, and lets the plan executor write it. A failure affects only its job.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _REJECTED_AFTER_FAILURES: Final = 6
 class Workers:
     """Take jobs from ``queue`` and reconcile them.
 
-    ``lookup`` returns the entry of a job as it is now, None where it is not led from here. ``on_leadership_lost`` is
-    called when a write was refused because leadership had ended. ``start`` starts the threads; without them ``work``
-    makes one pass in the caller's.
+    ``lookup`` returns the current entry of a job, or None if this controller does not lead it. ``on_leadership_lost``
+    is called when a write was refused because leadership had ended. ``start`` starts the threads; ``work`` makes one
+    pass in the caller's thread.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Workers:
             thread.start()
 
     def stop(self) -> None:
-        """Wait for the passes that are under way; the queue has been closed."""
+        """Wait for the current passes, after the queue was closed."""
         for thread in self._threads:
             thread.join()
 
@@ -102,7 +102,7 @@ class Workers:
             self.work(longest=math.inf)
 
     def work(self, *, longest: float = 0.0) -> int:
-        """One pass over the next job, waiting up to ``longest`` seconds for one; how many actions it took."""
+        """One pass over the next job, waiting up to ``longest`` seconds for one. Returns the number of actions."""
         found = self._queue.get(longest)
         if found is None:
             return 0
@@ -111,7 +111,7 @@ class Workers:
         try:
             return self._work_on(ref)
         except Exception:
-            _LOG.exception("reconciling failed by a defect job=%s", ref)
+            _LOG.exception("reconciling failed because of a defect job=%s", ref)
             self._recorder.reconcile_failed("defect")
             self._queue.retry(ref)
             return 1
@@ -120,7 +120,7 @@ class Workers:
             self._recorder.worked(max(0.0, begun - since), self._monotonic() - begun)
 
     def forget(self, ref: JobRef) -> None:
-        """The job is gone."""
+        """Forget a deleted job."""
         self._queue.succeeded(ref)
         self._logged.pop(ref, None)
         self._written.pop(ref, None)
@@ -155,7 +155,7 @@ class Workers:
         return len(plan.actions)
 
     def _attempt(self, ref: JobRef, known: JobEntry, again: bool) -> Plan | None:
-        """None: it failed, and will be tried again. ``again``: the one before failed, too."""
+        """The result of a pass; None: it failed and will be retried. ``again``: the previous pass failed, too."""
         try:
             return self._reconcile(ref, known, again)
         except LeadershipLost as error:
@@ -221,9 +221,9 @@ class Workers:
         invalid: bool = False,
         status_only: bool = False,
     ) -> Plan:
-        """The plan for the job now; raises what keeps the job from being read.
+        """The plan for the job now; raises if the job cannot be read.
 
-        ``seen``: its pods, if they were looked at already.
+        ``seen``: its pods, if they are already read.
         """
         now, stored, job, reading = self._clock(), known.stored, known.job, known.reading
         if known.problem is not None:
@@ -264,7 +264,7 @@ class Workers:
         return reconcile(job, observed, known.status)
 
     def _closed_nodes(self, job: Job, status: Status, pods: Sequence[PodView]) -> dict[str, frozenset[str]]:
-        """Asked only when a pod lacks its node."""
+        """Read only if a pod lacks its node."""
         placement = status.admission.placement if status.admission is not None else {}
         if not placement or sum(bool(pod.node) and not pod.deleting for pod in pods) >= len(job.replicas):
             return {}
@@ -276,7 +276,7 @@ class Workers:
         }
 
     def _addresses(self, known: JobEntry, verdict: Verdict | None, pods: int) -> dict[str, str]:
-        """Asked only when a pod may have to be made."""
+        """Read only if a pod may have to be created."""
         if known.job is None or known.status.finished or (known.waits and not isinstance(verdict, Admit)):
             return {}
         job = current_job(known.job, known.status, verdict)
@@ -315,7 +315,7 @@ class Workers:
         self._events.emit(ref.resource, ref.namespace, known.stored, event)
 
     def _report_stalled(self, ref: JobRef, error: Exception, message: str) -> None:
-        """Have the job itself report what keeps it from going on, and do nothing else for it."""
+        """Report the error in the job's status, and do nothing else for it."""
         known = self._lookup(ref)
         if known is None:
             return
@@ -335,7 +335,7 @@ def _only_actions(plan: Plan, *kinds: type[Action]) -> Plan:
 
 
 def _rejection(error: Exception, failures: int) -> Reason | None:
-    """As which reason the gang gives its admission back after so many failures; None: another try may do better."""
+    """The reason for which the gang gives up its admission after this number of failures; None: retry."""
     if isinstance(error, Rejected):
         return Reason.PODS_REJECTED
     if failures < _REJECTED_AFTER_FAILURES:

@@ -1,1 +1,1 @@
-"""Informers of everything a controller decides on, as far as its rights reach."""
+"""Informers of everything that a controller decides on, within its rights."""

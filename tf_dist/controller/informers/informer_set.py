@@ -1,9 +1,8 @@
-"""Informers of everything a controller decides on; pods that were deleted lately.
+"""Informers of everything that a controller decides on, and recently deleted pods.
 
-A pod may get its condition and be deleted between two passes (the garbage collector of pods does that). What it showed
-last is remembered until a pass has taken it into account: why it went, its node, and the restarts of its containers,
-which count towards the back-off limit. A controller that starts in between knows of none of it, and counts a deleted
-pod.
+A pod may get its condition and be deleted between two passes (the pod garbage collector does that). Its last version is
+kept until a pass has processed it: the reason of its deletion, its node, and the restarts of its containers, which
+count towards the back-off limit. A controller that starts in between has no such version, and counts a deleted pod.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ ADMISSION_CONFIG_KINDS: Final = (QUEUES, PRIORITY_CLASSES)
 
 
 class DeletedPods:
-    """The last version of pods that are gone, by job and name; ``most`` of them, the latest jobs'. Thread-safe."""
+    """The last version of deleted pods, by job and name, for at most ``most`` pods of the latest jobs. Thread-safe."""
 
     def __init__(self, *, most: int = _MAX_PODS) -> None:
         self._most = most
@@ -69,7 +68,7 @@ class DeletedPods:
         self._lock = threading.Lock()
 
     def add(self, pod: Object) -> None:
-        """A pod is about to leave the cache."""
+        """Record a pod that is about to leave the cache."""
         job, view = names.owner_key(pod), pod_view(pod)
         if not job or view is None:
             return
@@ -82,9 +81,9 @@ class DeletedPods:
                 self._drop(oldest, next(iter(self._pods[oldest])))
 
     def of(self, job: str, present: Iterable[Object]) -> tuple[PodView, ...]:
-        """Those of a job, by its ``names.owned_by_key``, that are not among ``present``, its pods as just read.
+        """The deleted pods of a job, by its ``names.owned_by_key``, except those in ``present``, its pods as just read.
 
-        A pod that has left after that is still present to this pass; the next one finds it here.
+        A pod that left after that is still present in this pass. The next pass finds it here.
         """
         with self._lock:
             gone = [pod for _, pod in sorted(self._pods.get(job, {}).items())]
@@ -92,7 +91,7 @@ class DeletedPods:
         return tuple(pod for pod in gone if pod.uid not in there)
 
     def forget(self, job: str, pods: tuple[PodView, ...]) -> None:
-        """A pass has taken these into account."""
+        """Drop pods that a pass has processed."""
         with self._lock:
             for pod in pods:
                 if self._pods.get(job, {}).get(pod.name) is pod:
@@ -106,7 +105,7 @@ class DeletedPods:
 
 
 class JobPods(NamedTuple):
-    """The pods of a job at one moment: those that are there, and the last version of those that are gone."""
+    """The pods of a job at one moment: existing pods, and the last version of deleted ones."""
 
     present: list[Object]
     gone: tuple[PodView, ...]
@@ -116,12 +115,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class InformerSet:
-    """Informers of every kind a controller needs, as far as its scope and its rights reach.
+    """Informers of every kind that a controller needs, within its scope and its rights.
 
-    ``on_job`` is called with a job that has changed, ``on_owned`` with one whose objects have, both with the version of
-    what has (0: it is gone, or something else is new for the job); ``on_capacity_freed`` when capacity may have become
-    free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. How far the rights reach is
-    found out once: see ``rights_changed``.
+    ``on_job`` is called with a changed job, ``on_owned`` with a job whose objects have changed, both with the version
+    of the changed object (0: it was deleted, or there is other news for the job); ``on_capacity_freed`` when capacity
+    may have become free. With ``start`` they watch the cluster; without, each ``refresh`` lists everything. Rights are
+    read once: see ``rights_changed``.
     """
 
     def __init__(
@@ -150,7 +149,7 @@ class InformerSet:
     # Their life
 
     def prepare(self) -> None:
-        """Find out how far the rights reach, once; ClusterError when that cannot be."""
+        """Read the rights once; ClusterError when that fails."""
         if self._informers:
             return
         try:
@@ -162,7 +161,9 @@ class InformerSet:
         self._informers = self._made()
 
     def _may_see_nodes(self) -> bool:
-        """Forbidden is an answer in a namespace. A controller of the cluster must see nodes: it would overfill them."""
+        """Forbidden is allowed in a namespace. A controller of the cluster must see nodes; otherwise it would
+        overfill them.
+        """
         for kind in (NODES, PODS):
             try:
                 self._cluster.list(kind, None, limit=1)
@@ -175,7 +176,7 @@ class InformerSet:
         return True
 
     def rights_changed(self) -> bool:
-        """Whether the rights have changed since the start: then the host starts its controller again."""
+        """Whether the rights have changed since the start. The host then restarts its controller."""
         if self._settings.namespace is None or not self._informers:
             return False
         try:
@@ -201,14 +202,14 @@ class InformerSet:
             informer.stop()
 
     def refresh(self) -> None:
-        """List everything now, unless it is followed anyway; ClusterError."""
+        """List everything now, unless it is watched; ClusterError."""
         self.prepare()
         if not self.followed:
             for informer in self._all():
                 informer.refresh()
 
     def relist(self, *, doubted: bool = False) -> None:
-        """List everything anew; ``synced`` is False until that is done.
+        """List everything again; ``synced`` is False until that is done.
 
         ``doubted``: see ``Informer.relist``.
         """
@@ -220,7 +221,7 @@ class InformerSet:
         return bool(self._informers) and all(informer.synced() for informer in self._informers.values())
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for that."""
+        """Wait up to ``timeout`` seconds until everything is listed."""
         clock = self._context.runtime.monotonic
         end = clock() + timeout
         return all(informer.wait_synced(max(0.0, end - clock())) for informer in self._informers.values())
@@ -277,7 +278,7 @@ class InformerSet:
         return kinds
 
     def _unless(self, same: Callable[[Object, Object], bool]) -> Callable[[Object | None, Object | None], None]:
-        """A handler that reports free capacity with every change but those after which an object says the same."""
+        """A handler that reports free capacity after every relevant change."""
 
         def changed(old: Object | None, new: Object | None) -> None:
             if old is None or new is None or not same(old, new):
@@ -313,7 +314,7 @@ class InformerSet:
         )
 
     def _set_back(self, noticed: Resource) -> None:
-        """One kind has noticed that the server was set back: what is cached of the others may be wrong."""
+        """List all kinds again, because one informer noticed that the server was set back."""
         for kind, informer in self._informers.items():
             if kind != noticed:
                 informer.relist(doubted=True)
@@ -326,7 +327,7 @@ class InformerSet:
         return [str(self._unprepared), *found] if self._unprepared is not None else found
 
     def readings(self) -> Iterator[InformerStats]:
-        """How each informer stands, while they follow the cluster."""
+        """The state of each informer, while they follow the cluster."""
         now = self._context.runtime.monotonic()
         for one in self._all() if self.followed else ():
             age, idle = now - one.last_response_at, now - one.last_loop_at
@@ -337,7 +338,7 @@ class InformerSet:
         return [kind for kind in self._settings.job_kinds if kind in self._informers and self._informers[kind].absent]
 
     def refused(self) -> Forbidden | None:
-        """The right without which they will never hold all that is decided on."""
+        """The missing right without which the caches will never be complete."""
         found = (self._unprepared, *(informer.problem for informer in self._informers.values()))
         return next((problem for problem in found if isinstance(problem, Forbidden)), None)
 
@@ -359,7 +360,7 @@ class InformerSet:
         return self._informers[PODS].cache.group(names.owned_by_key(namespace, uid))
 
     def pods_with_gone(self, namespace: str, uid: str) -> JobPods:
-        """The pods of a job, and those that are gone as far as they are remembered; none is missed on its way out."""
+        """The pods of a job, and its remembered deleted pods. No pod is missed while it is being removed."""
         present = self.pods(namespace, uid)
         return JobPods(present, self.deleted_pods.of(names.owned_by_key(namespace, uid), present))
 
@@ -368,14 +369,14 @@ class InformerSet:
         return self._informers[kind].items() if kind in self._informers else []
 
     def unready(self, nodes: Iterable[str]) -> dict[str, UnreadyNode]:
-        """The nodes among these that are not ready or do not exist; none where nodes may not be listed."""
+        """The nodes among these that are not ready or do not exist; none if nodes cannot be listed."""
         if not self.sees_nodes:
             return {}
         views = {name: unready_node(self._informers[NODES].get(None, name)) for name in set(nodes)}
         return {name: view for name, view in views.items() if view is not None}
 
     def closed(self, nodes: Iterable[str], pod_spec: Document) -> frozenset[str]:
-        """The nodes among these that take no such pods now; none where nodes may not be listed."""
+        """The nodes among these that accept no such pods now; none if nodes cannot be listed."""
         if not self.sees_nodes:
             return frozenset()
         raw = {name: self._informers[NODES].get(None, name) for name in set(nodes)}
@@ -394,7 +395,7 @@ class InformerSet:
         return next((one.recovery_timeout for one in rules.queues or () if one.name == name), None)
 
     def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
-        """What else a job owns, by kind (that of a gang scheduler with its group) and name."""
+        """The other objects of a job, by kind (with the group for gang schedulers) and name."""
         owned: dict[tuple[str, str], Object] = {
             (kind.kind, stored["metadata"]["name"]): stored
             for kind in self._settings.owned_kinds
@@ -403,7 +404,7 @@ class InformerSet:
         return owned | self.schedulers.objects(namespace, uid)
 
     def commands(self, ref: JobRef, uid: str) -> dict[tuple[str, str], Object]:
-        """Volcano's Commands to a job, by kind and name."""
+        """Volcano's Commands for a job, by kind and name."""
         informer = self._informers.get(VOLCANO_COMMANDS)
         if informer is None or ref.resource != VOLCANO_JOBS:
             return {}
@@ -411,15 +412,15 @@ class InformerSet:
         return {(COMMAND, one["metadata"]["name"]): one for one in found if is_command_to(one, uid)}
 
     def served(self, scheduler: Integration) -> ServedApis | None:
-        """The APIs of another gang scheduler that a job asks for; None while that is unknown."""
+        """The APIs of another gang scheduler that a job names; None while they are unknown."""
         priorities = admission_config((), self.rules(PRIORITY_CLASSES)).priorities
         return self.schedulers.served(scheduler, {name: one.value for name, one in priorities.items()})
 
     def refetch(self, ref: JobRef, uid: str) -> None:
-        """Get a job anew; ClusterError when that fails.
+        """Read a job from the server; ClusterError when that fails.
 
-        An answer that is older than what is known says that the server was set back (a backup was restored) and has
-        overtaken our watches since, so that none of them noticed: then nothing that is known can be believed.
+        A response that is older than the cache shows that the server was set back (a backup was restored), and has
+        since overtaken our watches, so that none of them noticed. Then everything is listed again.
         """
         known = self.job(ref)
         try:
@@ -436,15 +437,15 @@ class InformerSet:
     # What the controller did itself
 
     def wrote(self, kind: Resource, stored: Object) -> None:
-        """The server's answer to a write."""
+        """Apply the server's response to a write."""
         self._of(kind).put(stored)
 
     def deleted(self, kind: Resource, namespace: str, name: str, uid: str, now: float) -> None:
-        """The server has accepted a deletion."""
+        """Record a deletion that the server has accepted."""
         self._of(kind).mark_deleting(namespace, name, uid, format_time(now))
 
     def gone(self, kind: Resource, namespace: str, name: str, uid: str) -> None:
-        """The server has said that this object is not there."""
+        """Remove an object that the server has reported as missing."""
         self._of(kind).discard(namespace, name, uid)
 
     def _of(self, kind: Resource) -> Informer:
@@ -453,7 +454,7 @@ class InformerSet:
     # What admission decides on
 
     def changes(self, jobs: Mapping[str, AdmissionRequest | None], *, whole: bool) -> AdmissionChanges:
-        """What is new for admission: these jobs, the nodes and pods since the last call, and the configuration.
+        """The changes for admission: these jobs, changed nodes and pods since the last call, and the configuration.
 
         ``whole``: all nodes and pods.
         """
@@ -476,7 +477,7 @@ class InformerSet:
         )
 
     def labels_of(self, namespace: str) -> Mapping[str, str] | None:
-        """The labels of a namespace; None: they are not known."""
+        """The labels of a namespace; None: unknown."""
         stored = self._informers[NAMESPACES].get(None, namespace)
         return None if stored is None else stored["metadata"].get("labels") or {}
 
@@ -529,7 +530,7 @@ class InformerSet:
 
 
 class _MemoizedByIdentity(Generic[T]):
-    """What ``read`` makes of lists of stored objects, which are never changed: the same for the very same objects."""
+    """The cached result of ``read`` for lists of stored objects, by identity of the objects."""
 
     def __init__(self, read: Callable[..., T]) -> None:
         self._read = read
@@ -546,7 +547,7 @@ class _MemoizedByIdentity(Generic[T]):
 
 
 def _version(new: Object | None) -> int:
-    """The version of what was added or has changed; 0 of what is gone."""
+    """The version of an added or changed object; 0 for a deleted one."""
     return 0 if new is None else resource_version_of(new)
 
 

@@ -1,4 +1,4 @@
-"""Informers of other gang schedulers' objects: which kinds are served is found out when a job first asks for one."""
+"""Informers of other gang schedulers' objects. Served kinds are discovered when a job first names a scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DISCOVER_EVERY: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class _ServedIntegration:
-    """One scheduler: its informers by the key of their kind, or why it cannot be used, and when that was found."""
+    """One scheduler: its informers by the key of their kind, or why it cannot be used, with the time of the check."""
 
     informers: Mapping[str, Informer] = field(default_factory=dict)
     missing: str = ""
@@ -31,9 +31,9 @@ class _ServedIntegration:
 
 
 class IntegrationInformers:
-    """Informers of the gang schedulers that jobs ask for. Thread-safe.
+    """Informers of the gang schedulers that jobs name. Thread-safe.
 
-    Where ``context`` names a namespace, their objects are watched in that one only. ``on_change`` is called with a job
+    If ``context`` names a namespace, objects are watched only there. ``on_change`` is called with a job
     whose objects have changed.
     """
 
@@ -51,18 +51,18 @@ class IntegrationInformers:
     # Lifecycle
 
     def follow(self) -> None:
-        """From now on what is found is followed in threads, one a kind, until ``end``."""
+        """Follow discovered kinds in threads, one for each kind, until ``end``."""
         with self._lock:
             self._followed = True
             for informer in self.informers():
                 informer.start()
 
     def informers(self) -> list[Informer]:
-        """Those of every kind that is in use."""
+        """The informers of every kind in use."""
         return [informer for found in list(self._found.values()) for informer in found.informers.values()]
 
     def end(self) -> None:
-        """Begin no thread any more; those of ``informers`` are for the caller to stop."""
+        """Start no further threads. The caller stops those of ``informers``."""
         with self._lock:
             self._ended = True
         for informer in self._retired:
@@ -71,7 +71,7 @@ class IntegrationInformers:
     # What they hold
 
     def served(self, scheduler: Integration, priorities: Mapping[str, int]) -> ServedApis | None:
-        """What there is of a scheduler now; None while that is unknown. ``priorities``: of PriorityClasses."""
+        """The current APIs of a scheduler; None while they are unknown. ``priorities``: of PriorityClasses."""
         found = self._look(scheduler)
         if found is None or not all(informer.synced() for informer in found.informers.values()):
             return None
@@ -90,7 +90,7 @@ class IntegrationInformers:
         )
 
     def objects(self, namespace: str, uid: str) -> dict[tuple[str, str], Object]:
-        """What a job has at the schedulers in use, by kind (with its group) and name."""
+        """The objects of a job for the schedulers in use, by kind (with its group) and name."""
         return {
             (key, stored["metadata"]["name"]): stored
             for found in list(self._found.values())
@@ -100,17 +100,17 @@ class IntegrationInformers:
         }
 
     def informer(self, kind: Resource) -> Informer:
-        """The one of a kind in use; KeyError."""
+        """The informer of a kind in use; KeyError."""
         return {one.resource: one for one in self.informers()}[kind]
 
     def resource(self, key: str) -> Resource:
-        """The kind of that name (with its group), in the version that is used here; KeyError if it is not."""
+        """The kind of that name (with its group) in the used version; KeyError if it is not used."""
         return {key: one for found in list(self._found.values()) for key, one in found.informers.items()}[key].resource
 
     # How they are found
 
     def _look(self, scheduler: Integration) -> _ServedIntegration | None:
-        """One thread at a time looks for a scheduler, and the others wait for what it finds: they ask for the same."""
+        """Discover a scheduler. One thread at a time does so, and the others wait for its result."""
         with self._lock:
             looking = self._looking.setdefault(scheduler.name, self._context.runtime.lock())
         with looking:
@@ -137,7 +137,7 @@ class IntegrationInformers:
                 informer.start()
 
     def _retire_absent(self, name: str) -> None:
-        """Removed, or served in another version by now: what is not cached any more may be there all the same."""
+        """Discard a scheduler whose API was removed or is served in another version. Its objects may still exist."""
         found = self._found.get(name)
         if found is not None and any(informer.absent for informer in found.informers.values()):
             del self._found[name]
@@ -146,7 +146,7 @@ class IntegrationInformers:
             self._retired = [one for one in (*self._retired, *found.informers.values()) if one.alive()]
 
     def _detected(self, scheduler: Integration) -> _ServedIntegration:
-        """The first of the alternatives that is served whole; ClusterError when that cannot be found out."""
+        """The first of the alternatives that is served completely; ClusterError when discovery fails."""
         missing = ""
         for alternative in scheduler.apis:
             try:
@@ -192,7 +192,7 @@ class IntegrationInformers:
             self._on_change(ref)
 
     def _shared_changed(self, old: Object | None, new: Object | None) -> None:
-        """Any job may have waited for it; there are few such objects, and they hardly ever change."""
+        """Wake all jobs, because any may have waited for it. Such objects are few, and rarely change."""
         for informer in self.informers():
             for stored in informer.items() if informer.resource.namespaced else ():
                 self._changed(None, stored)

@@ -1,7 +1,7 @@
 """Informer transforms: the fields that are kept of objects, of which there may be a hundred thousand.
 
-The same is made of an object whether a list, a watch or the answer to a write brought it. What thousands of objects
-have in common is in memory once.
+The result is the same for objects of lists, watches and responses to writes. Equal parts of thousands of objects share
+memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUNS: Final[Object] = {"running": {}}
 
 
 def pod(stored: Object) -> Object:
-    """A pod without what no decision looks at: commands, environments, volumes, managed fields."""
+    """A pod without fields that no decision reads: commands, environments, volumes, managed fields."""
     spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
     kept: Object = {"containers": shared([_container(one) for one in mappings(spec.get("containers"))])}
     if spec.get("initContainers"):
@@ -58,7 +58,7 @@ def pod(stored: Object) -> Object:
 
 @lru_cache(maxsize=10_000)
 def _pinned(node: str) -> Object:
-    """The affinity of pods that wait for this node: one object for all of them."""
+    """The affinity of pods that wait for this node, as one shared object."""
     spec: Object = {}
     require_node(spec, node)
     return spec["affinity"]  # type: ignore[no-any-return]
@@ -110,7 +110,7 @@ def _container(stored: Mapping[str, Any]) -> Object:
 
 
 def node(stored: Object) -> Object:
-    """A node without what changes with every heartbeat, so that a heartbeat is not a change."""
+    """A node without the fields that change with every heartbeat, so that a heartbeat is not a change."""
     spec, status = mapping(stored.get("spec")), mapping(stored.get("status"))
     return {
         "metadata": _metadata(stored),
@@ -137,7 +137,7 @@ def config_map(stored: Object) -> Object:
 
 
 def existing(stored: Object) -> Object:
-    """An object of a job of which only matters that it is there, and whose it is."""
+    """An object of a job, reduced to its identity and owner."""
     kept = _metadata(stored)
     if uid := (kept.pop("labels", None) or {}).get(names.JOB_UID):
         kept["labels"] = {names.JOB_UID: uid}
@@ -145,7 +145,7 @@ def existing(stored: Object) -> Object:
 
 
 def job(stored: Object) -> Object:
-    """A job without its managed fields, packed. It is read as any object is, and never changed."""
+    """A job without its managed fields, packed. It is read like any object, and never changed."""
     return cast("Object", StoredDocument(whole(stored)))
 
 
@@ -156,7 +156,7 @@ def whole(stored: Object) -> Object:
 
 
 def command_target(stored: Object) -> str:
-    """The Volcano Job that a Command is to, as ``namespace/name``; "" for one to something else (a queue)."""
+    """The Volcano Job of a Command, as ``namespace/name``; "" for other targets (a queue)."""
     target = mapping(stored.get("target"))
     to_job = target.get("kind") == VOLCANO_JOBS.kind and text(target.get("apiVersion")) in (
         "",
@@ -166,13 +166,13 @@ def command_target(stored: Object) -> str:
 
 
 def volcano_queue(stored: Object) -> Object:
-    """A queue of Volcano's without what its scheduler reports all the time; of its status only the state is a rule."""
+    """A queue of Volcano without the figures that its scheduler reports; of its status, only the state matters."""
     status = _part(mapping(stored.get("status")), ("state",))
     return {"metadata": _metadata(stored), "spec": mapping(stored.get("spec")), "status": status}
 
 
 def namespace(stored: Object) -> Object:
-    """A namespace's labels: queues select by them."""
+    """A namespace with its labels, by which queues select."""
     return {"metadata": _metadata(stored)}
 
 
@@ -187,7 +187,7 @@ def same_spec_and_status(old: Object, new: Object) -> bool:
 
 
 def same_config(old: Object, new: Object) -> bool:
-    """Whether two versions of a queue or a priority class say the same; what is reported of a queue is not a rule."""
+    """Whether two versions of a queue or a priority class have the same rules, independent of the queue's status."""
     return _rule_parts(old) == _rule_parts(new)
 
 
@@ -196,7 +196,7 @@ def _rule_parts(stored: Object) -> Object:
 
 
 def same_but_version(old: Object | None, new: Object | None) -> bool:
-    """Whether two versions of an object are alike in all that is kept of it, so that nothing else follows from one."""
+    """Whether two versions of an object are equal in all kept fields."""
     return old is not None and new is not None and _but_version(old) == _but_version(new)
 
 

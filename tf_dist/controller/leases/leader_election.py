@@ -184,7 +184,7 @@ class LeaderElector:
             return self.step()
         except Exception:
             # Without this thread the process would lose its jobs in silence.
-            _LOG.exception("leader election failed, going on lease=%s", self.ref)
+            _LOG.exception("leader election failed, continuing lease=%s", self.ref)
             return self._retry_every
 
     def _watch(self, ref: LeaseRef) -> None:

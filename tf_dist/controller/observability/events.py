@@ -229,7 +229,7 @@ class EventRecorder:
                     self._retry_later(one, error)
             except Exception:
                 # Without this thread no event would be written any more, and nothing would say so.
-                _LOG.exception("failed to write event, going on reason=%s", one.event.reason)
+                _LOG.exception("failed to write event, continuing reason=%s", one.event.reason)
 
     def _next(self) -> _PendingWrite | None:
         """The next event to write, when there is one and its time has come; None: no more."""
@@ -272,7 +272,7 @@ class EventRecorder:
         """For how many seconds a request may take; asked before each of them."""
         left = self._closes_at - self._monotonic()
         if left <= 0:
-            raise Unavailable("no event is written any more: the controller stops")
+            raise Unavailable("the event is not written: the controller is stopping")
         longest = math.inf if self._thread is None else _WRITE_WITHIN
         return min(self._permission(), max(_LAST_WRITE, left), longest)
 

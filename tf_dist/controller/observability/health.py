@@ -134,7 +134,7 @@ def stuck_threads(readings: ControllerStats, *, worker: float, informer: float) 
     ``worker``, ``informer``: seconds. A server that does not answer is not a reason: requests end, and are tried again.
     """
     age = readings.loop_age
-    found = [f"the admission loop has not come round for {age:.0f} s"] if age > _LOOP_STUCK_AFTER else []
+    found = [f"the admission loop has completed no cycle for {age:.0f} s"] if age > _LOOP_STUCK_AFTER else []
     found += [
         f"a worker has been busy with {job} for {seconds:.0f} s"
         for job, seconds in sorted(readings.work.running.items())
@@ -144,5 +144,5 @@ def stuck_threads(readings: ControllerStats, *, worker: float, informer: float) 
         if one.dead:
             found.append(f"the informer of {one.resource} has ended")
         elif one.idle > informer:
-            found.append(f"the informer of {one.resource} has not come round for {one.idle:.0f} s")
+            found.append(f"the informer of {one.resource} has made no progress for {one.idle:.0f} s")
     return found
